@@ -37,8 +37,7 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.events.prediction import prediction_key
 from cs336_tui.events.reports import ASKED_FOR
-from cs336_tui.runner.jobs.folder import folder_of, request_path
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, folder_of, request_path
 from cs336_tui.runner.predictor import Predictor
 from cs336_tui.tui.keys import MEANINGS
 from tests.made_predictions import made_prediction

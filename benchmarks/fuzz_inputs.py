@@ -166,7 +166,7 @@ def presets(count: int, seed: int) -> Iterator[Answer]:
 
 def themes(count: int, seed: int) -> Iterator[Answer]:
     """Load `count` bad themes, a good one beside each."""
-    from cs336_tui.tui.themes import bundled, load_user
+    from cs336_tui.tui.preferences import bundled, load_user
 
     assert bundled("cs336-dark") is not None
     for number in range(count):

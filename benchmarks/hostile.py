@@ -12,9 +12,9 @@ from cs336_tui.config.presets import QUICK, to_toml
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellsPredicted, Event, ReportFinished, ReportStarted, SessionAnnotated
 from cs336_tui.events.reports import REPORTS, Report
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.tui.themes import _COLORS as COLOURS
-from cs336_tui.tui.themes import VARIABLE_DEFAULTS
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.tui.preferences import _COLORS as COLOURS
+from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report, an_oom_report
 from tests.made_precision import a_precision_report

@@ -23,8 +23,15 @@ from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import GpuSample, HostSample
 from cs336_tui.runner.jobs.bench import JobsBench
-from cs336_tui.runner.jobs.folder import folder_of, log_path, write_choice, write_request
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice
+from cs336_tui.runner.jobs.job import (
+    JobCell,
+    JobRequest,
+    LaunchChoice,
+    folder_of,
+    log_path,
+    write_choice,
+    write_request,
+)
 from cs336_tui.session.load import load
 from cs336_tui.session.log import SessionLog
 from cs336_tui.session.state import SessionState

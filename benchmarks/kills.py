@@ -33,7 +33,7 @@ from cs336_tui.config.processes import lives
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, CellStarted, Event, StepsTimed
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.fork_server import server_pid
+from cs336_tui.runner.processes import server_pid
 from cs336_tui.session.log import LogReader
 from tests.terminal import Terminal
 

@@ -7,7 +7,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 import click
@@ -17,11 +16,11 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.reports import ReportRequest
-from cs336_tui.export.formats import render_all
-from cs336_tui.export.kernels import kernel_tables
+from cs336_tui.export.subjects.kernels import kernel_tables
+from cs336_tui.export.writing.formats import render_all
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.supervise import Supervisor
+from cs336_tui.runner.ranks import ReportFold, run_here
 from tests.samples import sized
 
 MARK_S = 10.0
@@ -49,8 +48,7 @@ def profile_once(spec: CellSpec, launcher: Launcher, folder: str) -> dict[str, f
     begin = time.time()
     stop = StopSignal()
     request = ReportRequest(kind="kernels", spec=spec, folder=folder)
-    with closing(launcher.start_report(0, request)) as child:
-        Supervisor(child, None, record, stop, report=0).run()
+    run_here(launcher.start_report(0, request), [ReportFold(0)], record, stop)
     stop.close()
     (finished,) = (event for event in events if isinstance(event, ReportFinished))
     if not isinstance(finished.content, KernelReport):

@@ -19,7 +19,7 @@ from benchmarks.reporting import publish, table, verdict
 from cs336_tui.stats.intervals import MeanInterval, mean_interval, t_interval
 from cs336_tui.stats.ratio import MARGIN, Ratio, paired_ratio, ratio_of
 from cs336_tui.stats.ratio import outcome as difference
-from cs336_tui.stats.steadiness.steady import classify
+from cs336_tui.stats.steady import classify
 
 Series = npt.NDArray[np.float64]
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.memory_report import (
+from cs336_tui.events.prediction import CATEGORIES, Category, MemoryBlock, Prediction, Site
+from cs336_tui.events.reports import (
     BlockMemory,
     MemoryReport,
     OomReport,
@@ -17,7 +18,6 @@ from cs336_tui.events.memory_report import (
     SavedTensor,
     TensorForm,
 )
-from cs336_tui.events.prediction import CATEGORIES, Category, MemoryBlock, Prediction, Site
 from tests.samples import a_spec
 
 MB = 10**6

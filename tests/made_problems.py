@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from cs336_tui.analysis.problems import sweeps_of
-from cs336_tui.config.problems.problem import Problem
+from cs336_tui.config.problem import Problem
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.prediction import report_key

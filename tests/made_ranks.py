@@ -6,7 +6,7 @@ from typing import Any
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import AllGather, KernelReport, RankTraffic
-from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
+from cs336_tui.events.reports import RankMemoryReport, RankMoment
 from tests.made_kernels import a_kernel_report
 from tests.samples import a_spec
 

@@ -82,7 +82,7 @@ pairs = st.lists(st.tuples(_arguments, texts.map(str.strip)), max_size=2).map(tu
 @st.composite
 def sweeps(draw: st.DrawFn, workloads: Sequence[str] = values.COMPUTING) -> Sweep:
     """Sweeps whose every cell is valid: of named sizes, of raw dimensions, or of an operation alone; of collectives
-    see tests/config/test_collectives.py."""
+    see tests/config/test_ranks.py."""
     edition = draw(st.sampled_from(spec.EDITIONS))
     workload = draw(st.sampled_from(workloads))
     alone = workload != values.LANGUAGE_MODEL

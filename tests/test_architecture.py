@@ -80,7 +80,7 @@ def test_only_the_measuring_side_loads_torch() -> None:
 
 def test_only_the_user_interface_loads_textual() -> None:
     modules = modules_outside(UI_SIDE)
-    assert "cs336_tui.export.results" in modules
+    assert "cs336_tui.export.subjects.results" in modules
     assert loaded_with(modules, "textual") == set()
 
 

@@ -17,10 +17,9 @@ import msgspec
 from cs336_tui.analysis.comparison import Comparison
 from cs336_tui.analysis.estimates import judge
 from cs336_tui.analysis.fields import FIELDS
-from cs336_tui.analysis.fitting import Fit
 from cs336_tui.analysis.judgement import DESCRIBING, VerdictName
 from cs336_tui.analysis.scaling import Device, plan
-from cs336_tui.analysis.targets import named_target
+from cs336_tui.analysis.targets import Fit, named_target
 from cs336_tui.cli.estimate import document as estimate_document
 from cs336_tui.cli.help import HEADINGS, record_of, under_headings
 from cs336_tui.cli.main import cli
@@ -28,11 +27,11 @@ from cs336_tui.events.events import SCHEMA, Event, Status
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import Report
-from cs336_tui.export.estimates import Fitted, fit_document
 from cs336_tui.export.record import SessionDocument, to_csv
 from cs336_tui.export.reports import document_of_reports
-from cs336_tui.export.results_columns import COLUMNS
-from cs336_tui.export.scaling import plan_document
+from cs336_tui.export.subjects.estimates import Fitted, fit_document
+from cs336_tui.export.subjects.results_columns import COLUMNS
+from cs336_tui.export.subjects.scaling import plan_document
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo

@@ -9,8 +9,8 @@ import msgspec
 
 from cs336_tui.analysis.grouping import groups, label, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
-from cs336_tui.config.ranks import bytes_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import bytes_of
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.published import Published

@@ -23,7 +23,7 @@ from cs336_tui.analysis.kernels import (
 )
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, without_cells
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events import kernel_kinds
+from cs336_tui.events import kernel_report
 from cs336_tui.events.kernel_report import FUSED, KernelGroup, KernelReport
 from cs336_tui.events.prediction import report_key
 from cs336_tui.session.state import SessionState
@@ -69,7 +69,7 @@ def fuses_attention(report: KernelReport) -> bool:
     ranges = {group.range for group in report.groups}
     others = {group.name for group in report.groups if group.kind == "other"}
     return "softmax" not in ranges and (
-        not ranges.isdisjoint(_TOGETHER) or any(map(kernel_kinds.fuses_attention, others))
+        not ranges.isdisjoint(_TOGETHER) or any(map(kernel_report.fuses_attention, others))
     )
 
 

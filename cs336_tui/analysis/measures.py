@@ -14,7 +14,7 @@ import msgspec
 from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.merge import Result, measured, pooled
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.session.state import ActivationPeak
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import UNKNOWN, bandwidth, count, gigabytes, percent

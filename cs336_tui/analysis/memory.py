@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.memory_report import BlockMemory, MemoryReport, PhaseSpan, SavedTensor
 from cs336_tui.events.prediction import (
     ACTIVE_PHASES,
     ALL_CATEGORIES,
@@ -21,6 +20,7 @@ from cs336_tui.events.prediction import (
     Category,
     MemoryBlock,
 )
+from cs336_tui.events.reports import BlockMemory, MemoryReport, PhaseSpan, SavedTensor
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 

@@ -9,9 +9,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import Report
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, visit_cells
 from cs336_tui.session.states import CellState
-from cs336_tui.session.visits import visit_cells
 from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.summaries import Summary, summarize
 

@@ -13,9 +13,8 @@ from cs336_tui.analysis.tuning import BARRED, MARGIN, NO_START, Race, race_of, s
 from cs336_tui.config.order import Checks, Finish, Step, Turns, Visits, check_sides
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import BUDGET_ENDED, Goal, Tuning, changed
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, Visited, check_s, turns_s, visit_s, visits_of
 from cs336_tui.session.states import CellState
-from cs336_tui.session.visits import Visited, check_s, turns_s, visit_s, visits_of
 from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.racing import affordable, is_decided, keep, take_turns
 

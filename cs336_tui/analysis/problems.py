@@ -9,12 +9,11 @@ from typing import NamedTuple
 from cs336_tui.analysis.fields import FIELDS, varies
 from cs336_tui.analysis.merge import Result, measured, without_visits
 from cs336_tui.config.presets import all_presets
-from cs336_tui.config.problems.problem import Answer, Pairs, Problem
+from cs336_tui.config.problem import Answer, Pairs, Problem
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.events.reports import REPORTS, Report
+from cs336_tui.events.reports import REPORTS, MemoryReport, Report
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted

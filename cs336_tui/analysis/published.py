@@ -17,9 +17,9 @@ import msgspec
 import platformdirs
 
 from cs336_tui.config.axis import UserError
-from cs336_tui.config.ranks import message_dims, sharing_of
 from cs336_tui.config.reading import read_text
 from cs336_tui.config.spec import AXES, EDITIONS, PASSES, PRECISIONS, SpecError, dims_of
+from cs336_tui.config.values import message_dims, sharing_of
 
 MIXED = "mixed"
 """A published precision that does not say mixed with what."""

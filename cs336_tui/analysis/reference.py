@@ -26,8 +26,8 @@ from cs336_tui.analysis.published import (
     published,
     write,
 )
-from cs336_tui.config.ranks import bytes_of, sharing_of
 from cs336_tui.config.spec import CUSTOM_SIZE, CellSpec, dims_of
+from cs336_tui.config.values import bytes_of, sharing_of
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.stats.quantities import count, counted

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.kernel_cells import CellPart, cell_parts
-from cs336_tui.analysis.kernel_names import short_name
+from cs336_tui.analysis.kernels import short_name
 from cs336_tui.analysis.measures import allocated_bytes, largest
 from cs336_tui.analysis.merge import Result, grouped, measured, without_cells
 from cs336_tui.analysis.published import PARTS, Figure, Published, own, published
 from cs336_tui.analysis.reference import Match, matching
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import report_key
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted, gigabytes
 

@@ -15,9 +15,8 @@ from cs336_tui.analysis.measures import energy_of, largest, peak_bytes
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, Goal, LeftOut, Tuning, label
 from cs336_tui.events.reports import AgreementReport
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, Visited, visits_of
 from cs336_tui.session.states import CellState
-from cs336_tui.session.visits import Visited, visits_of
 from cs336_tui.stats.quantities import gigabytes, is_too_noisy
 from cs336_tui.stats.racing import SPREAD, InTurns, Standing, Visit, standings, visit_of
 

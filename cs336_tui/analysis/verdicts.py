@@ -1,22 +1,31 @@
 """Judges the trust in a cell's numbers: several verdicts, each with its evidence. Launch-bound steps are told
-by how far the host runs ahead of the device."""
+by how far the host runs ahead of the device.
+
+Run as a process, it judges the cells that another one sends, so that that one need not have numpy in its own memory: it
+reads pickled pairs (a cell, the share of its profiled step in which the GPU was idle) from standard input, and writes
+for each a pickled pair: the judgement, and the error if there is none.
+"""
 
 from __future__ import annotations
 
+import os
+import pickle
+import select
+import sys
 from collections.abc import Iterator, Sequence
 from math import fsum
 from statistics import fmean
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from cs336_tui.analysis.contention import Finding, contention, milliseconds, percent, ran_beside, unseen
 from cs336_tui.analysis.judgement import Check, Judgement, VerdictName, limited_note
 from cs336_tui.config.counts import duration_words
-from cs336_tui.config.environment_variables import BLOCKING, slowing
+from cs336_tui.config.processes import BLOCKING, slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.intervals import MeanInterval, mean_interval
 from cs336_tui.stats.quantities import TOO_NOISY, counted, is_too_noisy
-from cs336_tui.stats.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling
+from cs336_tui.stats.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling
 
 LEAST_SHARE = 0.9
 """Share of a step in which the host was enqueuing it."""
@@ -375,3 +384,28 @@ def _notes(cell: CellState, steadiness: Steadiness | None) -> Iterator[str]:
         yield f"{_POWER_CAP} in {capped} of {window}: normal at full load, no doubt"
     if steadiness is not None and steadiness.limited:
         yield limited_note(steadiness.limited)
+
+
+KEPT_S = 300.0
+"""The process ends when it has been asked nothing for so many seconds."""
+
+
+def serve(asked: BinaryIO, answers: BinaryIO, kept_s: float = KEPT_S) -> None:
+    """Judge until the other side closes its end, or asks nothing for `kept_s`."""
+    while select.select([asked], [], [], kept_s)[0]:
+        try:
+            cell, idle = pickle.load(asked)
+        except EOFError:
+            return
+        answer: tuple[Judgement | None, Exception | None]
+        try:
+            answer = judge(cell, idle), None
+        except Exception as error:
+            answer = None, error
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    os.nice(19)  # a cell may be measured
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -14,14 +14,7 @@ from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.merge import Result
 from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import (
-    Parsed,
-    choice_options,
-    options,
-    reword,
-    session_dir_option,
-    timeout_option,
-)
+from cs336_tui.cli.flags import Parsed, choice_options, options, reword, session_dir_option, timeout_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
@@ -31,8 +24,8 @@ from cs336_tui.config.order import check_sides
 from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
-from cs336_tui.export.comparison import turns_table
-from cs336_tui.export.results import results_of
+from cs336_tui.export.subjects.comparison import turns_table
+from cs336_tui.export.subjects.results import results_of
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState

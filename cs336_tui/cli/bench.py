@@ -28,13 +28,13 @@ from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, name_of_log, rend
 from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.presets import preset
-from cs336_tui.config.problems.all_problems import problem_of_preset
-from cs336_tui.config.ranks import BYTES_OF_ELEMENT
+from cs336_tui.config.problems import problem_of_preset
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.sweep import LaneCount, Sweep
+from cs336_tui.config.values import BYTES_OF_ELEMENT
+from cs336_tui.events.environment import fields_of_preset
 from cs336_tui.events.events import Event
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session import store
 from cs336_tui.stats.quantities import counted
 

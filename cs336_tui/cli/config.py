@@ -1,20 +1,26 @@
-"""`cs336-tui config`: the file of settings, and single ones of it."""
+"""`cs336-tui config` and `presets`: the file of settings and single ones of it; the named sweeps, and what one of them
+holds."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from cs336_tui.cli import suggestions
 from cs336_tui.cli.flags import session_dir_option
 from cs336_tui.cli.help import Group, heading
 from cs336_tui.cli.suggestions import of_setting, offer
 from cs336_tui.config import settings
+from cs336_tui.config.choices import command_of
+from cs336_tui.config.presets import all_presets, to_toml, user_preset_dir
 from cs336_tui.config.settings import KEYS, Found, SettingError
-from cs336_tui.export.texts import one_line
+from cs336_tui.export.writing.texts import one_line
 
 
 @click.group("config", cls=Group, invoke_without_command=True)
@@ -90,9 +96,9 @@ def _checked(found: Found) -> Found:
     from cs336_tui.cli.launch import theme_dir
     from cs336_tui.config.presets import all_presets
     from cs336_tui.config.spec import SpecError
-    from cs336_tui.tui import preferences, themes
+    from cs336_tui.tui import preferences
 
-    own = (*themes.load_bundled().themes, *themes.load_user(theme_dir()).themes)
+    own = (*preferences.load_bundled().themes, *preferences.load_user(theme_dir()).themes)
     found = preferences.checked(found, [*(theme.name for theme in own), *BUILTIN_THEMES])
     try:
         all_presets().find(found.settings.preset)
@@ -103,3 +109,34 @@ def _checked(found: Found) -> Found:
 
 def _shown(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+@click.group("presets", cls=Group, invoke_without_command=True)
+@session_dir_option
+@click.pass_context
+def presets(context: click.Context, session_dir: Path) -> None:  # noqa: ARG001  # every command takes it
+    """List the presets: named sweeps of each handout edition, and your own."""
+    from tabulate import tabulate
+
+    if context.invoked_subcommand is not None:
+        return
+    found = all_presets()
+    rows = [(one_line(preset.name), one_line(preset.about)) for preset in found.presets]
+    if sys.stdout.isatty():
+        listed = click.HelpFormatter(width=shutil.get_terminal_size().columns)
+        listed.write_dl(rows)
+        text = listed.getvalue().rstrip()
+    else:
+        text = tabulate(rows, ["preset", "what it runs"], tablefmt="plain", disable_numparse=True)
+    click.echo(f"{text}\n\nYour own: {user_preset_dir()} (a TOML file each; `presets show NAME` is a start)")
+    for problem in found.problems:
+        click.echo(f"cs336-tui: {problem}", err=True)
+
+
+@presets.command("show", short_help="Show one preset as TOML.")
+@click.argument("name", shell_complete=offer(suggestions.presets))
+@session_dir_option
+def presets_show(name: str, session_dir: Path) -> str:  # noqa: ARG001
+    """Show what the preset NAME holds, as TOML."""
+    preset = all_presets().find(name)
+    return f"# {preset.name}\n{to_toml(preset)}\n# {command_of(preset.sweep)}"

@@ -40,14 +40,20 @@ from cs336_tui.cli.targets import (
     to_json,
 )
 from cs336_tui.config.choices import sweep_from, with_model
-from cs336_tui.config.ranks import bytes_per_s_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import bytes_per_s_of
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.prediction import Prediction, prediction_key
-from cs336_tui.export.estimates import category_table, communication_table, estimate_notes, estimate_table, sweep_note
-from cs336_tui.export.formats import plain_text
-from cs336_tui.export.tables import Table, attributes
-from cs336_tui.export.terminal import Notes
+from cs336_tui.export.subjects.estimates import (
+    category_table,
+    communication_table,
+    estimate_notes,
+    estimate_table,
+    sweep_note,
+)
+from cs336_tui.export.writing.formats import plain_text
+from cs336_tui.export.writing.tables import Table, attributes
+from cs336_tui.export.writing.terminal import Notes
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted, gigabytes

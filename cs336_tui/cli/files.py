@@ -13,8 +13,15 @@ from cs336_tui.cli.flags import FILE
 from cs336_tui.cli.help import under
 from cs336_tui.cli.streams import TERMINAL, remember_verbose
 from cs336_tui.config.reading import is_file
-from cs336_tui.export.file_formats import FORMATS, canonical, check_markdown, format_of, named_suffixes, settled_format
-from cs336_tui.export.files import AlreadyThere
+from cs336_tui.export.writing.files import (
+    FORMATS,
+    AlreadyThere,
+    canonical,
+    check_markdown,
+    format_of,
+    named_suffixes,
+    settled_format,
+)
 
 
 class _FormatChoice(click.Choice[str]):

@@ -9,8 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from cs336_tui.analysis.fitting import Dimension, search
-from cs336_tui.analysis.targets import Target
+from cs336_tui.analysis.targets import Dimension, Target, search
 from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import choice_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.help import command, heading
@@ -20,7 +19,7 @@ from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predictin
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import Prediction, prediction_key
-from cs336_tui.export.estimates import Fitted, fit_document, fit_table
+from cs336_tui.export.subjects.estimates import Fitted, fit_document, fit_table
 from cs336_tui.session.state import SessionState
 
 EXIT_FITS, EXIT_DOES_NOT = 0, 1

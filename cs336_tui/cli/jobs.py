@@ -1,10 +1,13 @@
-"""`bench --launcher`: submits the cells of a sweep as jobs, and follows them without a screen."""
+"""`bench --launcher`: submits the cells of a sweep as jobs, and follows them without a screen. `cs336-tui run-job` and
+`run-ranks`: the processes of a job, on the machines that run it."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from cs336_tui.cli.flags import Parsed
+from cs336_tui.cli.flags import Parsed, device_interval_option
 from cs336_tui.cli.help import under
 from cs336_tui.cli.run import (
     EXIT_INTERRUPTED,
@@ -20,6 +23,7 @@ from cs336_tui.cli.run import (
     HeadlessRun,
     Outputs,
     StopOnSignal,
+    carry_out,
     hand_over,
     name_of_log,
     say_imports,
@@ -29,17 +33,23 @@ from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events import events as ev
-from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, is_array, split
+from cs336_tui.runner.jobs.job import (
+    JobCell,
+    JobRequest,
+    LaunchChoice,
+    folder_of,
+    is_array,
+    log_path,
+    read_choice,
+    read_request,
+    split,
+)
 from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted
 
 _OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "parameters", "form")
-_FIELDS = {
-    "slurm": "parameters",
-    "as": "form",
-}
+_FIELDS = {"slurm": "parameters", "as": "form"}
 """Fields of a choice, by their options, where these are called otherwise."""
 OF_REQUEST = ("ddof", "timeout_s", "explain_oom", "check_fit", "nvtx")
 """Options of a run that jobs take as they are."""
@@ -131,7 +141,7 @@ def run_in_jobs(
     if dry_run:
         cells = [cell for each in queued for cell in _cells_of(each)]
         requests = split(cells, choice, request)
-        click.echo(launcher.plan(requests, files.folder_of(log.absolute())))
+        click.echo(launcher.plan(requests, folder_of(log.absolute())))
         return EXIT_OK
     run = HeadlessRun()
     bench = JobsBench(run.sink, log)
@@ -188,7 +198,7 @@ def follow(bench: JobsBench, run: HeadlessRun, begin: Callable[[], object], outp
 
 def has_jobs(log: Path) -> bool:
     """True if the cells of the session run in jobs."""
-    return files.read_choice(files.folder_of(log.absolute())) is not None
+    return read_choice(folder_of(log.absolute())) is not None
 
 
 def resume_jobs(
@@ -220,11 +230,7 @@ def resume_jobs(
 
 
 def _queued(
-    sweeps: Sequence[Sweep],
-    choice: LaunchChoice,
-    repeats: int,
-    order: Order | None,
-    ddof: int,
+    sweeps: Sequence[Sweep], choice: LaunchChoice, repeats: int, order: Order | None, ddof: int
 ) -> list[ev.CellsQueued]:
     """The cells of the sweeps as a session queues them; nothing is asked of this machine."""
     found: list[ev.CellsQueued] = []
@@ -288,3 +294,52 @@ def _name(path: Path) -> str:
     """The session as commands find it."""
     found = name_of_log(path)
     return path.stem if found == "last" else found
+
+
+@click.command("run-job", hidden=True)
+@click.argument("request", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--node", type=click.IntRange(0), default=0, help="A further node of the job; it runs its share alone.")
+@click.option("--trust", "trusted", is_flag=True, help="Import the code that the request names, wherever it is.")
+def run_job(request: Path, node: int, *, trusted: bool) -> int:
+    """Run the cells of a job as the file REQUEST tells; its log is written beside that file."""
+    from cs336_tui.runner.bench import Bench
+    from cs336_tui.runner.jobs.run import allocation_of, await_log, nodes_of, while_wanted, work_here, work_over_nodes
+    from cs336_tui.runner.trust import check_log
+
+    asked = read_request(request)
+    check_log(asked.session, (cell.spec for cell in asked.cells), trusted=trusted)
+    log = log_path(request.parent, asked.job, node)
+    run = HeadlessRun()
+    options = {
+        "session_dir": log.parent,
+        "session": log.stem,
+        **{name: getattr(asked, name) for name in (*OF_REQUEST, "skip_after_oom", "device_interval_s")},
+    }
+    with ExitStack() as around:
+        if asked.resources.nodes > 1 and not node:
+            allocation = allocation_of(asked.resources.nodes)
+            nodes = nodes_of(asked, allocation)
+            bench = Bench(run.sink, nodes=nodes, **options)
+            work = partial(work_over_nodes, request, asked, bench, nodes, allocation, run.recall, trusted=trusted)
+        else:
+            bench = Bench(run.sink, **options)
+            if node:
+                from cs336_tui.runner.node_ranks import Lifeline
+
+                around.enter_context(Lifeline().held(bench.cancel))
+                await_log(log)
+            work = partial(work_here, asked, bench, run.recall, trusted=trusted)
+        around.enter_context(while_wanted(request, bench.cancel))
+        return carry_out(bench, run, work, Outputs(lambda _: "", None, overwrite=False))
+
+
+@click.command("run-ranks", hidden=True)
+@device_interval_option
+def run_ranks(device_interval_s: float) -> None:
+    """Start the ranks of a cell that standard input names, and tell their events on standard output.
+
+    `run-job` starts it on each node of an allocation, for a cell of more ranks than a node has room for.
+    """
+    from cs336_tui.runner.node_ranks import serve
+
+    serve(device_interval_s)

@@ -12,7 +12,7 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.reading import is_file
 from cs336_tui.config.settings import Settings, read_settings
-from cs336_tui.runner.capabilities import fields_of_preset
+from cs336_tui.events.environment import fields_of_preset
 from cs336_tui.session.log import Sink
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def open_app(
     if replay is not None and not is_file(replay):
         raise click.UsageError(f"--replay {replay}: no such file; expected a session log (.jsonl)")
     if summary is not None:
-        from cs336_tui.export.file_formats import check_markdown
-        from cs336_tui.export.files import check_writable
+        from cs336_tui.export.writing.files import check_markdown, check_writable
 
         check_markdown("--summary", summary)
         check_writable(summary)
@@ -121,7 +120,7 @@ def _run(app: Cs336App) -> int:
         app.run()
     finally:
         app.close()
-    from cs336_tui.tui.farewell import say
+    from cs336_tui.tui.ending import say
 
     say(app.farewell())
     for problem in app.log_problems:

@@ -48,14 +48,14 @@ COMMANDS: dict[str, Listed] = {
     "tune": Listed("tune", "Run", "Search the choices that make a step fastest, and say by how much."),
     "comm": Listed("bench", "Run", "Time collectives of several ranks: all-reduce and others, over sizes."),
     "resume": Listed("bench", "Run", "Run the cells of a session that have no result yet."),
-    "presets": Listed("presets", "Run", "List the presets; `presets show NAME` shows one."),
+    "presets": Listed("config", "Run", "List the presets; `presets show NAME` shows one."),
     "problems": Listed("problems", "Run", "The problems of the handouts: what each needs, and what a session has."),
     "sessions": Listed("sessions", "Results", "List the sessions on this machine."),
     "show": Listed("sessions", "Results", "Show one session and its results."),
     "compare": Listed("compare", "Results", "Compare two sessions or two cells."),
     "export": Listed("export", "Results", "Tables and figures of sessions, for a write-up."),
     "summary": Listed("export", "Results", "Write a folder with text, tables, figures and logs of sessions."),
-    "reference": Listed("reference", "Results", "Published times, peaks and kernels beside a session's own."),
+    "reference": Listed("compare", "Results", "Published times, peaks and kernels beside a session's own."),
     "open": Listed("sessions", "Results", "Make a session of traces, memory snapshots and nsys reports of others."),
     "estimate": Listed("estimate", "Look ahead", "Predict memory, FLOPs and time; runs nothing."),
     "fit": Listed("fit", "Look ahead", "The largest batch or context length that fits."),
@@ -64,15 +64,15 @@ COMMANDS: dict[str, Listed] = {
     "watch": Listed("watch", "Cluster", "Follow a session that runs elsewhere, until it is over."),
     "cancel": Listed("watch", "Cluster", "Cancel the jobs of a session, or stop the process that runs it."),
     "config": Listed("config", "Maintain", "Your settings: theme, preset, columns, keys and others."),
-    "doctor": Listed("doctor", "Maintain", "Say what this machine offers and what is missing."),
-    "peak": Listed("peak", "Maintain", "Measure the peak of this machine's devices: matrix products and copies."),
+    "doctor": Listed("machine", "Maintain", "Say what this machine offers and what is missing."),
+    "peak": Listed("machine", "Maintain", "Measure the peak of this machine's devices: matrix products and copies."),
     "selftest": Listed("selftest", "Maintain", "Compare this tool's step times with those of a bare script."),
     "rename": Listed("sessions", "Maintain", "Give a session a name."),
     "annotate": Listed("sessions", "Maintain", "Give a session a note."),
     "delete": Listed("sessions", "Maintain", "Delete sessions for good; asks first."),
     "completion": Listed("completion", "Maintain", "Print the script by which bash, zsh or fish completes values."),
-    "run-job": Listed("on_nodes"),
-    "run-ranks": Listed("on_nodes"),
+    "run-job": Listed("jobs"),
+    "run-ranks": Listed("jobs"),
 }
 """In the order of help."""
 
@@ -104,7 +104,7 @@ class _Commands(Group):
         try:
             result = super().invoke(ctx)
         except UserError as error:
-            from cs336_tui.export.files import NoRoom
+            from cs336_tui.export.writing.files import NoRoom
 
             kind = click.UsageError if error.exit_code == 2 else click.ClickException
             raise kind(f"not written: {error}" if isinstance(error, NoRoom) else str(error)) from None
@@ -202,7 +202,7 @@ def _check_encodable(words: Sequence[str]) -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    from cs336_tui.export.texts import in_brief
+    from cs336_tui.export.writing.texts import in_brief
 
     click.echo(f"cs336-tui: {in_brief(message)}", err=True)
     sys.exit(code)

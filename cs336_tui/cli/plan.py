@@ -24,11 +24,11 @@ from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import deliver, to_json
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.ranks import bytes_per_s_of, flops_per_s_of, rank_counts_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import bytes_per_s_of, flops_per_s_of, rank_counts_of
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.export.scaling import limit_table, plan_document, plan_figure, rank_table
+from cs336_tui.export.subjects.scaling import limit_table, plan_document, plan_figure, rank_table
 from cs336_tui.session import store
 from cs336_tui.stats.quantities import Rate, bandwidth
 

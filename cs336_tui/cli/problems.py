@@ -22,8 +22,8 @@ from cs336_tui.cli.streams import shown
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, Predicts, deliver, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes
-from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem, problem_named
-from cs336_tui.config.problems.problem import Problem
+from cs336_tui.config.problem import Problem
+from cs336_tui.config.problems import PROBLEMS, every_problem, problem_named
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.export.problems import Needs, problems_table

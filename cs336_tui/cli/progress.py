@@ -29,8 +29,8 @@ from cs336_tui.events.events import (
     StageChanged,
     StepsTimed,
 )
-from cs336_tui.export.texts import one_line
-from cs336_tui.export.verdicts import judgement_of
+from cs336_tui.export.writing.texts import one_line
+from cs336_tui.export.writing.verdicts import judgement_of
 from cs336_tui.runner.lanes import lane_words
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState

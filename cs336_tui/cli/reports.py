@@ -31,9 +31,9 @@ from cs336_tui.config.variants import RANGES
 from cs336_tui.events.kernel_report import FUSED, KernelReport
 from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import ASKED_FOR, REPORTS, Report, ReportKind
-from cs336_tui.export.files import ExportError, check_writable
-from cs336_tui.export.kernels import kernel_table
 from cs336_tui.export.reports import document_of_reports, drawings_of_reports, tables_of_reports
+from cs336_tui.export.subjects.kernels import kernel_table
+from cs336_tui.export.writing.files import ExportError, check_writable
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 

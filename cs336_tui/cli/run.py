@@ -20,15 +20,9 @@ from cs336_tui.cli.files import say_written
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.streams import TERMINAL, on_terminal
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import (
-    CellFinished,
-    Event,
-    Notice,
-    ReportFinished,
-    SessionEnded,
-)
-from cs336_tui.export.files import ExportError, LivingFile
-from cs336_tui.export.verdicts import get_ready
+from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished, SessionEnded
+from cs336_tui.export.writing.files import ExportError, LivingFile
+from cs336_tui.export.writing.verdicts import get_ready
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.trust import Import
 from cs336_tui.session.log import default_session_dir
@@ -198,7 +192,7 @@ def renderer(format_: str) -> Render:
 
 
 def _results_on_terminal(state: SessionState) -> str:
-    from cs336_tui.export.results import results_parts
+    from cs336_tui.export.subjects.results import results_parts
 
     return on_terminal(results_parts(state))
 

@@ -22,13 +22,12 @@ from cs336_tui.config.spec import SpecError, canonical_device, dims_of
 from cs336_tui.config.sweep import LaneCount
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Lane
-from cs336_tui.export.files import ExportError, check_writable, write_atomically
-from cs336_tui.export.selftest import Selftest, SideBySide, lanes_table, selftest_table
+from cs336_tui.export.subjects.selftest import Selftest, SideBySide, lanes_table, selftest_table
+from cs336_tui.export.writing.files import ExportError, check_writable, write_atomically
 from cs336_tui.runner.lanes import cores_here, lanes_of, pool_of
 from cs336_tui.selftest.programs import SelftestCell, SelftestError, programs_of
-from cs336_tui.selftest.ratios import judge, marks_for
 from cs336_tui.selftest.side_by_side import costs_of, take_lane_turns
-from cs336_tui.selftest.turns import Plan, TurnsProgress, take_turns
+from cs336_tui.selftest.turns import Plan, TurnsProgress, judge, marks_for, take_turns
 from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted, duration
 

@@ -18,11 +18,10 @@ from cs336_tui.cli.streams import TERMINAL, StatusLine, on_terminal
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.cli.targets import deliver
 from cs336_tui.events.reports import REPORTS
-from cs336_tui.export.tables import Column, Table, Value, attributes
-from cs336_tui.export.texts import in_brief, one_line
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes
+from cs336_tui.export.writing.texts import in_brief, one_line
 from cs336_tui.session import store
-from cs336_tui.session.recordings.opening import FORMATS, open_recordings
-from cs336_tui.session.recordings.recording import Opening, phases_of
+from cs336_tui.session.recordings.recording import FORMATS, Opening, open_recordings, phases_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.stats.quantities import counted
@@ -96,7 +95,7 @@ def sessions(session_dir: Path, *, format_: str, output: Path | None, force: boo
 
 
 def _listed(infos: Sequence[SessionInfo], folder: Path, format_: str) -> str:
-    from cs336_tui.export.formats import answer
+    from cs336_tui.export.writing.formats import answer
 
     if format_ == "json":
         return msgspec.json.format(msgspec.json.encode(infos, enc_hook=str), indent=2).decode() + "\n"
@@ -128,7 +127,7 @@ def show(session: str, session_dir: Path, *, format_: str, output: Path | None, 
 
 def _shown(state: SessionState, path: Path, format_: str) -> str:
     """A session as lines of text, with its results as markdown, or laid out for the terminal."""
-    from cs336_tui.export.results import results_markdown, results_parts
+    from cs336_tui.export.subjects.results import results_markdown, results_parts
 
     info = store.describe(state, path)
     rows = [("session", info.session + (f"  ({info.name})" if info.name else ""))]
@@ -167,7 +166,7 @@ def _race_of(state: SessionState) -> Iterator[tuple[str, str]]:
     if state.tuning is None:
         return
     from cs336_tui.analysis.tuning import race_of
-    from cs336_tui.export.tuning import finding
+    from cs336_tui.export.subjects.tuning import finding
 
     if race := race_of(state):
         yield "race", finding(race)

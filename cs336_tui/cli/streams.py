@@ -23,8 +23,8 @@ import click
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from cs336_tui.export.tables import Table
-    from cs336_tui.export.terminal import Looks, Part
+    from cs336_tui.export.writing.tables import Table
+    from cs336_tui.export.writing.terminal import Looks, Part
 
 
 PATIENCE_S = 1.0
@@ -70,7 +70,7 @@ class _Plain(io.TextIOWrapper):
     """Takes out of each text, unless it is `Styled`, what a terminal would obey."""
 
     def write(self, text: str, /) -> int:
-        from cs336_tui.export.texts import plain  # late: the app starts without it
+        from cs336_tui.export.writing.texts import plain  # late: the app starts without it
 
         self.write_as_is(text if isinstance(text, Styled) else plain(text))
         return len(text)
@@ -186,7 +186,7 @@ class StatusLine:
         self.is_live = self._lines.is_live
 
     def show(self, text: str) -> None:
-        from cs336_tui.export.texts import one_line
+        from cs336_tui.export.writing.texts import one_line
 
         self._lines.show([one_line(text)])
 
@@ -215,14 +215,14 @@ def shown(tables: Sequence[Table], format_: str, title: str = "cs336-tui") -> st
     """Tables in one of the formats that ``--format`` takes, as `formats.answer`, or laid out for this terminal."""
     if format_ == TERMINAL:
         return on_terminal(tables)
-    from cs336_tui.export.formats import answer
+    from cs336_tui.export.writing.formats import answer
 
     return answer(tables, format_, title)
 
 
 def on_terminal(parts: Sequence[Part]) -> str:
     """Tables, paragraphs and labelled texts laid out for this terminal."""
-    from cs336_tui.export.terminal import terminal_text
+    from cs336_tui.export.writing.terminal import terminal_text
 
     return Styled(terminal_text(parts, looks_here()))
 
@@ -235,7 +235,7 @@ def is_verbose() -> bool:
 
 def looks_here() -> Looks:
     """The terminal of standard output; ``COLUMNS``, ``NO_COLOR`` and ``TERM`` are obeyed."""
-    from cs336_tui.export.terminal import Looks
+    from cs336_tui.export.writing.terminal import Looks
 
     return Looks(
         width=max(shutil.get_terminal_size().columns, 40),

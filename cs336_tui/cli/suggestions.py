@@ -92,14 +92,14 @@ def gpus(_context: click.Context, _incomplete: str) -> Iterator[Value]:
 
 
 def problems(_context: click.Context, _incomplete: str) -> Iterator[Value]:
-    from cs336_tui.config.problems.all_problems import PROBLEMS
+    from cs336_tui.config.problems import PROBLEMS
 
     for problem in PROBLEMS:
         yield problem.name, problem.title
 
 
 def columns(_context: click.Context, _incomplete: str) -> Iterable[Value]:
-    from cs336_tui.export.results_columns import COLUMNS
+    from cs336_tui.export.subjects.results_columns import COLUMNS
 
     return COLUMNS
 
@@ -169,7 +169,7 @@ def of_setting(context: click.Context, incomplete: str) -> Iterable[Value]:
         case "low_bandwidth":
             return ("true", "false")
         case "export_format":
-            from cs336_tui.export.file_formats import FILE_FORMATS
+            from cs336_tui.export.writing.files import FILE_FORMATS
 
             return FILE_FORMATS
         case "columns":

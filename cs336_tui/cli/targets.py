@@ -22,7 +22,7 @@ from cs336_tui.events.environment import Environment, capability_pair
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.export.files import NoRoom, write_atomically
+from cs336_tui.export.writing.files import NoRoom, write_atomically
 
 if TYPE_CHECKING:
     from cs336_tui.runner.launcher import Launcher

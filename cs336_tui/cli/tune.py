@@ -1,11 +1,11 @@
 """`cs336-tui tune`: the fastest step among choices, raced. Its progress is a line a round, and on a terminal the
-candidate that runs and the budget that is left."""
+candidate that runs and the budget that is left. With `--dry-run` what would be searched, and how long it would take."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,8 +13,9 @@ from typing import Any, TextIO
 import click
 
 from cs336_tui.analysis.next_step import next_step
-from cs336_tui.analysis.shortlist import started_of
+from cs336_tui.analysis.shortlist import Plan, lacking, plan_of, predictions_of, shortlist, started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
+from cs336_tui.cli.estimate import complete, unpredicted
 from cs336_tui.cli.files import file_options
 from cs336_tui.cli.flags import Parsed, gpu_option, options, reword, session_dir_option, start_options, trust_option
 from cs336_tui.cli.help import command, heading
@@ -22,8 +23,7 @@ from cs336_tui.cli.progress import RunProgress, bar, cut
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import offer, searched, sessions
-from cs336_tui.cli.targets import to_json
-from cs336_tui.cli.tune_plan import dry_run as show_plan
+from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.counts import Auto
 from cs336_tui.config.presets import Preset, PresetError, check_new, preset, save
@@ -31,6 +31,7 @@ from cs336_tui.config.spec import PASSES, CellSpec, SpecError
 from cs336_tui.config.tuned_sweep import USUAL_OVER, VISIT, Search, command_of_search, search_of, sweep_of_candidate
 from cs336_tui.config.tuning import GOALS, NOT_AFFORDED, Goal, budget_of, label, limit_of
 from cs336_tui.config.values import LANGUAGE_MODEL
+from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import (
     CellFinished,
     CellSkipped,
@@ -45,22 +46,25 @@ from cs336_tui.events.events import (
     StepsTimed,
     TuningStarted,
 )
-from cs336_tui.export.formats import plain_text
-from cs336_tui.export.tuning import (
+from cs336_tui.events.gpus import GpuModel, find_gpu
+from cs336_tui.export.subjects.tuning import (
     factor_words,
     failure_lines,
     finding,
     gains_table,
     next_lines,
+    plan_document,
+    plan_heading,
+    plan_table,
     race_document,
     race_table,
 )
+from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session import store
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, is_race_alone, visits_of
 from cs336_tui.session.states import CellState
-from cs336_tui.session.visits import is_race_alone, visits_of
 from cs336_tui.stats.quantities import counted, duration
 
 _QUIET_S = 5.0
@@ -370,3 +374,59 @@ reword(
 for _option in tune.params:
     if _option.name in ("warmups", "steps"):
         _option.metavar = "N"
+
+
+def show_plan(
+    search: Search,
+    gpu: str | None,
+    format_: str,
+    output: Path | None,
+    *,
+    force: bool,
+    state: SessionState | None = None,
+    trusted: bool = False,
+    predictor: Predicts | None = None,
+    read: Callable[[], Machine] = read_machine,
+) -> str:
+    """The plan of a search on this machine, or on the GPU of that name, as text; empty when it went to a file. `state`
+    is a session whose cells tell how fast it is; `trusted`: the code that it names, too. Raises `UserError` or
+    `click.ClickException`."""
+    machine: Machine | None = None
+
+    def here() -> Machine:
+        nonlocal machine
+        machine = read()
+        return machine
+
+    asked = settle(search.start, gpu, None, here)
+    tuning = search.tuning(asked.specs[0])
+    target = asked.targets[tuning.base.device]
+    refusal = machine.environment.refusal if machine else lacking(_device(find_gpu(gpu or target.name)))
+    measured = unpredicted(state, asked, trusted=trusted) if state else ()
+    with predicting(asked, predictor, [tuning, *measured]) as predicts:
+        if state is not None:
+            complete(state, measured, predicts, None)
+        counter = Counter("predicting candidates")
+        found = shortlist(tuning, target, refusal, lambda specs: predictions_of(predicts, specs, counter), every=True)
+        counter.clear()
+    return deliver(_render(plan_of(tuning, found, target, state), format_), output, force=force)
+
+
+def _render(plan: Plan, format_: str) -> str:
+    if format_ == "json":
+        return to_json(plan_document(plan))
+    table = plan_table(plan)
+    if format_ == TERMINAL:
+        return on_terminal([plan_heading(plan), table])
+    return f"{plan_heading(plan)}\n\n{plain_text(table)}" if format_ == "table" else shown([table], format_)
+
+
+def _device(gpu: GpuModel) -> DeviceInfo:
+    """A GPU that need not be here, as torch would tell of it."""
+    return DeviceInfo(
+        name="cuda:0",
+        label=gpu.name,
+        precisions=gpu.precisions,
+        memory_bytes=gpu.memory_bytes,
+        capability=gpu.capability,
+    )

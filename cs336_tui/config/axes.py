@@ -10,13 +10,13 @@ from typing import Annotated
 import msgspec
 
 from cs336_tui.config.axis import Axis, Cell, Kind, axes_of
-from cs336_tui.config.ranks import PARALLELS, check_parallel
 from cs336_tui.config.values import (
     ATTENTIONS,
     COMPUTING,
     LANGUAGE_MODEL,
     NORMS,
     OPTIMIZERS,
+    PARALLELS,
     Arch,
     Backend,
     BatchIs,
@@ -35,6 +35,7 @@ from cs336_tui.config.values import (
     check_annotations,
     check_device,
     check_dropout,
+    check_parallel,
     check_precision,
     check_share,
     check_steps_for,

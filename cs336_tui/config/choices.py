@@ -14,10 +14,9 @@ import msgspec
 from cs336_tui.config.axis import Axis
 from cs336_tui.config.counts import MOST_BY_TIME, Auto, auto_words, share_words
 from cs336_tui.config.presets import preset
-from cs336_tui.config.ranks import NO_MODEL, sharing_of
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, NOT_OF_COLLECTIVES, OF_COLLECTIVES, Sweep
-from cs336_tui.config.values import LANGUAGE_MODEL
+from cs336_tui.config.values import LANGUAGE_MODEL, NO_MODEL, sharing_of
 from cs336_tui.config.variants import is_imported, short
 
 

@@ -12,10 +12,9 @@ import msgspec
 from cs336_tui.config.axis import Kind, SpecError
 from cs336_tui.config.counts import steps_words
 from cs336_tui.config.flops import FUSED, inputs_at_once, parameters, recomputed_blocks
-from cs336_tui.config.ranks import message_bytes
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.sweep import LaneCount
-from cs336_tui.config.values import WITHOUT_BACKWARD
+from cs336_tui.config.values import WITHOUT_BACKWARD, message_bytes
 
 Order = Literal["smallest-first", "longest-first", "as-given"]
 

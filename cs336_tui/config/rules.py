@@ -9,8 +9,7 @@ import msgspec
 from cs336_tui.config import axes
 from cs336_tui.config.axes import Choices
 from cs336_tui.config.axis import SpecError
-from cs336_tui.config.ranks import BYTES_OF_ELEMENT, message_bytes
-from cs336_tui.config.values import CAPTURING, COMPUTING, LANGUAGE_MODEL
+from cs336_tui.config.values import BYTES_OF_ELEMENT, CAPTURING, COMPUTING, LANGUAGE_MODEL, message_bytes
 from cs336_tui.config.variants import is_imported, option_of, short
 from cs336_tui.stats.quantities import counted
 

@@ -15,7 +15,6 @@ from cs336_tui.config import axes
 from cs336_tui.config.axes import Choices
 from cs336_tui.config.axis import MAX_COUNT, SpecError
 from cs336_tui.config.counts import least_s, steps_in
-from cs336_tui.config.ranks import message_bytes, sharing_of
 from cs336_tui.config.rules import AXES, RULES
 from cs336_tui.config.values import (
     ARCHES,
@@ -30,6 +29,8 @@ from cs336_tui.config.values import (
     Precision,
     Sync,
     canonical_device,
+    message_bytes,
+    sharing_of,
 )
 from cs336_tui.config.variants import is_imported, short
 

@@ -12,10 +12,9 @@ import msgspec
 from cs336_tui.config.axes import Choices
 from cs336_tui.config.axis import MAX_COUNT, Cell, SpecError
 from cs336_tui.config.counts import INTERVAL, Auto, Counted, check_most, share_words, warmup_words
-from cs336_tui.config.ranks import message_dims
 from cs336_tui.config.rules import RULES, Rule
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, dims_of
-from cs336_tui.config.values import LANGUAGE_MODEL, canonical_device
+from cs336_tui.config.values import LANGUAGE_MODEL, canonical_device, message_dims
 from cs336_tui.config.variants import arguments_for, is_imported, short
 from cs336_tui.stats.quantities import counted
 

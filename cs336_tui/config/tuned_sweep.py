@@ -12,7 +12,6 @@ import msgspec
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.choices import check_names, command_of, own_code_folders, sweep_of
 from cs336_tui.config.counts import duration_words, share_words
-from cs336_tui.config.ranks import size_words
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.config.tuning import (
@@ -27,7 +26,7 @@ from cs336_tui.config.tuning import (
     observable,
     space_of,
 )
-from cs336_tui.config.values import canonical_device
+from cs336_tui.config.values import canonical_device, size_words
 from cs336_tui.config.variants import is_imported
 
 USUAL_OVER = tuple(axis.option for axis in AXES.values() if axis.searched)

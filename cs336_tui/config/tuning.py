@@ -11,11 +11,10 @@ import msgspec
 
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.counts import MOST_BY_TIME, duration_of, duration_words, share_of
-from cs336_tui.config.ranks import bytes_of
 from cs336_tui.config.rules import AXES, RULES
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import ONLY_BESIDE
-from cs336_tui.config.values import LANGUAGE_MODEL, WITHOUT_BACKWARD
+from cs336_tui.config.values import LANGUAGE_MODEL, WITHOUT_BACKWARD, bytes_of
 from cs336_tui.config.variants import arguments_for, is_imported, short
 from cs336_tui.stats.quantities import counted, duration
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cs336_tui.events.kernel_kinds import COMMUNICATION
-from cs336_tui.events.kernel_report import Gap, Gaps, Overlap
+from cs336_tui.events.kernel_report import COMMUNICATION, Gap, Gaps, Overlap
 
 Times = npt.NDArray[np.int64]
 AnyTimes = Sequence[int] | npt.NDArray[Any]

@@ -205,7 +205,7 @@ class EffectiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     allocator: str | None = None
     """The allocator of the device's memory and its settings."""
     variables: tuple[str, ...] | None = None
-    """Those that change step times (`config.environment_variables`), as ``NAME=value``; None in old logs."""
+    """Those that change step times (`config.processes`), as ``NAME=value``; None in old logs."""
     flushed: str | None = None
     """The treatment of the device's cache before each measured step; None if nothing was asked for, in old logs."""
     cache_folder: str | None = None

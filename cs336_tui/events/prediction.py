@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.config.values import sharing_of
 from cs336_tui.config.variants import is_imported, short
 
 Category = Literal["parameters", "gradients", "optimizer_state", "activations", "temporary", "buffers", "unknown"]

@@ -16,23 +16,22 @@ from cs336_tui.analysis.merge import Result, measured, title_of
 from cs336_tui.analysis.pivot import VALUES, pivot, suggest
 from cs336_tui.analysis.problems import Material, editions_of, progress_of
 from cs336_tui.config.axis import UserError
-from cs336_tui.config.problems.all_problems import every_problem
+from cs336_tui.config.problems import every_problem
 from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
 from cs336_tui.events.reports import REPORTS
-from cs336_tui.export.drawing import FIGURE_FORMATS, Drawing
-from cs336_tui.export.file_formats import FORMATS, SUFFIXES
-from cs336_tui.export.files import check_free, figures_beside, make_folder, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
-from cs336_tui.export.formats import answer, pandas_text
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.problems import Exported, export_problem
 from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import report_tables
-from cs336_tui.export.results import NO_RESULTS, TableError, results_markdown, results_of, results_table
+from cs336_tui.export.subjects.results import NO_RESULTS, TableError, results_markdown, results_of, results_table
 from cs336_tui.export.summary import summary_markdown
-from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.writeups import LAYOUTS, layout_tables
+from cs336_tui.export.writing.drawing import FIGURE_FORMATS, Drawing
+from cs336_tui.export.writing.files import FORMATS, SUFFIXES, check_free, figures_beside, make_folder, write_atomically
+from cs336_tui.export.writing.formats import answer, pandas_text
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import MILLISECONDS, Notation, Unit
 

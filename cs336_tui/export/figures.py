@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cs336_tui.analysis.collectives import curves, published_curves
-from cs336_tui.analysis.communication import efficiency
+from cs336_tui.analysis.effects import efficiency
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, settled, telling
 from cs336_tui.analysis.measures import allocated_bytes, peak_bytes
@@ -20,8 +20,10 @@ from cs336_tui.analysis.published import published
 from cs336_tui.analysis.tuning import Entry, EntryStatus, Race, race_of
 from cs336_tui.config.tuning import COSTS
 from cs336_tui.config.values import Pass
-from cs336_tui.export.data_parallel import wrapper_name
-from cs336_tui.export.drawing import (
+from cs336_tui.export.subjects.data_parallel import wrapper_name
+from cs336_tui.export.subjects.scaling import SCALING, beside, several_ranks, times_of_one_rank
+from cs336_tui.export.subjects.tuning import BASELINE
+from cs336_tui.export.writing.drawing import (
     COLOURS,
     LEGEND_WIDTH,
     MARKERS,
@@ -35,10 +37,8 @@ from cs336_tui.export.drawing import (
     titled,
     wrapped,
 )
-from cs336_tui.export.footnotes import std_kind
-from cs336_tui.export.rank_scaling import SCALING, beside, several_ranks, times_of_one_rank
-from cs336_tui.export.texts import untaken
-from cs336_tui.export.tuning import BASELINE
+from cs336_tui.export.writing.footnotes import std_kind
+from cs336_tui.export.writing.texts import untaken
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted
 

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from cs336_tui.analysis.comparison import mixed_provenance
 from cs336_tui.analysis.fields import FIELDS, device_label, values, varies
 from cs336_tui.analysis.findings import Along, Extremes, Peak, Timed, Versus, along, extremes, peaks, timed
 from cs336_tui.analysis.grouping import PLACES, TELLING, label, shared, shown, telling
 from cs336_tui.analysis.kernel_cells import profiled
 from cs336_tui.analysis.merge import ENDINGS, RECORDED, Result, grouped, measured, title_of, without_visits
-from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.analysis.tuning import race_of
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.export.footnotes import FAILED, has_result, machine_marks
-from cs336_tui.export.texts import in_brief
-from cs336_tui.export.tuning import finding as race_finding
-from cs336_tui.export.verdicts import Names, cell_names, judgement_of, limits_of
+from cs336_tui.export.subjects.tuning import finding as race_finding
+from cs336_tui.export.writing.footnotes import FAILED, has_result, machine_marks
+from cs336_tui.export.writing.texts import in_brief
+from cs336_tui.export.writing.verdicts import Names, cell_names, judgement_of, limits_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.intervals import FEWEST, LEVEL, MeanInterval

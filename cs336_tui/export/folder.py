@@ -21,22 +21,21 @@ from cs336_tui.analysis.roofline import points
 from cs336_tui.config.reading import NO_NAME
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.events.reports import REPORTS
-from cs336_tui.export.drawing import FIGURE_FORMATS, Absent, Drawing
 from cs336_tui.export.figures import drawings, race_figures
-from cs336_tui.export.file_formats import SUFFIXES
-from cs336_tui.export.files import AlreadyThere, ExportError, problem_of
-from cs336_tui.export.formats import page, render_all
-from cs336_tui.export.narrow import without_breaks
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import report_drawings, report_tables
-from cs336_tui.export.results import TableError, results_table
-from cs336_tui.export.roofline import left_out, roofline_figure
+from cs336_tui.export.subjects.results import TableError, results_table
+from cs336_tui.export.subjects.roofline import left_out, roofline_figure
 from cs336_tui.export.summary import document
-from cs336_tui.export.tables import Table
-from cs336_tui.export.texts import bullets, markdown_escape
-from cs336_tui.export.verdicts import verdict_table
 from cs336_tui.export.writeups import LAYOUTS, layout_tables
+from cs336_tui.export.writing.drawing import FIGURE_FORMATS, Absent, Drawing
+from cs336_tui.export.writing.files import SUFFIXES, AlreadyThere, ExportError, problem_of
+from cs336_tui.export.writing.formats import page, render_all
+from cs336_tui.export.writing.narrow import without_breaks
+from cs336_tui.export.writing.tables import Table
+from cs336_tui.export.writing.texts import bullets, markdown_escape
+from cs336_tui.export.writing.verdicts import verdict_table
 from cs336_tui.session.state import SessionState
 
 TEXT, PAGE, TABLES, FIGURES = "summary.md", "summary.html", "tables", "figures"

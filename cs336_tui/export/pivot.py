@@ -9,11 +9,11 @@ from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.measures import MEASURES, TIME, Measure
 from cs336_tui.analysis.merge import Result, without_turns
 from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Figure, Key, Pivot
-from cs336_tui.export.footnotes import Signs, provenance_notes
-from cs336_tui.export.layout import settings_of, steps_note
-from cs336_tui.export.results_columns import LEFT, data_value
-from cs336_tui.export.tables import Column, Table, Value, attributes
-from cs336_tui.export.verdicts import doubt_word
+from cs336_tui.export.subjects.layout import settings_of, steps_note
+from cs336_tui.export.subjects.results_columns import LEFT, data_value
+from cs336_tui.export.writing.footnotes import Signs, provenance_notes
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes
+from cs336_tui.export.writing.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 from cs336_tui.stats.ratio import NO_INTERVAL
 

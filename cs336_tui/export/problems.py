@@ -14,21 +14,20 @@ from cs336_tui.analysis.fields import FIELDS, NUMBERS, varies
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, without_visits
 from cs336_tui.analysis.pivot import PivotError, pivot, suggest
 from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
-from cs336_tui.config.problems.all_problems import every_problem, problem_named
-from cs336_tui.config.problems.problem import Answer, Part, Problem
-from cs336_tui.events.memory_report import MemoryReport
+from cs336_tui.config.problem import Answer, Part, Problem
+from cs336_tui.config.problems import every_problem, problem_named
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.events.reports import Report
-from cs336_tui.export.drawing import Drawing
+from cs336_tui.events.reports import MemoryReport, Report
 from cs336_tui.export.folder import figures_of
-from cs336_tui.export.formats import Section, render_sections
-from cs336_tui.export.memory import ALLOCATOR_COUNTS
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reports import drawings_of_reports, report_tables
-from cs336_tui.export.results import TableError, results_table
-from cs336_tui.export.tables import Column, Source, Table, Value, attributes, cell_record
-from cs336_tui.export.texts import untaken
+from cs336_tui.export.subjects.memory import ALLOCATOR_COUNTS
+from cs336_tui.export.subjects.results import TableError, results_table
 from cs336_tui.export.writeups import layout_tables
+from cs336_tui.export.writing.drawing import Drawing
+from cs336_tui.export.writing.formats import Section, render_sections
+from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, cell_record
+from cs336_tui.export.writing.texts import untaken
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, gigabytes
 from cs336_tui.stats.summaries import Summary, summarize
 

@@ -16,10 +16,10 @@ from cs336_tui.config.spec import AXES, CellSpec, has_stand_ins, known_choices
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings, Stage, Status
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.export.tables import attributes
-from cs336_tui.export.texts import csv_text, plain
-from cs336_tui.export.tuning import race_document
-from cs336_tui.export.verdicts import judgement_of
+from cs336_tui.export.subjects.tuning import race_document
+from cs336_tui.export.writing.tables import attributes
+from cs336_tui.export.writing.texts import csv_text, plain
+from cs336_tui.export.writing.verdicts import judgement_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.summaries import Summary

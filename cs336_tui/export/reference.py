@@ -6,17 +6,17 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from cs336_tui.analysis.communication import gradient_sync
+from cs336_tui.analysis.effects import gradient_sync
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
 from cs336_tui.analysis.published import Published
 from cs336_tui.analysis.reference import Match, matching, nothing_published, remark_on
 from cs336_tui.analysis.reference_profiles import KernelsBeside, PeakBeside, kernel_name, kernels_beside, peaks_beside
-from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.results import TableError
-from cs336_tui.export.results_columns import data_value
-from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record
-from cs336_tui.export.verdicts import doubt_word
+from cs336_tui.export.subjects.results import TableError
+from cs336_tui.export.subjects.results_columns import data_value
+from cs336_tui.export.writing.footnotes import provenance_notes
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record
+from cs336_tui.export.writing.verdicts import doubt_word
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, Notation, gigabytes
 from cs336_tui.stats.summaries import Summary

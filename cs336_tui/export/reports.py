@@ -18,24 +18,37 @@ from cs336_tui.analysis.targets import target_here
 from cs336_tui.analysis.tuning import race_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.events.prediction import Prediction, prediction_key
-from cs336_tui.events.reports import REPORTS, AgreementReport, PrecisionReport, Report, ReportType
-from cs336_tui.export.comparison import agreement_tables, turns_table
-from cs336_tui.export.drawing import Drawing
-from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
-from cs336_tui.export.kernel_cells import kernel_cells_table
-from cs336_tui.export.kernels import kernel_document, kernel_tables, pairs_table
-from cs336_tui.export.memory import memory_document, memory_tables, oom_table, peaks_table
-from cs336_tui.export.memory_figures import memory_figure
-from cs336_tui.export.precision import EXPERIMENTS, experiment_tables, modules_table, precision_document, speedup_table
-from cs336_tui.export.rank_memory import rank_memory_table
-from cs336_tui.export.results import TableError
-from cs336_tui.export.roofline import left_out, roofline_table
-from cs336_tui.export.tables import Table
-from cs336_tui.export.texts import untaken
-from cs336_tui.export.tuning import gains_table, race_table
+from cs336_tui.events.reports import (
+    REPORTS,
+    AgreementReport,
+    MemoryReport,
+    OomReport,
+    PrecisionReport,
+    RankMemoryReport,
+    Report,
+    ReportType,
+)
+from cs336_tui.export.subjects.comparison import agreement_tables, turns_table
+from cs336_tui.export.subjects.estimates import category_table, estimate_table, prediction_tables
+from cs336_tui.export.subjects.kernel_cells import kernel_cells_table
+from cs336_tui.export.subjects.kernels import kernel_document, kernel_tables, pairs_table
+from cs336_tui.export.subjects.memory import memory_document, memory_tables
+from cs336_tui.export.subjects.memory_peaks import memory_figure, oom_table, peaks_table, rank_memory_table
+from cs336_tui.export.subjects.precision import (
+    EXPERIMENTS,
+    experiment_tables,
+    modules_table,
+    precision_document,
+    speedup_table,
+)
+from cs336_tui.export.subjects.results import TableError
+from cs336_tui.export.subjects.roofline import left_out, roofline_table
+from cs336_tui.export.subjects.tuning import gains_table, race_table
+from cs336_tui.export.writing.drawing import Drawing
+from cs336_tui.export.writing.tables import Table
+from cs336_tui.export.writing.texts import untaken
 from cs336_tui.session.state import SessionState
 
 MOST_ROWS = 20

@@ -13,15 +13,14 @@ from functools import partial
 
 import msgspec
 
+from cs336_tui.analysis.effects import Trace, array, trace
 from cs336_tui.analysis.fields import headless_params
 from cs336_tui.analysis.grouping import groups, label, settled, shown, telling
 from cs336_tui.analysis.measures import Runs
 from cs336_tui.analysis.merge import Result, measured
-from cs336_tui.analysis.warmup import Trace, array, trace
-from cs336_tui.export.alone import tables_alone
-from cs336_tui.export.checkpointing import checkpointing_tables
-from cs336_tui.export.data_parallel import collective_tables, data_parallel_tables, sharding_tables
-from cs336_tui.export.layout import (
+from cs336_tui.export.subjects.alone import tables_alone
+from cs336_tui.export.subjects.data_parallel import collective_tables, data_parallel_tables, sharding_tables
+from cs336_tui.export.subjects.layout import (
     PLACES,
     REST,
     Kept,
@@ -35,10 +34,10 @@ from cs336_tui.export.layout import (
     tables_of,
     value,
 )
-from cs336_tui.export.rank_scaling import scaling_tables
-from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Column, Table, known
-from cs336_tui.export.variants import OPTIMIZERS, compiled_tables
+from cs336_tui.export.subjects.results import TableError
+from cs336_tui.export.subjects.scaling import scaling_tables
+from cs336_tui.export.subjects.variants import OPTIMIZERS, checkpointing_tables, compiled_tables
+from cs336_tui.export.writing.tables import Column, Table, known
 from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, millisecond_decimals
 
 _FORWARD, _WITH_LOSS, _BOTH = "forward", "forward+loss", "forward+backward"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
 
 import msgspec
 
@@ -14,8 +13,7 @@ from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, Sta
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.launcher import StartError
 from cs336_tui.runner.queue import CellQueue, WaitingCell, unstarted
-from cs336_tui.runner.ranks import RankFold, here, run_ranks
-from cs336_tui.runner.supervise import Supervisor
+from cs336_tui.runner.ranks import RankFold, run_here
 
 BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `compare` need one at a time"
 
@@ -62,30 +60,16 @@ def _run_round(
     started_at = time.time()
     assert cells.launcher is not None, "two cells in turns have a process"
     try:
-        numbers, specs = (a.cell, b.cell), (a.spec, b.spec)
-        several = a.spec.ranks > 1
-        ranks = cells.launcher.start_round_of_ranks(numbers, specs, b_first=b_first) if several else ()
-        children = [r.child for r in ranks] or [cells.launcher.start_round(numbers, specs, b_first=b_first)]
+        numbers = (a.cell, b.cell)
+        ranks = cells.launcher.start_round(numbers, (a.spec, b.spec), b_first=b_first)
     except StartError as error:
         return _record_ends(cells.record, *(_ended(side, cells.status_unstarted(), str(error)) for side in (a, b)))
-    pids = [child.process.pid for child in children]
+    pids = [rank.child.process.pid for rank in ranks]
     cells.record([CellStarted(at=started_at, cell=side.cell, pid=pids[0]) for side in (a, b)])
     watched = (a if b.spec.device == "cpu" else b).spec
     cells.watch.point(environment.device(watched.device), *pids, others=environment.others_of(watched))
-    recorder = _RoundRecorder((a.cell, b.cell), cells.record)
-    with ExitStack() as around:
-        for child in children:
-            around.enter_context(closing(child))
-        if ranks:
-            run_ranks(
-                here(ranks, cell=a.cell),
-                [RankFold(cell, len(ranks)) for cell in numbers],
-                recorder,
-                cells.stop,
-                timeout_s,
-            )
-        else:
-            Supervisor(children[0], a.cell, recorder, cells.stop, timeout_s).run()
+    recorder = _RoundRecorder(numbers, cells.record)
+    run_here(ranks, [RankFold(cell, len(ranks)) for cell in numbers], recorder, cells.stop, timeout_s)
     return _record_ends(cells.record, *recorder.endings())
 
 

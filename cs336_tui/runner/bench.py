@@ -13,26 +13,24 @@ from typing import TYPE_CHECKING, Literal
 from cs336_tui import __version__
 from cs336_tui.config.choices import check_code
 from cs336_tui.config.order import check_sides, rounds_of
-from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, REPORTS_OF_RANKS, LaneCount, Sweep
+from cs336_tui.config.values import NO_MODEL
 from cs336_tui.events import events as ev
-from cs336_tui.events.environment import Environment, capability_pair
+from cs336_tui.events.environment import Environment, capability_pair, without_impossible
 from cs336_tui.events.peaks import PeakError
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.ab import run_rounds
-from cs336_tui.runner.capabilities import without_impossible
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.lanes import lanes_again, lanes_of, pool_of
 from cs336_tui.runner.launcher import Launcher, StartError
-from cs336_tui.runner.leftovers import end_scratch, make_scratch
 from cs336_tui.runner.machine import measure_peak, probe_machine
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.predictor import Predictor
+from cs336_tui.runner.predictor import Predictor, SessionPredictions
+from cs336_tui.runner.processes import end_scratch, make_scratch
 from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import WantedReports, check_imports, go_on, left_of
-from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.trust import Import, Trust, Untrusted, check_log
 from cs336_tui.session.log import LogError, LogReader, SessionRecorder, Sink, new_session_id
 

@@ -5,41 +5,27 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events import events as ev
 from cs336_tui.events.environment import DeviceInfo, Environment
-from cs336_tui.events.events import (
-    CellFinished,
-    CellStarted,
-    DeviceSampled,
-    Event,
-    Lane,
-    ReportFinished,
-    ReportStage,
-    ReportStarted,
-    StageChanged,
-    Status,
-)
-from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.events.prediction import COMMUNICATION, Prediction
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import RankMemoryReport, ReportRequest
 from cs336_tui.runner.child import IMPOSSIBLE
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.lanes import LaneFault, fault_of, in_lane
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import device_fault
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.predictor import PredictionError, Predictor
+from cs336_tui.runner.predictor import PredictionError, Predictor, SessionPredictions
 from cs336_tui.runner.queue import WaitingReport
-from cs336_tui.runner.ranks import MOST_PACE_S, RankFold, ReportFold, here, run_ranks
-from cs336_tui.runner.session_predictions import SessionPredictions
-from cs336_tui.runner.supervise import PACE_S, Supervisor
+from cs336_tui.runner.ranks import RankFold, ReportFold, pace_of, run_here, run_ranks
 from cs336_tui.runner.trust import Trust
 from cs336_tui.session.log import FILES_SUFFIX, SessionRecorder
 from cs336_tui.stats.quantities import gigabytes
@@ -55,15 +41,6 @@ _MAY_MATTER = 1 / 4  # the share of the memory, by a rough sum, from which on a 
 _PREDICTED_WITHIN_S = 600.0
 """Limit of the prediction of a report, s, which a stop ends at once. One of fully sharded ranks takes 9 s of a core for
 `tiny` and 28 s for `medium`, on a busy machine many times that. A user's own code has the predictor's limit."""
-
-
-class _Run(NamedTuple):
-    """A cell as it runs. `device` is its device where that is not the one it was queued for."""
-
-    cell: int
-    spec: CellSpec
-    lanes: tuple[Lane, ...] = ()
-    device: str | None = None
 
 
 class CellRunner:
@@ -87,7 +64,7 @@ class CellRunner:
         self.launcher, self._recorder, self.watch = launcher, recorder, watch
         self._predictions, self.stop, self._trust = predictions, stop, trust
         self._check_fit, self._nvtx, self._nodes = check_fit, nvtx, nodes
-        self.out_of_memory: dict[int, CellFinished] = {}
+        self.out_of_memory: dict[int, ev.CellFinished] = {}
         self.ended_well: set[int] = set()
         """The ends of cells that ran out of memory and have not begun anew."""
         self.unusable: dict[int, str] = {}
@@ -103,7 +80,7 @@ class CellRunner:
         asked: CellSpec,
         environment: Environment,
         timeout_s: float | None,
-        lanes: Sequence[Lane] = (),
+        lanes: Sequence[ev.Lane] = (),
     ) -> LaneFault | None:
         """Run a cell to its end, in these `lanes`, one for each rank, if there are any; `timeout_s` limits the life of
         its child. If it could not end because of a lane, returns that one: nothing is recorded as its end then."""
@@ -119,21 +96,21 @@ class CellRunner:
             self._fail(cell, f"{spec.ranks} ranks need processes of their own; leave out --in-process")
             return None
         if why := self.why_not(environment, spec):
-            self.record([CellFinished(at=time.time(), cell=cell, status="oom", error=why)])
+            self.record([ev.CellFinished(at=time.time(), cell=cell, status="oom", error=why)])
             return None
         device, started_at = environment.device(spec.device), time.time()
         if self._nodes and self.launcher and on_a_node:
-            self._recorder.record([CellStarted(at=started_at, cell=cell)])
+            self._recorder.record([ev.CellStarted(at=started_at, cell=cell)])
             self._run_over(self._nodes, self.launcher, cell, spec, None, environment, timeout_s)
             return None
         if self.launcher is None:
-            self._recorder.record([CellStarted(at=started_at, cell=cell)])
+            self._recorder.record([ev.CellStarted(at=started_at, cell=cell)])
             self.watch.point(device, os.getpid())
             worker_entry.run_cell(spec, cell, lambda event: self.record([event]), self.stop.is_set, nvtx=self._nvtx)
         else:
-            job = _Run(cell, spec, tuple(lanes), spec.device if spec.device != asked.device else None)
+            moved_to = spec.device if spec.device != asked.device else None
             try:
-                fault = self._run_in_children(self.launcher, job, environment, timeout_s)
+                fault = self._run_in_children(self.launcher, cell, spec, lanes, moved_to, environment, timeout_s)
                 self.watch.await_sample(self.stop, cell if lanes else None)
                 return fault
             finally:
@@ -143,43 +120,42 @@ class CellRunner:
         return None
 
     def _run_in_children(
-        self, launcher: Launcher, run: _Run, environment: Environment, timeout_s: float | None
+        self,
+        launcher: Launcher,
+        cell: int,
+        spec: CellSpec,
+        lanes: Sequence[ev.Lane],
+        moved_to: str | None,
+        environment: Environment,
+        timeout_s: float | None,
     ) -> LaneFault | None:
-        """Run the cell in a process, or in one for each of its ranks."""
+        """Run the cell in a process, or in one for each of its ranks; `moved_to` is its device where that is not the
+        one it was queued for."""
         started_at = time.time()
-        cell, spec, lanes = run.cell, run.spec, run.lanes
         try:
-            ranks = launcher.start_ranks(cell, spec, nvtx=self._nvtx, lanes=lanes) if spec.ranks > 1 else ()
-            children = [rank.child for rank in ranks] or [launcher.start_cell(cell, spec, nvtx=self._nvtx, lanes=lanes)]
+            ranks = launcher.start_cell(cell, spec, nvtx=self._nvtx, lanes=lanes)
         except StartError as error:
             if lanes and not self.stop.is_set():
                 return LaneFault(lanes[0].lane, str(error))
-            self.record([CellFinished(at=time.time(), cell=cell, status=self.status_unstarted(), error=str(error))])
+            self.record([ev.CellFinished(at=time.time(), cell=cell, status=self.status_unstarted(), error=str(error))])
             return None
-        pid = children[0].process.pid
+        pids = [rank.child.process.pid for rank in ranks]
         numbers = tuple(lane.lane for lane in lanes)
-        self._recorder.record([CellStarted(at=started_at, cell=cell, pid=pid, device=run.device, lanes=numbers)])
-        pids = (child.process.pid for child in children)
+        self._recorder.record([ev.CellStarted(at=started_at, cell=cell, pid=pids[0], device=moved_to, lanes=numbers)])
         others = environment.others_of(spec)
         if lanes:
             others = tuple(found for lane in lanes[1:] if (found := environment.device(lane.device)))
             self._beside.add(cell)
         self.watch.point(environment.device(spec.device), *pids, others=others, cell=cell if lanes else None)
-        ends: list[CellFinished] = []
+        ends: list[ev.CellFinished] = []
 
-        def record(events: Sequence[Event]) -> None:
+        def record(events: Sequence[ev.Event]) -> None:
             """Keep the end back until it is known if it is the cell's."""
-            ends.extend(event for event in events if isinstance(event, CellFinished))
-            self.record([event for event in events if not isinstance(event, CellFinished)])
+            ends.extend(event for event in events if isinstance(event, ev.CellFinished))
+            self.record([event for event in events if not isinstance(event, ev.CellFinished)])
 
-        with ExitStack() as around:
-            for child in children:
-                around.enter_context(closing(child))
-            if ranks:
-                run_ranks(here(ranks, cell=cell), [RankFold(cell, len(ranks))], record, self.stop, timeout_s)
-            else:
-                pace_s = min(PACE_S * max(1, len(self._beside)), MOST_PACE_S)  # each look costs
-                Supervisor(children[0], cell, record, self.stop, timeout_s, pace_s=pace_s).run()
+        pace_s = pace_of(max(1, len(self._beside)))  # each look costs
+        run_here(ranks, [RankFold(cell, len(ranks))], record, self.stop, timeout_s, pace_s=pace_s)
         fault = (
             None if self.stop.is_set() else fault_of(ends[-1], lanes, partial(device_fault, launcher, stop=self.stop))
         )
@@ -212,19 +188,19 @@ class CellRunner:
                 fold = ReportFold(number, spread.nodes) if report else RankFold(number, spec.ranks, spread.nodes)
                 run_ranks(spread.parts, [fold], record, self.stop, timeout_s)
 
-    def _sampled(self, sample: DeviceSampled) -> None:
+    def _sampled(self, sample: ev.DeviceSampled) -> None:
         self._recorder.record([sample])
 
-    def record(self, events: Sequence[Event]) -> None:
+    def record(self, events: Sequence[ev.Event]) -> None:
         self._recorder.record(events)
         for event in events:
-            if isinstance(event, CellFinished) and event.status == "oom":
+            if isinstance(event, ev.CellFinished) and event.status == "oom":
                 self.out_of_memory[event.cell] = event
-            if isinstance(event, CellFinished) and event.status == "ok":
+            if isinstance(event, ev.CellFinished) and event.status == "ok":
                 self.ended_well.add(event.cell)
-            if isinstance(event, CellFinished) and event.unusable:
+            if isinstance(event, ev.CellFinished) and event.unusable:
                 self.unusable[event.cell] = event.unusable
-            if isinstance(event, StageChanged) and event.stage == "finishing":
+            if isinstance(event, ev.StageChanged) and event.stage == "finishing":
                 self.watch.measured(event.cell if event.cell in self._beside else None)
 
     def others_took_its_room(self, cell: int) -> bool:
@@ -244,9 +220,8 @@ class CellRunner:
         """Make a report and record it; one of a cell that cannot fit is refused."""
         device = environment.device(asked.spec.device)
         ending = None if asked.cell is None else self.out_of_memory.get(asked.cell)
-        several = asked.spec.ranks > 1
         request = ReportRequest(
-            kind="rank-memory" if several and asked.kind == "memory" else asked.kind,
+            kind="rank-memory" if asked.spec.ranks > 1 and asked.kind == "memory" else asked.kind,
             spec=asked.spec,
             cell=asked.cell,
             folder=str(self._recorder.path.with_suffix(FILES_SUFFIX)),
@@ -256,13 +231,13 @@ class CellRunner:
         )
         number, self.reports = self.reports, self.reports + 1
         record = self._recorder.record
-        started = ReportStarted(at=time.time(), report=number, kind=asked.kind, spec=asked.spec, cell=asked.cell)
+        started = ev.ReportStarted(at=time.time(), report=number, kind=asked.kind, spec=asked.spec, cell=asked.cell)
         if asked.kind in ("kernels", "memory") and (why := self.why_not(environment, asked.spec)):
-            record([started, ReportFinished(at=time.time(), report=number, status="oom", error=why)])
+            record([started, ev.ReportFinished(at=time.time(), report=number, status="oom", error=why)])
             return
         record([started])
         if why := self._trust.refusal(asked.spec):
-            record([ReportFinished(at=time.time(), report=number, status="failed", error=why)])
+            record([ev.ReportFinished(at=time.time(), report=number, status="failed", error=why)])
             return
         if self._nodes and self.launcher and self._nodes.ranks_here(asked.spec, environment):
             self._run_over(self._nodes, self.launcher, number, asked.spec, request, environment, timeout_s)
@@ -272,32 +247,25 @@ class CellRunner:
             worker_entry.make_report(request, number, lambda event: record([event]), self.stop.is_set)
             return
         try:
-            ranks = self.launcher.start_report_of_ranks(number, request) if several else ()
-            children = [rank.child for rank in ranks] or [self.launcher.start_report(number, request)]
+            ranks = self.launcher.start_report(number, request)
         except StartError as error:
             status = self.status_unstarted()
-            record([ReportFinished(at=time.time(), report=number, status=status, error=str(error))])
+            record([ev.ReportFinished(at=time.time(), report=number, status=status, error=str(error))])
             return
-        pids = (child.process.pid for child in children)
+        pids = [rank.child.process.pid for rank in ranks]
         self.watch.point(device, *pids, others=environment.others_of(asked.spec))
-        with ExitStack() as around:
-            for child in children:
-                around.enter_context(closing(child))
-            if ranks:
-                run_ranks(here(ranks, report=number), [ReportFold(number)], self._with_prediction, self.stop, timeout_s)
-            else:
-                Supervisor(children[0], None, record, self.stop, timeout_s, report=number).run()
+        run_here(ranks, [ReportFold(number)], self._with_prediction, self.stop, timeout_s)
 
-    def _with_prediction(self, events: Sequence[Event]) -> None:
-        """Record the events of a report of ranks; one of memory gets its prediction, if there can be one."""
+    def _with_prediction(self, events: Sequence[ev.Event]) -> None:
+        """Record the events of a report; one of the memory of ranks gets its prediction, if there can be one."""
         for event in events:
             self._recorder.record([self._predicted(event)])
 
-    def _predicted(self, event: Event) -> Event:
-        if not (isinstance(event, ReportFinished) and isinstance(event.content, RankMemoryReport)):
+    def _predicted(self, event: ev.Event) -> ev.Event:
+        if not (isinstance(event, ev.ReportFinished) and isinstance(event.content, RankMemoryReport)):
             return event
         report = event.content
-        self._recorder.record([ReportStage(at=time.time(), report=event.report, stage="predicting")])
+        self._recorder.record([ev.ReportStage(at=time.time(), report=event.report, stage="predicting")])
         try:
             within_s = None if report.spec.brings_own_code else _PREDICTED_WITHIN_S
             (found,) = self._predictions.predictor.predict([report.spec], within_s=within_s)
@@ -307,12 +275,12 @@ class CellRunner:
             report = msgspec.structs.replace(report, note=note)
         return msgspec.structs.replace(event, content=report)
 
-    def status_unstarted(self) -> Status:
+    def status_unstarted(self) -> ev.Status:
         """The status of what could not be started."""
         return "cancelled" if self.stop.is_set() else "failed"
 
     def _fail(self, cell: int, error: str) -> None:
-        self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])
+        self._recorder.record([ev.CellFinished(at=time.time(), cell=cell, status="failed", error=error)])
 
 
 def why_not_tried(

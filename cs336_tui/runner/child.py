@@ -27,8 +27,8 @@ from cs336_tui.events.environment import TorchEnvironment
 from cs336_tui.events.events import CellFinished, Event, ReportFinished
 from cs336_tui.events.peaks import DevicePeak
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.runner.leftovers import end_offspring, offspring_of, remark_on_orphans
 from cs336_tui.runner.pipes import write_frame
+from cs336_tui.runner.processes import end_offspring, offspring_of, remark_on_orphans
 from cs336_tui.worker import worker_entry
 
 EXIT_ORPHANED = 71

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,8 +70,8 @@ def lanes_for(
         if number * each > len(cores) and count != "auto":
             of = f" of {counted(threads, 'thread')}" if threads > 1 else ""
             raise SpecError("lanes", count, f"{counted(len(cores), 'core')} here, {number * each} needed for lanes{of}")
-        groups = [tuple(sorted(n for core in group for n in core)) for group in _in_groups(cores, each)]
-        found = tuple(Lane(lane=n, device="cpu", cores=groups[n]) for n in range(number))
+        groups = (cores[n * each : (n + 1) * each] for n in range(number))
+        found = tuple(Lane(lane=n, device="cpu", cores=tuple(sorted(chain(*group)))) for n, group in enumerate(groups))
     else:
         number = len(pool) if count == "auto" else count
         if number > len(pool):
@@ -95,10 +96,6 @@ def lanes_again(state: SessionState, environment: Environment, asked: LaneCount 
         ("cuda" if "cuda" in kinds else "cpu",), environment
     )
     return lanes_of(len(own) if asked is None else asked, pool, specs)
-
-
-def _in_groups(cores: Sequence[Core], each: int) -> list[Sequence[Core]]:
-    return [cores[first : first + each] for first in range(0, len(cores), each)]
 
 
 def cores_here() -> tuple[Core, ...]:

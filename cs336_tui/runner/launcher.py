@@ -22,9 +22,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Lane
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner import child
-from cs336_tui.runner.fork_server import WATCH, Start
-from cs336_tui.runner.leftovers import end_offspring, end_orphans, offspring_of
 from cs336_tui.runner.pipes import FrameReader, StopSignal, enlarge, last_line
+from cs336_tui.runner.processes import WATCH, Start, end_offspring, end_orphans, offspring_of
 from cs336_tui.runner.trust import Trust
 from cs336_tui.worker import worker_entry
 from cs336_tui.worker.worker_entry import Place
@@ -186,35 +185,41 @@ class Launcher:
             get_context("forkserver").set_forkserver_preload(list(PRELOADED))
             forkserver.ensure_running()
 
-    def start_cell(self, cell: int, spec: CellSpec, *, nvtx: bool = False, lanes: Sequence[Lane] = ()) -> Child:
-        """Start a process that runs the cell, on the cores of its lane. Raises `StartError` when no process can be
-        made, and for code of users that nobody named."""
-        work = partial(worker_entry.run_cell, spec, cell, nvtx=nvtx)
-        return self._start(f"cell-{cell}", child.run_work, _on_cores(work, lanes[0].cores if lanes else ()), [spec])
-
-    def start_ranks(
-        self,
-        cell: int,
-        spec: CellSpec,
-        *,
-        nvtx: bool = False,
-        like: Place | None = None,
-        lanes: Sequence[Lane] = (),
+    def start_cell(
+        self, cell: int, spec: CellSpec, *, nvtx: bool = False, lanes: Sequence[Lane] = (), like: Place | None = None
     ) -> tuple[Rank, ...]:
-        """Start a process for each rank of the cell, each in its lane; of ranks over nodes, for those here, by the
-        place that all are `like`. Raises like `start_cell`; none is left then."""
+        """Start a process for each rank of the cell, each on the device and the cores of its lane; of ranks over nodes,
+        for those here, by the place that all are `like`. Raises `StartError` when no process can be made, and for code
+        of users that nobody named; none is left then."""
         work = partial(worker_entry.run_cell, spec, cell, nvtx=nvtx)
-        return self._start_ranks(f"cell-{cell}", work, like or Place(ranks=spec.ranks), [spec], lanes)
+        return self._start_ranks(f"cell-{cell}", work, [spec], lanes, like)
+
+    def start_round(
+        self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False
+    ) -> tuple[Rank, ...]:
+        """Start a process for each rank, that runs two cells in turns. Raises like `start_cell`."""
+        work = partial(worker_entry.run_round, specs, cells, b_first=b_first)
+        return self._start_ranks(f"cell-{cells[0]}", work, specs)
+
+    def start_report(self, report: int, request: ReportRequest, like: Place | None = None) -> tuple[Rank, ...]:
+        """Start a process for each rank, that makes its part of a report. As `start_cell`."""
+        work = partial(worker_entry.make_report, request, report)
+        return self._start_ranks(f"report-{report}", work, [request.spec], like=like)
 
     def _start_ranks(
         self,
         name: str,
         work: Callable[..., object],
-        like: Place,
         specs: Sequence[CellSpec],
         lanes: Sequence[Lane] = (),
+        like: Place | None = None,
     ) -> tuple[Rank, ...]:
-        """Start a process for each rank of `work` of these cells that is here; it takes the `place` of one."""
+        """Start a process for each rank of `work` of these cells that is here; of several it takes the `place` of
+        one."""
+        if like is None and specs[0].ranks == 1:
+            started = self._start(name, child.run_work, _on_cores(work, lanes[0].cores if lanes else ()), specs)
+            return (Rank(started, self.output_dir / f"{name}.stacks", None),)
+        like = like or Place(ranks=specs[0].ranks)
         meeting = None if like.address else self.output_dir / f"{name}.meeting"
         if meeting:
             meeting.unlink(missing_ok=True)
@@ -235,28 +240,6 @@ class Launcher:
                 raise
         return tuple(ranks)
 
-    def start_round(self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False) -> Child:
-        """Start a process that runs two cells in turns. Raises like `start_cell`."""
-        work = partial(worker_entry.run_round, specs, cells, b_first=b_first)
-        return self._start(f"cell-{cells[0]}", child.run_work, work, specs)
-
-    def start_round_of_ranks(
-        self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False
-    ) -> tuple[Rank, ...]:
-        """Start a process for each rank, that runs both cells in turns. Raises like `start_ranks`."""
-        work = partial(worker_entry.run_round, specs, cells, b_first=b_first)
-        return self._start_ranks(f"cell-{cells[0]}", work, Place(ranks=specs[0].ranks), specs)
-
-    def start_report(self, report: int, request: ReportRequest) -> Child:
-        """Start a process that makes a report. Raises like `start_cell`."""
-        work = partial(worker_entry.make_report, request, report)
-        return self._start(f"report-{report}", child.run_work, work, [request.spec])
-
-    def start_report_of_ranks(self, report: int, request: ReportRequest, like: Place | None = None) -> tuple[Rank, ...]:
-        """Start a process for each rank, that makes its part of a report. As `start_ranks`."""
-        work = partial(worker_entry.make_report, request, report)
-        return self._start_ranks(f"report-{report}", work, like or Place(ranks=request.spec.ranks), [request.spec])
-
     def start_answers(
         self, name: str, answers: Callable[[], Iterable[msgspec.Struct]], specs: Sequence[CellSpec] = ()
     ) -> Child:
@@ -273,7 +256,8 @@ class Launcher:
         output = self.output_dir / f"{name}.log"
         give_up_at: float | None = None
         while True:
-            start = Start(self._start_within_s(), self._is_unwanted)
+            timeout_s = self._timeout_s()
+            start = Start(None if timeout_s is None else max(timeout_s, _LOADS_AT_LEAST_S), self._is_unwanted)
             try:
                 self.output_dir.mkdir(mode=0o700, exist_ok=True)  # systems clear away what is old and temporary
                 output.unlink(missing_ok=True)  # of an attempt before
@@ -287,13 +271,6 @@ class Launcher:
                     why = start.failed_because or self._why(error)
                     raise StartError(f"no child process can be started: {why}") from None
                 time.sleep(0.02)
-
-    def _start_within_s(self) -> float | None:
-        timeout_s = self._timeout_s()
-        return None if timeout_s is None else max(timeout_s, _LOADS_AT_LEAST_S)
-
-    def _watched(self, start: Start) -> contextlib.AbstractContextManager[object]:
-        return WATCH.starting(start) if self.method == "forkserver" else contextlib.nullcontext()
 
     def _why(self, error: EOFError | OSError) -> str:
         if isinstance(error, OSError) and not isinstance(error, ConnectionError):
@@ -310,7 +287,7 @@ class Launcher:
         enlarge(events.fileno())
         process = context.Process(target=target, args=(child_events, child_commands, str(output), work), daemon=True)
         try:
-            with _knowing, self._watched(start):
+            with _knowing, WATCH.starting(start) if self.method == "forkserver" else contextlib.nullcontext():
                 process.start()
                 WATCH.living.add(process.pid)
         except BaseException:

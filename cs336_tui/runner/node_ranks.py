@@ -17,13 +17,13 @@ from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment, RankSample
 from cs336_tui.events.events import DeviceSampled, Event, StageChanged
 from cs336_tui.runner.device.sampler import DeviceSampler
-from cs336_tui.runner.hanging import STACKS_S, ask_for_stacks, stuck_ranks
 from cs336_tui.runner.launcher import Launcher, Rank, StartError
-from cs336_tui.runner.leftovers import end_scratch, make_scratch
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.nodes import ASK, BEAT_S, STOP, Word, Work
 from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.processes import end_scratch, make_scratch
 from cs336_tui.runner.ranks import here, pace_of
+from cs336_tui.runner.supervise import STACKS_S, ask_for_stacks, stuck_ranks
 
 
 class Lifeline:
@@ -137,8 +137,8 @@ class _Node:
         if problem := self._environment.refusal(work.spec, work.place.here):
             raise StartError(str(problem))
         if work.report:
-            return self._launcher.start_report_of_ranks(work.number, work.report, work.place)
-        return self._launcher.start_ranks(work.number, work.spec, nvtx=work.nvtx, like=work.place)
+            return self._launcher.start_report(work.number, work.report, work.place)
+        return self._launcher.start_cell(work.number, work.spec, nvtx=work.nvtx, like=work.place)
 
     def _look_at(self, work: Work, ranks: Sequence[Rank]) -> None:
         """Sample the processes and the GPUs of these ranks."""

@@ -25,11 +25,10 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellFinished, DeviceSampled, Event, ReportFinished, Status
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner.child import StoreAnswer, store
-from cs336_tui.runner.hanging import NO_ANSWER, Stuck
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Child, Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal, end_of, last_line
 from cs336_tui.runner.ranks import NODE_LOST, Note
-from cs336_tui.runner.supervise import POLITE_S, TERM_S
+from cs336_tui.runner.supervise import NO_ANSWER, POLITE_S, TERM_S, Stuck
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.worker_entry import Place
 

@@ -1,5 +1,6 @@
-"""Connects the app and its children: messages on a pipe, a stop signal, the file that a child prints to. A child writes
-a message at once, so that a step is safe; the parent reads all that has gathered, so that it wakes less often."""
+"""Connects the app and its children: messages on a pipe, a stop signal, the file that a child prints to; and the app
+and its threads. A child writes a message at once, so that a step is safe; the parent reads all that has gathered, so
+that it wakes less often."""
 
 from __future__ import annotations
 
@@ -8,13 +9,18 @@ import os
 import struct
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 CELL_LIMIT = 1 << 20
 """Bytes of a child's output that are followed; the rest is cut with a line that says so."""
 _HEADER = struct.Struct("<I")
 _CAPACITY = 1 << 20
+_T = TypeVar("_T")
 _READ = 1 << 17  # each rank of a running cell has a buffer of this size
 
 
@@ -130,3 +136,44 @@ def end_of(path: Path) -> str:
 def last_line(path: Path) -> str:
     """The last line of a file that is not blank, at most 300 characters of it; empty without one."""
     return next((line.strip()[:300] for line in reversed(end_of(path).split("\n")) if line.strip()), "")
+
+
+@contextmanager
+def beside(name: str, work: Callable[[threading.Event], object]) -> Iterator[None]:
+    """While entered, `work` is done on a thread of this name, whose end is waited for; its event is set then."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+class Aside:
+    """A thread that makes calls in order. It does not hold up the end of the program."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, what: Callable[[], _T]) -> Future[_T]:
+        """Make the call when those before it are done."""
+        future: Future[_T] = Future()
+        self._calls.put((future, what))
+        return future
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            future, what = call
+            try:
+                future.set_result(what())
+            except BaseException as error:
+                future.set_exception(error)
+
+    def close(self, within_s: float) -> None:
+        """End the thread after the calls that wait; a call that takes longer goes on by itself."""
+        self._calls.put(None)
+        self._thread.join(within_s)

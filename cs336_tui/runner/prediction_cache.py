@@ -17,7 +17,7 @@ import msgspec
 import platformdirs
 
 import cs336_tui
-from cs336_tui.config.environment_variables import segments_expand
+from cs336_tui.config.processes import segments_expand
 from cs336_tui.config.reading import UNREADABLE, exists, file_named_by, is_folder, read_small, write_quietly
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import Prediction, predicted_for, prediction_key

@@ -5,21 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from cs336_tui.config.order import brings_as, needs_at_least
 from cs336_tui.config.spec import CellSpec, Precision
-from cs336_tui.events.events import (
-    CellFinished,
-    CellRequeued,
-    CellSkipped,
-    CellsQueued,
-    Event,
-    Lane,
-    LaneSetAside,
-    LanesOpened,
-    QueueOrdered,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.pipes import StopSignal
@@ -34,9 +25,9 @@ def why_unusable(code: str, cell: int) -> str:
     return f"cell {cell + 1} could not use {code}, and this one needs it too"
 
 
-def unstarted(cell: int) -> CellFinished:
+def unstarted(cell: int) -> ev.CellFinished:
     """The end of a cell that was stopped before it began."""
-    return CellFinished(at=time.time(), cell=cell, status="cancelled", error=NOT_STARTED)
+    return ev.CellFinished(at=time.time(), cell=cell, status="cancelled", error=NOT_STARTED)
 
 
 class WaitingCell(NamedTuple):
@@ -44,7 +35,7 @@ class WaitingCell(NamedTuple):
 
     cell: int
     spec: CellSpec
-    lanes: tuple[Lane, ...] = ()
+    lanes: tuple[ev.Lane, ...] = ()
 
 
 class WaitingReport(NamedTuple):
@@ -76,7 +67,7 @@ class CellQueue:
     a free lane for each of its ranks, and runs in them until it is `over`; none overtakes one that waits for lanes.
     Everything else is taken once nothing runs, and is over at the next `take`."""
 
-    def __init__(self, record: Callable[[Sequence[Event]], None], stop: StopSignal) -> None:
+    def __init__(self, record: Callable[[Sequence[ev.Event]], None], stop: StopSignal) -> None:
         self._record, self._stop = record, stop
         self._closed = False
         self._changed = threading.Condition(threading.RLock())
@@ -86,9 +77,9 @@ class CellQueue:
         self._taken: Taken | None = None
         self._in_lanes: dict[int, WaitingCell] = {}
         """The cells that run in lanes."""
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, ev.Lane] = {}
         """The open lanes that were not set aside."""
-        self._opened: tuple[Lane, ...] = ()
+        self._opened: tuple[ev.Lane, ...] = ()
         self._why_aside = ""
         self.busy = False
         """True while a thread takes cells."""
@@ -100,7 +91,7 @@ class CellQueue:
             self._specs = {number: cell.asked_spec for number, cell in state.cells.items()}
             self._waiting = list(state.waiting)
 
-    def use(self, lanes: Sequence[Lane]) -> None:
+    def use(self, lanes: Sequence[ev.Lane]) -> None:
         """Run what waits in these lanes from now on, without any one after the other. What is added while a thread
         takes runs as what was there before."""
         with self._changed:
@@ -109,7 +100,7 @@ class CellQueue:
             self._opened, self._lanes = tuple(lanes), {lane.lane: lane for lane in lanes}
             self._why_aside = ""
             if lanes:
-                self._record([LanesOpened(at=time.time(), lanes=self._opened)])
+                self._record([ev.LanesOpened(at=time.time(), lanes=self._opened)])
 
     def add(
         self,
@@ -128,7 +119,7 @@ class CellQueue:
             given = tuple(range(first, first + len(cells)) if numbers is None else numbers)
             self._specs |= {number: spec for number, (spec, _) in zip(given, cells, strict=True)}
             self._waiting += given
-            self._record(list(_queued(given, cells, command, ddof, reports, in_turns=in_turns)))
+            self._record(list(queued(given, cells, command, ddof=ddof, reports=reports, in_turns=in_turns)))
             self._changed.notify_all()
             return given
 
@@ -140,7 +131,7 @@ class CellQueue:
             wanted = [*first, *(cell for cell in self._waiting if cell not in first)]
             if wanted != self._waiting:
                 self._waiting = wanted
-                self._record([QueueOrdered(at=time.time(), cells=tuple(wanted))])
+                self._record([ev.QueueOrdered(at=time.time(), cells=tuple(wanted))])
 
     def move(self, cell: int, by: int) -> None:
         """Move a waiting cell `by` places later, earlier if negative, within the queue."""
@@ -156,7 +147,7 @@ class CellQueue:
             skipped = [cell for cell in self._waiting if cell in wanted]
             self._waiting = [cell for cell in self._waiting if cell not in wanted]
             if skipped:
-                self._record([CellSkipped(at=time.time(), cell=cell, reason=reason) for cell in skipped])
+                self._record([ev.CellSkipped(at=time.time(), cell=cell, reason=reason) for cell in skipped])
 
     def skip_larger(self, failed: CellSpec, reason: str) -> None:
         """Skip the waiting cells that need at least the memory of `failed`."""
@@ -176,7 +167,7 @@ class CellQueue:
             again = [cell for cell in dict.fromkeys(cells) if cell in self._specs and cell not in left_alone]
             self._waiting += again
             if again:
-                self._record([CellRequeued(at=time.time(), cell=cell) for cell in again])
+                self._record([ev.CellRequeued(at=time.time(), cell=cell) for cell in again])
             self._changed.notify_all()
 
     def ask(self, asked: WaitingReport | WaitingPeak) -> None:
@@ -283,9 +274,9 @@ class CellQueue:
             self._waiting.insert(0, cell)
             now = time.time()
             self._record([
-                LaneSetAside(at=now, lane=lane, reason=reason),
-                CellRequeued(at=now, cell=cell),
-                QueueOrdered(at=now, cells=(cell,)),
+                ev.LaneSetAside(at=now, lane=lane, reason=reason),
+                ev.CellRequeued(at=now, cell=cell),
+                ev.QueueOrdered(at=now, cells=(cell,)),
             ])  # fmt: skip
             self._changed.notify_all()
 
@@ -313,7 +304,7 @@ class CellQueue:
             left = f"no lane is left; {self._why_aside}"
             if self._lanes:
                 left = f"its {spec.ranks} ranks need as many lanes, not the {len(self._lanes)} left; {self._why_aside}"
-            self._record([CellFinished(at=time.time(), cell=cell, status="failed", error=f"not started: {left}")])
+            self._record([ev.CellFinished(at=time.time(), cell=cell, status="failed", error=f"not started: {left}")])
         return None
 
     def leave(self) -> None:
@@ -327,30 +318,26 @@ class CellQueue:
         return len(self._waiting) + len(self._asked)
 
 
-def _queued(
+def queued(
     numbers: Sequence[int],
     cells: Sequence[tuple[CellSpec, int]],
-    command: str | None,
+    command: str | None = None,
+    *,
     ddof: int,
     reports: tuple[str, ...],
-    *,
-    in_turns: bool,
-) -> Iterator[CellsQueued]:
+    in_turns: bool = False,
+) -> Iterator[ev.CellsQueued]:
     """The events of cells that are queued, one for those whose numbers follow one another."""
-    start = 0
-    for end in range(1, len(numbers) + 1) if numbers else (0,):
-        if end < len(numbers) and numbers[end] == numbers[end - 1] + 1:
-            continue
-        part = cells[start:end]
-        repeats = tuple(repeat for _, repeat in part)
-        yield CellsQueued(
+    groups = groupby(enumerate(zip(numbers, cells, strict=True)), lambda each: each[1][0] - each[0])
+    for place, part in enumerate([[cell for _, cell in group] for _, group in groups] or [[]]):
+        repeats = tuple(repeat for _, (_, repeat) in part)
+        yield ev.CellsQueued(
             at=time.time(),
-            first=numbers[start] if numbers else 0,
-            specs=tuple(spec for spec, _ in part),
-            command=command if start == 0 else None,
+            first=part[0][0] if part else 0,
+            specs=tuple(spec for _, (spec, _) in part),
+            command=None if place else command,
             ddof=ddof,
             repeats=repeats if any(repeat != 1 for repeat in repeats) else (),
             reports=reports,
             in_turns=in_turns,
         )
-        start = end

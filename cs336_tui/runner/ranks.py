@@ -7,33 +7,19 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from textwrap import indent
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from cs336_tui.events.events import (
-    GRADIENT_SYNC,
-    CellFinished,
-    ChildOutput,
-    Event,
-    ModelBuilt,
-    ModelPrepared,
-    Notice,
-    ReportFinished,
-    ReportStage,
-    StageChanged,
-    StepsTimed,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import RankMemoryReport
-from cs336_tui.events.reports import Report
-from cs336_tui.runner.hanging import STACKS_S, Pulse, Stuck, ask_for_stacks, stuck_ranks, told
+from cs336_tui.events.reports import RankMemoryReport, Report
 from cs336_tui.runner.launcher import Rank
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.supervise import PACE_S, Supervisor
+from cs336_tui.runner.supervise import PACE_S, STACKS_S, Pulse, Stuck, Supervisor, ask_for_stacks, stuck_ranks, told
 from cs336_tui.stats.summaries import skews, summarize
 from cs336_tui.worker.worker_entry import ENDED_THE_ROUND
 
@@ -45,7 +31,7 @@ MOST_PACE_S = 0.2
 LAST_WORDS_S = 0.5
 """Seconds in which the other ranks may end by themselves once one has failed."""
 
-Note = Callable[[int, Sequence[Event]], None]
+Note = Callable[[int, Sequence[ev.Event]], None]
 """Takes events of a rank."""
 
 
@@ -112,10 +98,34 @@ def pace_of(ranks: int) -> float:
     return min(PACE_S * ranks, MOST_PACE_S)
 
 
+def run_here(
+    ranks: Sequence[Rank],
+    folds: Sequence[RankFold | ReportFold],
+    record: Callable[[Sequence[ev.Event]], None],
+    stop: StopSignal,
+    timeout_s: float | None = None,
+    *,
+    pace_s: float = PACE_S,
+) -> None:
+    """As `run_ranks`, with the processes of all ranks, which are closed at the end; one alone is looked at each
+    `pace_s`, and has its own words for its end."""
+    first = folds[0]
+    with ExitStack() as around:
+        for rank in ranks:
+            around.enter_context(closing(rank.child))
+        if len(ranks) > 1:
+            run_ranks(here(ranks, cell=first.cell, report=first.report), folds, record, stop, timeout_s)
+        else:
+            watched = Supervisor(
+                ranks[0].child, first.cell, record, stop, timeout_s, report=first.report, pace_s=pace_s
+            )
+            watched.run()
+
+
 def run_ranks(
     parts: Sequence[Part],
     folds: Sequence[RankFold | ReportFold],
-    record: Callable[[Sequence[Event]], None],
+    record: Callable[[Sequence[ev.Event]], None],
     stop: StopSignal,
     timeout_s: float | None = None,
 ) -> None:
@@ -127,7 +137,7 @@ def run_ranks(
     by_cell = {fold.cell: fold for fold in folds}
     folding, failed, pulse = threading.Lock(), threading.Event(), Pulse()
 
-    def note(number: int, events: Sequence[Event]) -> None:
+    def note(number: int, events: Sequence[ev.Event]) -> None:
         with folding:
             pulse.feel(events)
             marked = [_of_rank(number, event) for event in events]
@@ -191,19 +201,19 @@ def _stuck(parts: Sequence[Part]) -> list[Stuck]:
     return [each for part in parts for each in part.stuck(until)]
 
 
-def _of_rank(number: int, event: Event) -> Event:
+def _of_rank(number: int, event: ev.Event) -> ev.Event:
     """The event; the lines of a rank's output begin with its number."""
-    if isinstance(event, ChildOutput):
+    if isinstance(event, ev.ChildOutput):
         return msgspec.structs.replace(event, text=indent(event.text, f"[rank {number}] "))
     return event
 
 
-def _cell_of(event: Event) -> int | None:
+def _cell_of(event: ev.Event) -> int | None:
     return getattr(event, "cell", None)
 
 
 _Number = TypeVar("_Number", int, float)
-_End = TypeVar("_End", CellFinished, ReportFinished)
+_End = TypeVar("_End", ev.CellFinished, ev.ReportFinished)
 NODE_LOST = "its node was lost"
 """Begins the error of ranks whose node answers no more."""
 _LOST_PEER = (
@@ -248,7 +258,7 @@ class _Fold(Generic[_End]):
         return msgspec.structs.replace(end, error=error)
 
 
-class RankFold(_Fold[CellFinished]):
+class RankFold(_Fold[ev.CellFinished]):
     """Folds the events of `ranks` ranks into those of one cell.
 
     An event of which each rank tells one is passed on when the last rank has told it: the cell is where its slowest
@@ -258,42 +268,42 @@ class RankFold(_Fold[CellFinished]):
 
     def __init__(self, cell: int, ranks: int, nodes: Sequence[str] = ()) -> None:
         super().__init__(cell=cell, nodes=nodes)
-        self._waiting: list[deque[Event]] = [deque() for _ in range(ranks)]
+        self._waiting: list[deque[ev.Event]] = [deque() for _ in range(ranks)]
         self._measured_s: list[float] = []
         self._skews_s: list[float] = []
         self._told: set[str] = set()  # notices
 
-    def add(self, rank: int, event: Event) -> Iterator[Event]:
+    def add(self, rank: int, event: ev.Event) -> Iterator[ev.Event]:
         """Take an event of a rank; yields the cell's events that are now complete, without its end."""
-        if isinstance(event, CellFinished):
+        if isinstance(event, ev.CellFinished):
             self._ends[rank] = event
             return
-        if isinstance(event, Notice) and event.text in self._told:
+        if isinstance(event, ev.Notice) and event.text in self._told:
             return
-        if isinstance(event, Notice):
+        if isinstance(event, ev.Notice):
             self._told.add(event.text)
-        if not isinstance(event, StageChanged | ModelBuilt | ModelPrepared | StepsTimed):
+        if not isinstance(event, ev.StageChanged | ev.ModelBuilt | ev.ModelPrepared | ev.StepsTimed):
             yield event
             return
         self._waiting[rank].append(event)
         while all(self._waiting) and (found := self._next()):
             yield found
 
-    def _next(self) -> Event | None:
+    def _next(self) -> ev.Event | None:
         """The next event of all ranks; None once one of them has failed and goes its own way."""
         heads = [waiting[0] for waiting in self._waiting]
         alike = len({_kind(head) for head in heads}) == 1
         if not alike:  # a rank that changed its settings tells of them twice
-            odd = (waiting for waiting in self._waiting if isinstance(waiting[0], ModelBuilt | ModelPrepared))
+            odd = (waiting for waiting in self._waiting if isinstance(waiting[0], ev.ModelBuilt | ev.ModelPrepared))
             return next((waiting.popleft() for waiting in odd), None)
-        steps = [head for head in heads if isinstance(head, StepsTimed)]
+        steps = [head for head in heads if isinstance(head, ev.StepsTimed)]
         if steps:
             return self._steps(steps)
         for waiting in self._waiting:
             waiting.popleft()
         return max(heads, key=_slowness)
 
-    def _steps(self, heads: Sequence[StepsTimed]) -> StepsTimed:
+    def _steps(self, heads: Sequence[ev.StepsTimed]) -> ev.StepsTimed:
         """The steps that all ranks have told; the rest of a rank that is ahead waits on."""
         count = min(len(head.times_s) for head in heads)
         for waiting, head in zip(self._waiting, heads, strict=True):
@@ -314,7 +324,7 @@ class RankFold(_Fold[CellFinished]):
             host_s=tuple(several[rank].host_s[n] for n, rank in enumerate(slowest)) if several[0].host_s else (),
             host_phases_s=_of_slowest([each.host_phases_s for each in several], slowest),
             rank_times_s=tuple(each.times_s for each in several),
-            rank_sync_s=tuple(each.phases_s[GRADIENT_SYNC] for each in several if GRADIENT_SYNC in each.phases_s),
+            rank_sync_s=tuple(each.phases_s[ev.GRADIENT_SYNC] for each in several if ev.GRADIENT_SYNC in each.phases_s),
         )
 
     def end_like(self, other: RankFold) -> None:
@@ -328,7 +338,7 @@ class RankFold(_Fold[CellFinished]):
             counts = Counter(self._nodes)
             yield f"its ranks ran on {len(counts)} nodes: {', '.join(f'{each} ({n})' for each, n in counts.items())}"
 
-    def end(self) -> CellFinished:
+    def end(self) -> ev.CellFinished:
         """The cell's end, once each rank has ended: that of the rank that failed first, or of all together."""
         ends = [self._ends[rank] for rank in sorted(self._ends)]
         return msgspec.structs.replace(
@@ -352,21 +362,21 @@ class RankFold(_Fold[CellFinished]):
         )
 
 
-class ReportFold(_Fold[ReportFinished]):
+class ReportFold(_Fold[ev.ReportFinished]):
     """Folds the events of ranks into those of one report: its stages are those of the first rank, its content
     has the parts of all."""
 
     def __init__(self, report: int, nodes: Sequence[str] = ()) -> None:
         super().__init__(report=report, nodes=nodes)
 
-    def add(self, rank: int, event: Event) -> Iterator[Event]:
+    def add(self, rank: int, event: ev.Event) -> Iterator[ev.Event]:
         """Take an event of a rank; yields those of the report, without its end."""
-        if isinstance(event, ReportFinished):
+        if isinstance(event, ev.ReportFinished):
             self._ends[rank] = event
-        elif not rank or not isinstance(event, ReportStage):
+        elif not rank or not isinstance(event, ev.ReportStage):
             yield event
 
-    def end(self) -> ReportFinished:
+    def end(self) -> ev.ReportFinished:
         """The report's end, once each rank has ended."""
         ends = [self._ends[rank] for rank in sorted(self._ends)]
         whole = None if self.ended_because or self.has_failed else _whole([end.content for end in ends])
@@ -385,21 +395,21 @@ def _whole(parts: Sequence[Report | None]) -> Report | None:
     return parts[0]
 
 
-def _kind(event: Event) -> tuple[type, str]:
+def _kind(event: ev.Event) -> tuple[type, str]:
     """Likeness of the events that ranks tell of the same moment."""
     match event:
-        case StageChanged():
-            return StageChanged, event.stage
-        case StepsTimed():
-            return StepsTimed, event.kind
+        case ev.StageChanged():
+            return ev.StageChanged, event.stage
+        case ev.StepsTimed():
+            return ev.StepsTimed, event.kind
     return type(event), ""
 
 
-def _slowness(event: Event) -> tuple[float, float]:
-    return (event.compile_s or 0.0, event.at) if isinstance(event, ModelPrepared) else (0.0, event.at)
+def _slowness(event: ev.Event) -> tuple[float, float]:
+    return (event.compile_s or 0.0, event.at) if isinstance(event, ev.ModelPrepared) else (0.0, event.at)
 
 
-def _blame(end: CellFinished | ReportFinished) -> tuple[int, float]:
+def _blame(end: ev.CellFinished | ev.ReportFinished) -> tuple[int, float]:
     """Order of ends: the loss of a node, a failure of its own, that of the cell in turns with it, being stopped, the
     loss of a peer; each by time."""
     error = end.error or ""
@@ -410,7 +420,7 @@ def _blame(end: CellFinished | ReportFinished) -> tuple[int, float]:
     return 2 if end.status == "cancelled" else int(ENDED_THE_ROUND in error), end.at
 
 
-def _part(steps: StepsTimed, which: slice) -> StepsTimed:
+def _part(steps: ev.StepsTimed, which: slice) -> ev.StepsTimed:
     """Some of these steps."""
     return msgspec.structs.replace(
         steps,

@@ -11,17 +11,8 @@ from cs336_tui import __version__
 from cs336_tui.config.order import variant_kind
 from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.config.sweep import AskedReport
+from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import (
-    CellRequeued,
-    CellSkipped,
-    ChildOutput,
-    DeviceSampled,
-    EnvironmentRead,
-    Event,
-    SessionResumed,
-    StepsTimed,
-)
 from cs336_tui.events.prediction import report_key
 from cs336_tui.runner.queue import WaitingReport, why_unusable
 from cs336_tui.runner.trust import check_log
@@ -29,7 +20,7 @@ from cs336_tui.session.log import LogError, LogReader, SkippedLines, line_prefix
 from cs336_tui.session.state import SessionState, fold
 
 BROKEN_OFF = "broken off: cells in turns cannot go on one by one"
-_PASSED_OVER = tuple(line_prefix(kind) for kind in (StepsTimed, DeviceSampled, ChildOutput))
+_PASSED_OVER = tuple(line_prefix(kind) for kind in (ev.StepsTimed, ev.DeviceSampled, ev.ChildOutput))
 
 
 def check_imports(session: str, log: Path, *, failed: bool) -> None:
@@ -40,14 +31,14 @@ def check_imports(session: str, log: Path, *, failed: bool) -> None:
 
 
 def go_on(
-    history: Iterable[Event],
+    history: Iterable[ev.Event],
     log: Path,
     environment: Environment | None,
     *,
     failed: bool,
     now: float,
     checked: bool = True,
-) -> tuple[SessionState, list[Event]]:
+) -> tuple[SessionState, list[ev.Event]]:
     """The resumed session, its cells without a result waiting again, and the new events of its log. With `failed` those
     that failed or were killed wait too, and those that were skipped for them. Of a race, turns that were broken off are
     dropped. Raises `LogError` for another session whose cells cannot go on one by one and, if `checked`, `SpecError`
@@ -57,11 +48,11 @@ def go_on(
     skipped = _skipped_with_failed(state) if failed else set()
     dropped = {cell.cell for cell in state.cells.values() if state.tuning and cell.queued_in_turns and cell.is_left}
     wanted = {cell.cell for cell in state.cells.values() if cell.status in again} | skipped
-    went_on: list[Event] = [
-        SessionResumed(at=now, app=__version__),
-        *([EnvironmentRead(at=now, environment=environment)] if environment else []),
-        *(CellSkipped(at=now, cell=cell, reason=BROKEN_OFF) for cell in sorted(dropped)),
-        *(CellRequeued(at=now, cell=cell) for cell in sorted(wanted - dropped)),
+    went_on: list[ev.Event] = [
+        ev.SessionResumed(at=now, app=__version__),
+        *([ev.EnvironmentRead(at=now, environment=environment)] if environment else []),
+        *(ev.CellSkipped(at=now, cell=cell, reason=BROKEN_OFF) for cell in sorted(dropped)),
+        *(ev.CellRequeued(at=now, cell=cell) for cell in sorted(wanted - dropped)),
     ]
     for event in went_on:
         state.apply(event)

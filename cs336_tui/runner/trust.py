@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from cs336_tui.config.axis import UserError
-from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import sharing_of
 from cs336_tui.config.variants import is_imported
 from cs336_tui.stats.quantities import named
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 
 from cs336_tui import __version__
@@ -14,11 +14,11 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import BUDGET_ENDED
 from cs336_tui.events.events import CellSkipped, EnvironmentRead, Event, SessionResumed, TuningEnded, TuningStarted
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.pipes import beside
 from cs336_tui.runner.queue import WaitingReport
 from cs336_tui.runner.resume import BROKEN_OFF
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, check_s, visit_s, visits_of
 from cs336_tui.session.states import CellState
-from cs336_tui.session.visits import check_s, visit_s, visits_of
 from cs336_tui.stats.quantities import duration
 
 _OVERTIME, _STOPS_IN_S = 0.1, 2.0
@@ -163,13 +163,12 @@ class Tuner:
         for cell in cells:
             self._bench.record(CellSkipped(at=time.time(), cell=cell.cell, reason=reason))
 
-    @contextmanager
-    def _within_budget(self) -> Iterator[None]:
+    def _within_budget(self) -> AbstractContextManager[None]:
         """When the budget ends, no visit that waits is begun; a little later what runs is stopped, and each report that
         waits soon after it began."""
-        over, overtime_s = threading.Event(), _OVERTIME * self._budget_s
+        overtime_s = _OVERTIME * self._budget_s
 
-        def watch() -> None:
+        def watch(over: threading.Event) -> None:
             if over.wait(max(0.0, self._left_s)):
                 return
             self._bench.queue.skip(tuple(self.state.waiting), BUDGET_ENDED)
@@ -178,10 +177,4 @@ class Tuner:
                 self._bench.stop_running()
                 wait_s = _STOPS_IN_S
 
-        thread = threading.Thread(target=watch, name="budget", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+        return beside("budget", watch)

@@ -18,8 +18,17 @@ import msgspec
 
 from cs336_tui.events.events import CellFinished, CellStarted, Lane, LanesOpened, StepsTimed
 from cs336_tui.selftest.programs import SAMPLING_S, Group, Groups, SelftestCell, SelftestError, TimedStep, back_to_back
-from cs336_tui.selftest.ratios import log_ratio
-from cs336_tui.selftest.turns import PATIENCE_S, START_S, WARM_STEPS, Plan, Turn, TurnsProgress, named, turn_of
+from cs336_tui.selftest.turns import (
+    PATIENCE_S,
+    START_S,
+    WARM_STEPS,
+    Plan,
+    Turn,
+    TurnsProgress,
+    log_ratio,
+    named,
+    turn_of,
+)
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.ratio import Ratio

@@ -19,20 +19,19 @@ from cs336_tui.config.settings import NO_FILE, Found
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import Event
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.tui import themes
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers import dialogs
-from cs336_tui.tui.controllers.reports import PeakController, ReportController
-from cs336_tui.tui.controllers.running import RunController
+from cs336_tui.tui.controllers.running import PeakController, ReportController, RunController
 from cs336_tui.tui.controllers.sessions import SessionController
+from cs336_tui.tui.ending import EndOnSignals
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import printed_key
 from cs336_tui.tui.painter import Painter
+from cs336_tui.tui.preferences import VARIABLE_DEFAULTS, checked, keymap_of
 from cs336_tui.tui.requests import Requests, RunOptions
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Replayed, ReplaySource, Session
-from cs336_tui.tui.signals import EndOnSignals
 from cs336_tui.tui.sources import Imported, RunEnded, Trouble, WatchEnded
 from cs336_tui.tui.tab_list import APP_KEYS
 from cs336_tui.tui.tabs.device import DevicePane
@@ -161,11 +160,11 @@ class Cs336App(Host):
         return super().get_css_variables() if hasattr(self, "themes") else {}
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return themes.VARIABLE_DEFAULTS
+        return VARIABLE_DEFAULTS
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
+        from cs336_tui.tui import complete
         from cs336_tui.tui.controllers.commands import commands
-        from cs336_tui.tui.lean_textual import complete
 
         complete()
         yield from commands(self, self.themes.names)
@@ -201,11 +200,9 @@ class Cs336App(Host):
     def _settle(self) -> Sequence[str]:
         """Take the settings that the first frame does not need; a line for each that is wrong."""
         if self._found.lines:
-            from cs336_tui.tui import preferences
-
-            self._found = preferences.checked(self._found, self.available_themes)
+            self._found = checked(self._found, self.available_themes)
             if moved := self.settings.keymap:
-                self.set_keymap(preferences.keymap_of(moved))
+                self.set_keymap(keymap_of(moved))
                 self.main.show_keys()
             self.main.query_one(ResultsPane).choose(self.settings.columns)
         return self._found.problems
@@ -221,7 +218,7 @@ class Cs336App(Host):
 
     def farewell(self) -> str:
         """The last words in the terminal, once the app is closed: its session, and how to go on with it."""
-        from cs336_tui.tui.farewell import farewell
+        from cs336_tui.tui.ending import farewell
 
         return farewell(session.path for session in (self.live, self.shown) if session.path is not None)
 

@@ -14,7 +14,7 @@ from cs336_tui.events.events import CellFinished, Event, SessionEnded
 from cs336_tui.session.state import SessionState
 
 if TYPE_CHECKING:
-    from cs336_tui.export.files import LivingFile
+    from cs336_tui.export.writing.files import LivingFile
 
 _T = TypeVar("_T")
 
@@ -84,8 +84,8 @@ class SummaryAutosave:
                 self._write(state)
 
     def _write(self, state: SessionState) -> None:
-        from cs336_tui.export.files import ExportError, LivingFile
         from cs336_tui.export.summary import summary_markdown
+        from cs336_tui.export.writing.files import ExportError, LivingFile
 
         try:
             if self._file is None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from cs336_tui.config.presets import Preset
 from cs336_tui.config.settings import Found, Settings
+from cs336_tui.events.environment import LEFT_OUT
 from cs336_tui.events.events import Event, Notice
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.runner.capabilities import LEFT_OUT
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
-from cs336_tui.tui import themes
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.judging import Judging, is_timed
+from cs336_tui.tui.preferences import ThemeChoice
 from cs336_tui.tui.requests import Requests
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Session
@@ -41,7 +41,7 @@ class Host(SteadyApp):
         self.live = live
         """The session that the app runs or replays."""
         self._opened: Session | None = None  # another session, looked at instead
-        self.themes = themes.ThemeChoice(self, theme, settings.settings.theme, user_theme_dir)
+        self.themes = ThemeChoice(self, theme, settings.settings.theme, user_theme_dir)
         self.judging = Judging(self, lambda: self.is_timing, self._judged, peaks)
         self.replaying = replaying
         """True if the app plays a log, or watches one that others write, instead of running cells."""
@@ -160,7 +160,7 @@ class Host(SteadyApp):
     def _judged(self) -> None:
         self.stale = True
         if self.screen is not self.main:
-            from cs336_tui.tui.dialogs.window import Reader
+            from cs336_tui.tui.dialogs.windows import Reader
 
             if isinstance(self.screen, Reader):
                 self.screen.write()

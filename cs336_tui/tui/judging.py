@@ -84,7 +84,7 @@ class JudgeProcess:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "cs336_tui.analysis.judge_server"],
+                [sys.executable, "-P", "-m", "cs336_tui.analysis.verdicts"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -24,8 +24,7 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.controllers.reports import PeakController, ReportController
-from cs336_tui.tui.controllers.running import RunController
+from cs336_tui.tui.controllers.running import PeakController, ReportController, RunController
 from cs336_tui.tui.controllers.sessions import SessionController
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from cs336_tui.analysis.eta import Outlook, outlook_of, takes_s
-from cs336_tui.analysis.prices import Prices
+from cs336_tui.analysis.eta import Outlook, Prices, outlook_of, takes_s
 from cs336_tui.events.events import (
     CellFinished,
     CellRequeued,

@@ -6,10 +6,10 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cs336_tui.config import environment_variables as environment_variables  # before torch
-from cs336_tui.worker.place import ENDED_THE_ROUND as ENDED_THE_ROUND
-from cs336_tui.worker.place import STACK_SIGNAL as STACK_SIGNAL
-from cs336_tui.worker.place import Place as Place
+from cs336_tui.config import processes as processes  # before torch
+from cs336_tui.worker.ranks import ENDED_THE_ROUND as ENDED_THE_ROUND
+from cs336_tui.worker.ranks import STACK_SIGNAL as STACK_SIGNAL
+from cs336_tui.worker.ranks import Place as Place
 
 if TYPE_CHECKING:
     from cs336_tui.worker.estimate.predict import predict as predict

@@ -15,7 +15,7 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import PRECISIONS
 from cs336_tui.events.reports import AgreementReport, ParameterSketch, PositionsSketch, Sketch
 from cs336_tui.export.reports import tables_of_reports
-from cs336_tui.export.tables import Table
+from cs336_tui.export.writing.tables import Table
 from tests.watching import small_spec
 
 BASE = small_spec(pass_="train-step", num_layers=4, batch_size=8)

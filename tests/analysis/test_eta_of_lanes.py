@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.analysis.eta import Ends, ends_s, remaining_s, share_done
-from cs336_tui.analysis.prices import prices
+from cs336_tui.analysis.eta import Ends, ends_s, prices, remaining_s, share_done
 from cs336_tui.events.events import (
     CellFinished,
     CellStarted,

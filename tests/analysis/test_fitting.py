@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.analysis.fitting import largest, search
+from cs336_tui.analysis.targets import largest, search
 from cs336_tui.config.spec import CellSpec
 from tests.samples import a_spec
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cs336_tui.analysis.gains import gains_of, together
+from cs336_tui.analysis.findings import gains_of, together
 from cs336_tui.analysis.tuning import Entry, Race
 from cs336_tui.config.tuning import Over, Tuning, changed, label, space_of
 from cs336_tui.stats.racing import Standing

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cs336_tui.analysis.memory import Timeline, activation_peak, alike, phase_peaks, saved_summary
-from cs336_tui.events.memory_report import MemoryReport, SavedBlock
 from cs336_tui.events.prediction import CATEGORIES
+from cs336_tui.events.reports import MemoryReport, SavedBlock
 from tests.made_memory import MB, MemoryMaker, a_memory_report, many_events, some_saved_blocks
 from tests.samples import a_spec
 

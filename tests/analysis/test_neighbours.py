@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from cs336_tui.analysis.comparison import compare
+from cs336_tui.analysis.comparison import compare, mixed_provenance
 from cs336_tui.analysis.contention import ran_beside
-from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.events.environment import Environment, GpuSample
 from cs336_tui.events.events import CellsQueued, CellStarted, Event, Lane, LanesOpened, ModelBuilt
 from cs336_tui.export.record import to_csv, to_json
-from cs336_tui.export.verdicts import trust_notes
+from cs336_tui.export.writing.verdicts import trust_notes
 from cs336_tui.session.state import SessionState
 from tests.analysis.judging import FLAT, ON_CPU, events_of_cell, host, judged, sample
 from tests.export.grids import merged

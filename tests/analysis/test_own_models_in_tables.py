@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
+from cs336_tui.analysis.comparison import mixed_provenance
 from cs336_tui.analysis.fields import VARIANTS, in_common, shown_of, varies
 from cs336_tui.analysis.grouping import label, telling
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import Pivot, PivotError, pivot, select, suggest, varying
-from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.events.events import EffectiveSettings, Event, ModelBuilt
-from cs336_tui.export.footnotes import results_notes
 from cs336_tui.export.record import to_csv
-from cs336_tui.export.results import results_table
-from cs336_tui.export.verdicts import verdict_table
+from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.writeups import layout_tables
+from cs336_tui.export.writing.footnotes import results_notes
+from cs336_tui.export.writing.verdicts import verdict_table
 from tests.samples import a_spec, state_of
 from tests.session.made import Cell, cell, events_of, results_of
 

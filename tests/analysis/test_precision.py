@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
+from cs336_tui.analysis.effects import SpeedUp, mixed_speedups
 from cs336_tui.events.environment import Environment
 from cs336_tui.stats.ratio import ratio_of
 from tests.session.made import OTHER_GPU, Cell, cell, results_of

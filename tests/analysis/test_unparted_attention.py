@@ -6,7 +6,7 @@ import msgspec
 
 from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.events.kernel_report import KernelGroup
-from cs336_tui.export.kernels import attention_table
+from cs336_tui.export.subjects.kernels import attention_table
 from tests.made_kernels import a_group, a_kernel_report, a_prediction_for
 
 WRITTEN_OUT = (

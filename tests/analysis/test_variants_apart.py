@@ -5,17 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cs336_tui.analysis.comparison import compare
+from cs336_tui.analysis.comparison import compare, mixed_provenance
 from cs336_tui.analysis.fields import FIELDS, shown_of
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import PivotError, pivot
-from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.analysis.reference import matching
 from cs336_tui.events.events import CellFinished, EffectiveSettings, Event, ModelBuilt, ModelPrepared
-from cs336_tui.export.provenance import variant_notes
 from cs336_tui.export.record import document_of
-from cs336_tui.export.results import results_table
+from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.writeups import layout_tables
+from cs336_tui.export.writing.provenance import variant_notes
 from cs336_tui.session.state import SessionState
 from tests.samples import a_spec, state_of
 from tests.session.made import cell, events_of, results_of

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs336_tui.analysis.effects import array, steps_until_steady, warmup_groups
 from cs336_tui.analysis.merge import merge
-from cs336_tui.analysis.warmup import array, steps_until_steady, warmup_groups
 from tests.samples import a_spec
 from tests.session.made import LAPTOP, Cell, cell, results_of, session_of
 

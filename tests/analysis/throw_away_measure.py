@@ -31,7 +31,7 @@ def appearances() -> dict[str, Any]:
     from cs336_tui.analysis.merge import merge
     from cs336_tui.analysis.pivot import VALUES
     from cs336_tui.cli.main import cli
-    from cs336_tui.export.layout import Layout
+    from cs336_tui.export.subjects.layout import Layout
     from cs336_tui.session.load import load
     from cs336_tui.tui.tabs.compare_pages import PivotChoice, pivot_page
     from cs336_tui.tui.tabs.results_columns import ShownRow, named_columns, result_columns

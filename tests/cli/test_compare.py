@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from cs336_tui.analysis.published import ReferenceFileError
-from cs336_tui.cli.compare import compare_command
+from cs336_tui.cli.compare import compare_command, keep_command, reference_view
 from cs336_tui.cli.main import cli
-from cs336_tui.cli.reference import keep_command, reference_view
 from cs336_tui.events.codec import to_line
 from cs336_tui.session.log import LogError
 from tests.samples import sized

@@ -15,7 +15,7 @@ from cs336_tui.cli.main import COMMANDS, cli
 from cs336_tui.config.spec import size_names
 from cs336_tui.config.values import PASSES
 from cs336_tui.events.gpus import known_gpus
-from cs336_tui.export.results_columns import COLUMNS
+from cs336_tui.export.subjects.results_columns import COLUMNS
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session import store
 from tests.commands import COMMAND, call
@@ -181,11 +181,7 @@ def test_the_script_says_where_to_put_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert call("completion").stderr == "cs336-tui: name a shell: bash, zsh, fish\n"
 
 
-START = {
-    "bash": ["--norc", "--noprofile", "-i"],
-    "zsh": ["-f", "-i"],
-    "fish": ["--no-config", "-i"],
-}
+START = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"], "fish": ["--no-config", "-i"]}
 SET_UP = {
     "bash": "bind 'set enable-bracketed-paste off'; PS1='> '; . ./script",
     "zsh": "unsetopt zle_bracketed_paste; PS1='> '; autoload -Uz compinit; compinit -u -D; . ./script",

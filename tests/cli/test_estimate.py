@@ -21,8 +21,7 @@ from cs336_tui.events.environment import HostSample
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import UnknownGpu
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.files import AlreadyThere
+from cs336_tui.export.writing.files import FORMATS, AlreadyThere
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError

@@ -13,7 +13,7 @@ from cs336_tui.cli import export as export_cli
 from cs336_tui.cli.main import cli
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.reports import REPORTS
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.export.writing.files import FORMATS
 from tests.export.grids import LAPTOP, SMALL, by, grid_events
 
 GRID = by(pass_=["forward", "train-step"], precision=["fp32", "bf16-mixed"])

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from markdown_it import MarkdownIt
 
 from cs336_tui.cli.main import COMMANDS, cli
-from cs336_tui.export.file_formats import FILE_FORMATS, FORMATS, SUFFIXES, FormatError, settled_format
+from cs336_tui.export.writing.files import FILE_FORMATS, FORMATS, SUFFIXES, FormatError, settled_format
 from tests.export.html_reader import Reader
 
 DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
@@ -146,11 +146,7 @@ def test_what_is_asked_for_and_the_name_settle_the_format(asked: str | None, nam
         (None, "t.xlsx", ".xlsx is not a table format (spreadsheets open .csv); use .md, .tex"),
         (None, "t.pdf", "pandoc or typst makes a PDF"),
         (None, "t.png", "export --figures DIR"),
-        (
-            None,
-            "log.jsonl",
-            ".jsonl is not a table format; use .md, .tex, .typ, .csv, .json, .html or .txt",
-        ),
+        (None, "log.jsonl", ".jsonl is not a table format; use .md, .tex, .typ, .csv, .json, .html or .txt"),
     ],
 )
 def test_a_name_that_says_something_else_is_refused_in_one_line(asked: str | None, name: str, why: str) -> None:

@@ -103,9 +103,7 @@ def test_the_commands_stand_in_groups() -> None:
         assert bool(re.search(rf"^  {name} ", text, re.MULTILINE)) == bool(listed.about)
 
 
-def test_help_on_a_terminal_has_colours_and_none_where_they_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_help_on_a_terminal_has_colours_and_none_where_they_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
         terminal = Terminal([COMMAND, "fit", "--help"], columns=100, env=environment)

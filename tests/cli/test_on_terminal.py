@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.cli.main import cli
-from cs336_tui.export.formats import render
-from cs336_tui.export.results import results_of, results_table
+from cs336_tui.export.subjects.results import results_of, results_table
+from cs336_tui.export.writing.formats import render
 from cs336_tui.session import store
 
 DEMO = Path(__file__).parent.parent / "data" / "demo-session.jsonl"

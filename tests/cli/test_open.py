@@ -94,10 +94,7 @@ def test_ranges_choose_kernels(tmp_path: Path) -> None:
     assert failed.returncode == 2
     assert failed.stderr.startswith("cs336-tui: range epoch: no kernel of a.json · cuda:0 is in it; it has forward,")
     failed = command("export", session, "--range", "epoch", folder=tmp_path)
-    assert (failed.returncode, failed.stderr) == (
-        2,
-        "cs336-tui: --range epoch needs --report kernels\n",
-    )
+    assert (failed.returncode, failed.stderr) == (2, "cs336-tui: --range epoch needs --report kernels\n")
 
 
 def test_names_of_phases_are_given(tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 import click
 import pytest
 
-from cs336_tui.cli.peak import peak_command
+from cs336_tui.cli.machine import peak_command
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.files import AlreadyThere
+from cs336_tui.export.writing.files import FORMATS, AlreadyThere
 from cs336_tui.worker.measure.peak import measure_peak
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT

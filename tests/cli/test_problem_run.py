@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.config.problems.all_problems import problem_named
+from cs336_tui.config.problems import problem_named
 from tests.commands import DIMS, call
 
 QUICK = "--warmup 1 --steps 2 --device cpu --threads 1 --no-oom-explain".split()

@@ -17,7 +17,7 @@ from cs336_tui.cli.run import name_of_log
 from cs336_tui.cli.targets import Machine
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.presets import preset
-from cs336_tui.config.problems.all_problems import every_problem, problem_named
+from cs336_tui.config.problems import every_problem, problem_named
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import HostSample

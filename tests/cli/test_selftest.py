@@ -13,13 +13,11 @@ import pytest
 from cs336_tui.cli.selftest import device_of, publish, run_selftest, selftest_command, text_of
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.environment import DeviceInfo
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.files import ExportError
-from cs336_tui.export.selftest import Selftest, sentence
+from cs336_tui.export.subjects.selftest import Selftest, sentence
+from cs336_tui.export.writing.files import FORMATS, ExportError
 from cs336_tui.selftest import programs
 from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, SelftestCell, programs_of
-from cs336_tui.selftest.ratios import ON_CPU, judge
-from cs336_tui.selftest.turns import Plan, Taken
+from cs336_tui.selftest.turns import ON_CPU, Plan, Taken, judge
 from tests.samples import ENVIRONMENT
 from tests.selftest.made import made
 

@@ -18,8 +18,8 @@ from benchmarks.fuzz_inputs import RAW, a_home, ask
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.reports import REPORTS
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.texts import as_data, in_brief, one_line, plain
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.texts import as_data, in_brief, one_line, plain
 from tests.commands import COMMAND
 from tests.tui.test_hostile_session import EVIL, evil_session
 

@@ -16,8 +16,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import HostSample
 from cs336_tui.events.events import CellFinished, DeviceSampled, Event, JobSubmitted
-from cs336_tui.runner.jobs.folder import folder_of, request_path, write_choice
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, folder_of, request_path, write_choice
 from tests.commands import SMALL, call
 from tests.made_predictions import MadePredictor
 from tests.samples import ENVIRONMENT, START, cell_start, session_start, steps

@@ -17,8 +17,7 @@ import pytest
 from cs336_tui.analysis.next_step import MOST_ROUNDS, NONE_LEFT
 from cs336_tui.cli.streams import TERMINAL
 from cs336_tui.cli.targets import Machine
-from cs336_tui.cli.tune import _saved, asked_search, race_text, tune
-from cs336_tui.cli.tune_plan import dry_run
+from cs336_tui.cli.tune import _saved, asked_search, race_text, show_plan, tune
 from cs336_tui.config.presets import preset
 from cs336_tui.config.tuned_sweep import Search, command_of_search
 from cs336_tui.config.tuning import Tuning
@@ -51,7 +50,9 @@ def here() -> Machine:
 
 
 def the_plan(*words: str, gpu: str | None = None, predictor: MadePredictor | None = None) -> Any:
-    text = dry_run(searching(*words), gpu, "json", None, force=False, predictor=predictor or MadePredictor(), read=here)
+    text = show_plan(
+        searching(*words), gpu, "json", None, force=False, predictor=predictor or MadePredictor(), read=here
+    )
     return json.loads(text)
 
 
@@ -179,7 +180,7 @@ def test_a_dry_run_says_who_is_visited_first_where_the_budget_is_short() -> None
     short = [*words, "--budget", f"{round_s:.3f}s"]
     assert the_plan(*short)["plan"]["visits"] == 4, "half of the budget"
     assert the_plan(*short, "--goal", "memory")["plan"]["visits"] == 8, "which is measured once"
-    text = dry_run(searching(*short), None, "table", None, force=False, predictor=MadePredictor(), read=here)
+    text = show_plan(searching(*short), None, "table", None, force=False, predictor=MadePredictor(), read=here)
     assert "a round of all: 8 visits of 3 warm-up and 100 measured steps" in text
     assert "first round: about 4 of these visits, in " in text
     assert "The starting point first, then each value by itself, then the combinations whose values gained most" in text
@@ -188,7 +189,7 @@ def test_a_dry_run_says_who_is_visited_first_where_the_budget_is_short() -> None
 def test_a_dry_run_counts_combinations_that_differ_only_in_a_choice_without_effect() -> None:
     words = [*SMALL, "--over", "checkpoint=0,1", "--over", "nesting=off,halves", "--budget", "5m"]
     assert len(the_plan(*words)["candidates"]) == 3
-    text = dry_run(searching(*words), None, "table", None, force=False, predictor=MadePredictor(), read=here)
+    text = show_plan(searching(*words), None, "table", None, force=False, predictor=MadePredictor(), read=here)
     assert text.startswith("3 candidates on ")
     assert ", 1 combination like another; goal: " in text.splitlines()[0]
 
@@ -264,6 +265,6 @@ def test_the_leaderboard_says_what_fits_and_what_ten_minutes_leave() -> None:
     left = {each["left_to_compile_at_most_s"] for each in found["candidates"]}
     run = preset("2026/leaderboard").sweep
     assert max(left) == 600 - (run.warmup_for or 0) - (run.steps_for or 0)
-    text = dry_run(searching(*words), "B200", "table", None, force=False, predictor=MadePredictor(made), read=here)
+    text = show_plan(searching(*words), "B200", "table", None, force=False, predictor=MadePredictor(made), read=here)
     assert "its steps take at least 0:40, so that at most 9:20 is left for start-up, compiling and autotuning" in text
     assert "unknown until they are measured" in text

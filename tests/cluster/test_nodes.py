@@ -12,8 +12,7 @@ import pytest
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
-from cs336_tui.runner.jobs.folder import log_path, write_request
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, Resources
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, Resources, log_path, write_request
 from cs336_tui.runner.jobs.slurm import SlurmLauncher
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState, fold

@@ -18,8 +18,7 @@ import pytest
 
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs.bench import JobsBench
-from cs336_tui.runner.jobs.folder import folder_of, log_path
-from cs336_tui.runner.jobs.job import JobRequest, LaunchChoice
+from cs336_tui.runner.jobs.job import JobRequest, LaunchChoice, folder_of, log_path
 from cs336_tui.runner.jobs.slurm import SlurmLauncher
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.state import SessionState

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cs336_tui.config.environment_variables import KNOWN, set_variables, slowing
-from cs336_tui.export.provenance import in_force_notes
+from cs336_tui.config.processes import KNOWN, set_variables, slowing
 from cs336_tui.export.record import document_of
+from cs336_tui.export.writing.provenance import in_force_notes
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.worker.measure.probe import probe

@@ -1,4 +1,4 @@
-"""Presets: the bundled ones match the handouts, and a person's own are read in the same way."""
+"""Presets: the bundled ones match the handouts, a person's own are read in the same way; recent models are kept."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from hypothesis import given
 from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.presets import (
     FORMER,
+    MOST_RECENT,
     QUICK,
     Preset,
     PresetError,
+    RecentModel,
     all_presets,
     bundled,
     from_toml,
+    models_in,
     preset,
+    recent_models,
+    remember,
     save,
     to_toml,
 )
@@ -117,9 +122,10 @@ def test_every_cell_of_a_bundled_preset_can_be(each: Preset) -> None:
     assert each.about
     assert len(each.sweep.with_devices(("cuda:0",)).cells()) == len(each.sweep)
     assert from_toml(each.name, to_toml(each)) == each
+    assert preset(each.name) is each
 
 
-@given(sweep=sweeps())
+@given(sweep=sweeps() | automatic_sweeps())
 def test_a_saved_preset_is_read_back(sweep: Sweep) -> None:
     # The vocabulary of named sizes is not said where raw dimensions say it.
     found = from_toml("mine", to_toml(Preset("mine", "about it", sweep))).sweep
@@ -148,6 +154,9 @@ def test_a_saved_preset_is_read_back(sweep: Sweep) -> None:
         ("steps = 0", "measure steps 0: expected a whole number, at least 1"),
         ("d_model = 64", "raw dimensions incomplete: d_ff, num_layers, num_heads missing"),
         ("size = ", "not TOML"),
+        ('lanes = "two"', "lanes two: expected a whole number"),
+        ("lanes = 0", "lanes 0: expected a whole number"),
+        ("lanes = true", "lanes True: expected a whole number"),
     ],
 )
 def test_what_is_wrong_with_a_preset_is_said_in_one_line(text: str, says: str) -> None:
@@ -155,12 +164,6 @@ def test_what_is_wrong_with_a_preset_is_said_in_one_line(text: str, says: str) -
         from_toml("mine", text)
     assert str(caught.value).startswith("preset mine: ")
     assert "\n" not in str(caught.value).replace("not TOML", "")
-
-
-@given(sweep=automatic_sweeps())
-def test_automatic_counts_are_read_back(sweep: Sweep) -> None:
-    found = from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep
-    assert found.with_devices(("cpu",)).cells() == sweep.with_devices(("cpu",)).cells()
 
 
 def test_former_names_still_find_their_presets() -> None:
@@ -278,7 +281,55 @@ def test_lanes_are_kept_in_presets_and_commands_and_share_the_devices(lanes: Lan
     assert [spec.device for spec in on_each.cells()] == ["cuda:0", "cuda:1"]
 
 
-@pytest.mark.parametrize("text", ['lanes = "two"', "lanes = 0", "lanes = true"])
-def test_lanes_that_cannot_be_are_refused(text: str) -> None:
-    with pytest.raises(PresetError, match="lanes"):
-        from_toml("mine", text)
+def named(name: str, *path: str, **args: str) -> RecentModel:
+    return RecentModel(model=name, args=tuple(args.items()), path=path)
+
+
+def test_a_sweep_brings_its_own_models_with_what_they_are_run_with() -> None:
+    sweep = Sweep(
+        models=("reference", "my.model:LM", "x:y"),
+        model_args=(("dropout", "0"),),
+        model_path=("/repo",),
+        annotations=(("softmax", "my.model:softmax"),),
+    )
+    first, second = models_in(sweep)
+    assert first == RecentModel(
+        model="my.model:LM",
+        args=(("dropout", "0"),),
+        path=("/repo",),
+        annotations=(("softmax", "my.model:softmax"),),
+    )
+    assert second.model == "x:y"
+    assert models_in(Sweep()) == ()
+
+
+def test_the_newest_comes_first_once_and_no_more_than_so_many_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "recent.json"
+    assert recent_models(file) == ()
+    for number in range(MOST_RECENT + 3):
+        remember([named(f"m:M{number}", "/repo")], file)
+    assert [model.model for model in recent_models(file)] == [f"m:M{n}" for n in range(MOST_RECENT + 2, 2, -1)]
+    kept = remember([named("m:M5", "/repo", dropout="0.1")], file)
+    assert kept == recent_models(file)
+    assert kept[0] == named("m:M5", "/repo", dropout="0.1")
+    assert [model.model for model in kept].count("m:M5") == 1, "the latest arguments take the place of the earlier"
+    assert remember([named("m:M5", "/elsewhere")], file)[1] == kept[0], "another folder is another model"
+    assert [path.name for path in file.parent.iterdir()] == ["recent.json"], "no draft is left"
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b'{"model": 1}', b"\xff\xfe", b'[{"args": []}]'])
+def test_a_corrupt_file_is_no_more_than_an_empty_one(text: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "recent.json"
+    file.write_bytes(text)
+    assert recent_models(file) == ()
+    assert remember([named("m:M")], file) == (named("m:M"),)
+    assert recent_models(file) == (named("m:M"),)
+
+
+def test_a_file_that_cannot_be_written_disturbs_nobody(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file where a folder should be")
+    assert remember([named("m:M")], tmp_path / "taken" / "recent.json") == (named("m:M"),)
+    (tmp_path / "folder.json").mkdir()
+    assert remember([named("m:M")], tmp_path / "folder.json") == (named("m:M"),)
+    assert recent_models(tmp_path / "folder.json") == ()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.json", "taken"]

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from cs336_tui.cli.main import cli
 from cs336_tui.config.presets import bundled, preset
-from cs336_tui.config.problems.all_problems import PROBLEMS, every_problem, problem_named, problem_of_preset
+from cs336_tui.config.problems import PROBLEMS, every_problem, problem_named, problem_of_preset
 from cs336_tui.config.spec import SpecError
 from cs336_tui.config.sweep import ASKED_REPORTS
 

@@ -1,9 +1,157 @@
-"""Choices of several ranks that do not go together, refused in one line."""
+"""Choices of several ranks and of collectives: which cells they make, what is refused, which cells count as alike."""
 
+from __future__ import annotations
+
+import shlex
+from itertools import pairwise
+
+import msgspec
 import pytest
+from click.testing import CliRunner
 
-from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.spec import SpecError
+from cs336_tui.cli.bench import comm
+from cs336_tui.cli.main import cli
+from cs336_tui.config.choices import command_of, sweep_from, sweep_of
+from cs336_tui.config.order import in_order, needs_at_least, rough_peak_bytes
+from cs336_tui.config.presets import Preset, from_toml, preset, to_toml
+from cs336_tui.config.spec import CellSpec, SpecError
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.values import bytes_of
+from cs336_tui.events.environment import DeviceInfo, fields_of_preset, without_impossible
+from cs336_tui.events.prediction import prediction_key
+from tests.samples import ENVIRONMENT
+
+
+def collectives(**choices: object) -> Sweep:
+    return sweep_from(**{"workload": "collective", "devices": ("cpu",)} | choices)
+
+
+def cells(**choices: object) -> tuple[CellSpec, ...]:
+    return collectives(**choices).cells()
+
+
+def test_a_sweep_is_a_product_and_keeps_its_sizes_names():
+    found = cells(sizes=("1GB", "1MB"), ranks=(2, 4), collectives=("all-reduce", "broadcast"), backends=("gloo",))
+    assert len(found) == 8
+    assert {spec.size for spec in found} == {"1GB", "1MB"}
+    assert [spec.size for spec in in_order(found)] == ["1MB"] * 4 + ["1GB"] * 4
+    assert found[0].title == "all-reduce · 1GB · fp32 · cpu · 2 ranks · gloo"
+    assert all(spec.tokens_per_step == 0 for spec in found)
+
+
+def test_equal_sizes_run_in_the_order_of_their_ranks_whatever_their_rounding():
+    found = in_order(cells(sizes=("10MB", "1MB"), ranks=(2, 4, 6)))
+    assert [(spec.size, spec.ranks) for spec in found] == [(size, n) for size in ("1MB", "10MB") for n in (2, 4, 6)]
+
+
+def test_its_command_and_its_preset_make_it_again():
+    sweep = collectives(sizes=("1MB", "10MiB"), ranks=(2, 6), collectives=("all-to-all",), precisions=("bf16",))
+    words = shlex.split(command_of(sweep))
+    assert words[:2] == ["cs336-tui", "comm"]
+    given = comm.make_context("comm", words[2:]).params
+    choices = {name: given[name] for name in ("sizes", "ranks", "collectives", "precisions", "devices")}
+    assert collectives(**choices).cells() == sweep.cells()
+    assert from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep.cells() == sweep.cells()
+    assert sweep_of(sweep.cells()).cells() == sweep.cells()
+    keys = {line.split(" = ")[0] for line in to_toml(Preset("mine", "", sweep)).splitlines() if " = " in line}
+    assert {"op", "size", "ranks", "precision", "workload"} <= keys
+    assert not keys & {"context", "batch", "pass", "arch", "vocab_size"}
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"sizes": ("10",)}, "size 10: expected a size such as"),
+        ({"sizes": ("4B",), "ranks": (4,)}, "size 4B: less than one fp32 number for each of 4 ranks"),
+        ({"sizes": ("2TB",)}, "size 2TB: expected 4B to 1TB"),
+        ({"ranks": (0,)}, "ranks 0: expected a whole number, at least 1"),
+        ({"ranks": (1,)}, "ranks 1: a collective is of several"),
+        ({"precisions": ("fp16-mixed",)}, "precision fp16-mixed: a message is fp32 or bf16"),
+        ({"contexts": (128,)}, "context 128: a collective has none"),
+        ({"passes": ("backward",)}, "pass backward: a collective has none"),
+        ({"parallels": ("ddp",)}, "parallel ddp: workload collective has none"),
+        ({"collectives": ("gather",)}, "collective gather: expected one of all-reduce"),
+        ({"reports": ("memory",)}, "reports memory: none is made of a collective"),
+        ({"backends": ("nccl",)}, "backend nccl: runs on cuda, not on cpu"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(choices: dict[str, object], said: str):
+    with pytest.raises(SpecError) as caught:
+        collectives(**choices)
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize("size", ["8GB", "9GB", "12GB", "64GiB", "1TB"])
+def test_a_message_is_as_large_as_its_size_says(size: str):
+    (spec,) = cells(sizes=(size,))
+    assert abs(spec.message_bytes - bytes_of(size)) < 8
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=CellSpec) == spec
+
+
+def test_a_larger_message_needs_more_even_past_what_one_dimension_counts():
+    found = cells(sizes=("8GB", "10GB", "18GB", "26GB"))
+    for small, large in pairwise(found):
+        assert needs_at_least(large, small)
+        assert not needs_at_least(small, large)
+    assert len({prediction_key(spec) for spec in found}) == 4
+
+
+def test_ranks_for_which_a_machine_has_no_memory_are_refused_before_they_start():
+    (few,), (many,) = cells(ranks=(2,)), cells(ranks=(1000,))
+    machine = msgspec.structs.replace(ENVIRONMENT, memory_bytes=16_000_000_000)
+    assert machine.refusal(few) is None
+    assert "room for 80 here" in str(machine.refusal(many))
+
+
+def test_a_model_has_no_operation():
+    with pytest.raises(SpecError, match="workload language-model has none"):
+        sweep_from(collectives=("broadcast",), devices=("cpu",))
+
+
+def test_larger_messages_of_one_kind_need_more_memory():
+    small, large = cells(sizes=("1MB", "10MB"))
+    assert needs_at_least(large, small)
+    assert not needs_at_least(small, large)
+    assert prediction_key(small) != prediction_key(large)
+    (gathered,) = cells(collectives=("all-gather",), ranks=(4,), sizes=("8MB",))
+    assert rough_peak_bytes(gathered) == 4 * (8_000_000 + 2_000_000)
+
+
+def test_backends_of_one_rank_are_one_cell():
+    assert len(sweep_from(ranks=(1, 2), backends=("auto", "gloo"), passes=("forward",), devices=("cpu",)).cells()) == 3
+
+
+@pytest.mark.parametrize("command", ["kernels", "memory", "precision", "estimate", "fit"])
+def test_what_needs_a_model_is_refused_in_one_line(command: str):
+    result = CliRunner().invoke(cli, [command, "--workload", "collective", "--size", "1MB", "--device", "cpu"])
+    assert result.exit_code == 2
+    assert "workload collective: a collective has no model, so there is no " in result.stderr
+
+
+def test_collectives_are_not_run_in_turns():
+    side = "--workload collective --op {} --size 1MB --ranks 2"
+    result = CliRunner().invoke(cli, ["ab", "--a", side.format("broadcast"), "--b", side.format("all-reduce")])
+    assert result.exit_code == 2
+    assert "--a: collectives are not run in turns; cs336-tui comm --repeats" in " ".join(result.stderr.split())
+
+
+def test_a_precision_of_models_is_none_of_messages():
+    result = CliRunner().invoke(cli, ["comm", "--dtype", "fp16"])
+    assert "dtype fp16: a message is fp32 or bf16" in result.stderr
+
+
+def test_help_names_every_operation():
+    text = CliRunner().invoke(comm, ["--help"]).output
+    assert all(name in text for name in ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"))
+
+
+def test_numbers_of_ranks_that_a_preset_asks_for_and_a_machine_lacks_are_left_out():
+    gpus = tuple(DeviceInfo(name=f"cuda:{number}", label="GPU", precisions=("fp32",)) for number in range(2))
+    machine = msgspec.structs.replace(ENVIRONMENT, devices=gpus, backends=("nccl",))
+    sweep = preset("2026/all_reduce").sweep.with_devices(("cuda:0",))
+    found, said = without_impossible(sweep, machine, fields_of_preset("2026/all_reduce", {}))
+    assert (found.ranks, len(said)) == ((2,), 2)
+    assert fields_of_preset("2026/all_reduce", {"ranks": (4,)}).count("ranks") == 0
 
 
 @pytest.mark.parametrize(

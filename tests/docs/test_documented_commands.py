@@ -96,7 +96,7 @@ def without_processes() -> Iterator[None]:
         "cs336_tui.runner.jobs.bench.JobsBench.watch": reach,
         "cs336_tui.cli.selftest._watched": reach,
         "cs336_tui.cli.launch._run": reach,
-        "cs336_tui.export.drawing.Drawing.files": lambda *_: {},
+        "cs336_tui.export.writing.drawing.Drawing.files": lambda *_: {},
     }
     with contextlib.ExitStack() as kept:
         for name, stand_in in made.items():

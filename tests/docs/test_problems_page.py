@@ -9,8 +9,8 @@ import pytest
 
 from cs336_tui.analysis.merge import merge
 from cs336_tui.analysis.problems import Material
-from cs336_tui.config.problems.all_problems import PROBLEMS, problem_named
-from cs336_tui.config.problems.problem import Problem
+from cs336_tui.config.problem import Problem
+from cs336_tui.config.problems import PROBLEMS, problem_named
 from cs336_tui.export.problems import export_problem
 from tests.made_problems import problem_state
 

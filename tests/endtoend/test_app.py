@@ -16,12 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks import reporting
 from cs336_tui.events.events import CellFinished, CellStarted, SessionEnded, StepsTimed
 from cs336_tui.session.log import LogReader, SessionLog
-from cs336_tui.tui.signals import LIMIT_S
+from cs336_tui.tui.ending import LIMIT_S
 from tests.commands import COMMAND
 from tests.samples import START, lanes_session
-from tests.terminal import Terminal
+from tests.terminal import Terminal, painted
 from tests.watching import wait_gone
 
 TINY = "--size tiny --context 16 --batch 1 --warmup 2 --steps 5 --pass forward,train-step --threads 1".split()
@@ -254,34 +255,10 @@ def test_it_survives_being_resized_to_nothing_and_back_while_running(start):
         )
 
 
-def both_judged(text):
-    return both_done(text) and not any("…" in row for row in finished_rows(text))
-
-
-def test_the_replayed_log_of_a_run_shows_the_same_table(start):
-    app = start(*TINY)
-    app.terminal.until("Run")
-    app.terminal.send("r")
-    app.terminal.until(both_judged)
-    rows = finished_rows(app.terminal.text())
-    (log,) = app.sessions.glob("*.jsonl")
-    again = start("--replay", str(log), "--speed", "0")
-    again.terminal.until(both_judged)
-    assert finished_rows(again.terminal.text()) == rows
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--replay", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["--size", "huge"], "tiny, small"),
-        (["--preset", "nope"], "quick"),
-    ],
-)
-def test_flags_that_cannot_be_are_one_line_and_exit_code_2(start, words, says):
-    app = start(*words)
+def test_flags_that_cannot_be_are_one_line_and_exit_code_2(start):
+    app = start("--size", "huge")
     assert app.terminal.wait() == 2
-    assert says in app.terminal.text()
+    assert "tiny, small" in app.terminal.text()
     assert b"\x1b[?1049h" not in app.terminal.raw  # the screen was never taken
 
 
@@ -302,3 +279,23 @@ def test_watch_opens_the_app_on_a_terminal_and_leaves_the_session_as_it_is(tmp_p
             terminal.close()
     events = list(LogReader(sessions / "s.jsonl"))
     assert len(events) == len(lanes_session()) + 1
+
+
+COLUMNS, ROWS = 120, 40
+MOST_BYTES = 20_000
+
+
+@pytest.mark.timeout(120)
+def test_the_first_screen_is_painted_once_in_at_most_20_kb(tmp_path: Path) -> None:
+    env = {"XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    terminal = Terminal([*reporting.app(), "--session-dir", str(tmp_path)], columns=COLUMNS, rows=ROWS, env=env)
+    try:
+        terminal.until("Commands")  # the last row
+        first = bytes(terminal.raw)
+        terminal.until(lambda text: "torch" in text and "predicting" not in text)
+        assert terminal.bytes_written <= MOST_BYTES
+        cells = COLUMNS * ROWS
+        assert "Choose on the left" in first.decode(), "the panes are filled before they are painted"
+        assert cells <= painted(bytes(terminal.raw)) <= 1.3 * cells, "what came later is what has changed"
+    finally:
+        terminal.close()

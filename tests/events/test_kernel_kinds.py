@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
+from cs336_tui.events.kernel_report import kernel_kind, operator_kind
 from tests import made_kernels
 
 

@@ -11,7 +11,7 @@ from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, EnvironmentRead, Event, SessionStarted
-from cs336_tui.export.tables import Table
+from cs336_tui.export.writing.tables import Table
 from cs336_tui.session.state import SessionState
 from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, session_start, state_of, steps
 

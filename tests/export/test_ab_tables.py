@@ -16,12 +16,12 @@ from cs336_tui.analysis.ab import Turns, runs_in_turns, turns_of
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellStarted, Event
-from cs336_tui.export.comparison import turns_table
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.formats import plain_text, render
 from cs336_tui.export.reports import report_tables
+from cs336_tui.export.subjects.comparison import turns_table
 from cs336_tui.export.summary import summary_markdown
-from cs336_tui.export.tables import Table
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import plain_text, render
+from cs336_tui.export.writing.tables import Table
 from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
 
 A = a_spec(measure_steps=20)

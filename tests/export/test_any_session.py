@@ -9,12 +9,12 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import Over, Tuning
 from cs336_tui.events.events import CellsQueued, Event, TuningStarted
 from cs336_tui.export.folder import tables_of
-from cs336_tui.export.footnotes import has_result
-from cs336_tui.export.formats import render_all
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.summary import summary_markdown
-from cs336_tui.export.terminal import Looks, terminal_text
 from cs336_tui.export.writeups import layout_tables
+from cs336_tui.export.writing.footnotes import has_result
+from cs336_tui.export.writing.formats import render_all
+from cs336_tui.export.writing.terminal import Looks, terminal_text
 from tests.export.grids import grid, merged
 from tests.samples import state_of
 from tests.strategies import any_event, run_specs

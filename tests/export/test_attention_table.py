@@ -14,10 +14,10 @@ import pytest
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import ModelBuilt
-from cs336_tui.export.formats import render, render_all
-from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Table
+from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writeups import layout_tables
+from cs336_tui.export.writing.formats import render, render_all
+from cs336_tui.export.writing.tables import Table
 from tests.attention_cells import attention_spec
 from tests.export.grids import by, grid, merged
 from tests.samples import cell_end, cell_start, session_start, state_of, steps

@@ -20,10 +20,9 @@ from cs336_tui.export.catalogue import (
     usual_name,
     write,
 )
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.files import AlreadyThere
 from cs336_tui.export.folder import Source
 from cs336_tui.export.writeups import LAYOUTS
+from cs336_tui.export.writing.files import FORMATS, AlreadyThere
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
 from tests.export.grids import SMALL, by, grid_events

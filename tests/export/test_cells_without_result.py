@@ -20,10 +20,10 @@ from cs336_tui.events.events import (
     Event,
     ModelBuilt,
 )
-from cs336_tui.export.drawing import Drawing
 from cs336_tui.export.figures import passes_by_size
-from cs336_tui.export.results import results_of
+from cs336_tui.export.subjects.results import results_of
 from cs336_tui.export.writeups import LAYOUTS, PLAIN_LAYOUTS, layout_tables
+from cs336_tui.export.writing.drawing import Drawing
 from cs336_tui.session.state import SessionState
 from tests.samples import ENVIRONMENT, START, a_spec, state_of
 from tests.session.made import Cell, events_of

@@ -14,12 +14,12 @@ from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.published import published
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.events import events as ev
-from cs336_tui.export.data_parallel import collective_tables
-from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.figures import by_message, passes_by_size
 from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.reference import reference_tables
-from cs336_tui.export.results import TableError, results_table
+from cs336_tui.export.subjects.data_parallel import collective_tables
+from cs336_tui.export.subjects.results import TableError, results_table
+from cs336_tui.export.writing.drawing import Absent, Drawing
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
 from tests.samples import ENVIRONMENT, HEADER

@@ -11,10 +11,10 @@ import pytest
 
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.events.events import Event, ModelPrepared
-from cs336_tui.export.formats import render_all
-from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Table
-from cs336_tui.export.variants import compiled_tables
+from cs336_tui.export.subjects.results import TableError
+from cs336_tui.export.subjects.variants import compiled_tables
+from cs336_tui.export.writing.formats import render_all
+from cs336_tui.export.writing.tables import Table
 from tests.export.grids import MEDIUM, SMALL
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
 

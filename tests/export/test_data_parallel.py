@@ -22,13 +22,13 @@ from cs336_tui.events.events import (
     ReportStarted,
     StepsTimed,
 )
-from cs336_tui.export.data_parallel import data_parallel_tables, in_turns_command, sharding_tables
-from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.figures import by_ranks
-from cs336_tui.export.rank_scaling import scaling_tables
 from cs336_tui.export.reference import reference_table
-from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Table
+from cs336_tui.export.subjects.data_parallel import data_parallel_tables, in_turns_command, sharding_tables
+from cs336_tui.export.subjects.results import TableError
+from cs336_tui.export.subjects.scaling import scaling_tables
+from cs336_tui.export.writing.drawing import Absent, Drawing
+from cs336_tui.export.writing.tables import Table
 from tests.made_ranks import a_rank_memory_report
 from tests.samples import ENVIRONMENT, HEADER, a_spec, sized, state_of
 

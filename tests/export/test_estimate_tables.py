@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cs336_tui.analysis.estimates import Estimate, Unpredicted, judge_all
-from cs336_tui.analysis.fitting import search
-from cs336_tui.analysis.targets import named_target
+from cs336_tui.analysis.targets import named_target, search
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import CATEGORIES
-from cs336_tui.export.estimates import (
+from cs336_tui.export.subjects.estimates import (
     Fitted,
     category_table,
     estimate_table,
@@ -17,9 +16,9 @@ from cs336_tui.export.estimates import (
     fit_table,
     prediction_tables,
 )
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.formats import render_all
-from cs336_tui.export.tables import Table
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import render_all
+from cs336_tui.export.writing.tables import Table
 from tests.made_predictions import MIB, made_prediction
 from tests.samples import a_spec
 from tests.session.made import Cell, session_of

@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 import pytest
 
 from cs336_tui.config.values import PASSES
-from cs336_tui.export.drawing import FIGURE_FORMATS, MOST_LINES, Absent, Drawing
 from cs336_tui.export.figures import (
     _LOOK_OF_PASS,
     MOST_PANELS,
@@ -20,6 +19,7 @@ from cs336_tui.export.figures import (
     passes_by_size,
     step_times,
 )
+from cs336_tui.export.writing.drawing import FIGURE_FORMATS, MOST_LINES, Absent, Drawing
 from tests.export.grids import MAGIC, MEDIUM, SMALL, by, grid, merged
 from tests.samples import a_spec, cell_start, session_start, state_of, steps
 

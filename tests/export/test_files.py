@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.export.files import AlreadyThere, ExportError, LivingFile, check_writable, write_atomically
+from cs336_tui.export.writing.files import AlreadyThere, ExportError, LivingFile, check_writable, write_atomically
 
 ROOT = Path(__file__).parents[2]
 
@@ -153,7 +153,7 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from cs336_tui.export.files import ExportError, write_atomically
+from cs336_tui.export.writing.files import ExportError, write_atomically
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 for overwrite in (False, True):

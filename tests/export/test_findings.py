@@ -10,7 +10,7 @@ import pytest
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Notice, ReportFinished, ReportStarted, SessionEnded
 from cs336_tui.export.findings import findings
-from cs336_tui.export.first_table import MOST_ROWS, first_table
+from cs336_tui.export.summary import MOST_ROWS, first_table
 from cs336_tui.session.state import SessionState
 from tests.export.grids import LAPTOP, SMALL, by, grid, grid_events, merged
 from tests.made_kernels import a_kernel_report

@@ -9,8 +9,8 @@ import pytest
 
 from cs336_tui.events.codec import to_line
 from cs336_tui.export import folder as folders
-from cs336_tui.export.files import AlreadyThere, ExportError
 from cs336_tui.export.folder import Source, write_summary
+from cs336_tui.export.writing.files import AlreadyThere, ExportError
 from cs336_tui.session import store
 from tests.export.grids import LAPTOP, SMALL, by, grid_events
 from tests.export.html_reader import Reader

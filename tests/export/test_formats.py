@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
-from cs336_tui.export.file_formats import FORMATS, SUFFIXES
-from cs336_tui.export.formats import answer, latex_escape, page, render, render_all
-from cs336_tui.export.tables import Column, Table
-from cs336_tui.export.texts import markdown_escape
+from cs336_tui.export.writing.files import FORMATS, SUFFIXES
+from cs336_tui.export.writing.formats import answer, latex_escape, page, render, render_all
+from cs336_tui.export.writing.tables import Column, Table
+from cs336_tui.export.writing.texts import markdown_escape
 from tests.export.html_reader import Reader
 from tests.loading import loaded_with
 
@@ -112,7 +112,7 @@ def test_several_tables_make_one_csv_and_one_json() -> None:
 
 def test_what_draws_and_lays_out_is_loaded_by_the_first_export_only() -> None:
     heavy = ("pandas", "matplotlib", "numpy", "jinja2", "markdown_it")
-    assert loaded_with(["cs336_tui.cli.export", "cs336_tui.export.results"], *heavy) == set()
+    assert loaded_with(["cs336_tui.cli.export", "cs336_tui.export.subjects.results"], *heavy) == set()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs336_tui.export.tuning import gains_table
+from cs336_tui.export.subjects.tuning import gains_table
 from tests.analysis.test_gains import a_race
 
 

@@ -18,22 +18,22 @@ from cs336_tui.analysis.merge import merge
 from cs336_tui.analysis.problems import Material, progress_of
 from cs336_tui.analysis.scaling import Device, plan
 from cs336_tui.analysis.targets import named_target
-from cs336_tui.config.problems.all_problems import problem_named
+from cs336_tui.config.problems import problem_named
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import Collective
 from cs336_tui.events.reports import Report
-from cs336_tui.export.comparison import comparison_table
-from cs336_tui.export.drawing import Drawing
-from cs336_tui.export.estimates import category_table, communication_table, estimate_table, prediction_tables
 from cs336_tui.export.folder import figures_of, tables_of
-from cs336_tui.export.formats import plain_text, render_all
-from cs336_tui.export.peaks import PeakRow, peak_table
 from cs336_tui.export.problems import Needs, export_problem, problems_table
 from cs336_tui.export.reports import drawings_of_reports, report_tables, tables_of_reports
-from cs336_tui.export.scaling import limit_table, plan_figure, rank_table
+from cs336_tui.export.subjects.comparison import comparison_table
+from cs336_tui.export.subjects.estimates import category_table, communication_table, estimate_table, prediction_tables
+from cs336_tui.export.subjects.roofline import PeakRow, peak_table
+from cs336_tui.export.subjects.scaling import limit_table, plan_figure, rank_table
 from cs336_tui.export.summary import summary_markdown
-from cs336_tui.export.tables import Table
-from cs336_tui.export.terminal import Looks, terminal_text
+from cs336_tui.export.writing.drawing import Drawing
+from cs336_tui.export.writing.formats import plain_text, render_all
+from cs336_tui.export.writing.tables import Table
+from cs336_tui.export.writing.terminal import Looks, terminal_text
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
 from tests.export.grids import by, grid, merged

@@ -9,12 +9,12 @@ import pytest
 from cs336_tui.analysis.kernel_cells import kernel_cells
 from cs336_tui.analysis.merge import merge
 from cs336_tui.config.spec import recorded_spec
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.formats import render, render_all
-from cs336_tui.export.kernel_cells import kernel_cells_table
 from cs336_tui.export.reports import report_sections, report_tables
-from cs336_tui.export.results import results_of
-from cs336_tui.export.tables import Table
+from cs336_tui.export.subjects.kernel_cells import kernel_cells_table
+from cs336_tui.export.subjects.results import results_of
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import render, render_all
+from cs336_tui.export.writing.tables import Table
 from cs336_tui.session.state import SessionState
 from tests.analysis.test_kernel_cells import TRAIN, a_session, report, train_state
 from tests.export.grids import unranked

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.export.kernels import kernel_pairs, pairs_table
+from cs336_tui.export.subjects.kernels import kernel_pairs, pairs_table
 from cs336_tui.session.recordings import chrome
 from cs336_tui.session.recordings.recording import Opening
 from tests.session.recordings.made_traces import launch, op, trace_of, write

@@ -8,15 +8,15 @@ import re
 import msgspec
 import pytest
 
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.formats import render, render_all
-from cs336_tui.export.kernels import (
+from cs336_tui.export.subjects.kernels import (
     attention_table,
     kernel_document,
     kernel_table,
     kernel_tables,
 )
-from cs336_tui.export.tables import Table
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import render, render_all
+from cs336_tui.export.writing.tables import Table
 from tests.export.grids import unranked
 from tests.made_kernels import GEMM, a_group, a_kernel_report, a_prediction_for, an_operator_report
 

@@ -7,21 +7,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import CATEGORIES
-from cs336_tui.export.drawing import FIGURE_FORMATS
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.formats import render, render_all
-from cs336_tui.export.memory import (
-    MOST_ROWS,
-    memory_document,
-    memory_tables,
-    oom_table,
-    peaks_table,
-)
-from cs336_tui.export.memory_figures import memory_figure
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.reports import document_of_reports
-from cs336_tui.export.tables import Table
+from cs336_tui.export.subjects.memory import MOST_ROWS, memory_document, memory_tables
+from cs336_tui.export.subjects.memory_peaks import memory_figure, oom_table, peaks_table
+from cs336_tui.export.writing.drawing import FIGURE_FORMATS
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import render, render_all
+from cs336_tui.export.writing.tables import Table
 from tests.export.grids import MAGIC, unranked
 from tests.made_memory import MB, MemoryMaker, a_memory_report, an_oom_report, many_events
 from tests.samples import a_spec

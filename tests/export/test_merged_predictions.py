@@ -4,9 +4,9 @@ import csv
 import io
 
 from cs336_tui.events.events import CellsPredicted
-from cs336_tui.export.formats import render_all
 from cs336_tui.export.reports import report_tables
-from cs336_tui.export.tables import Table
+from cs336_tui.export.writing.formats import render_all
+from cs336_tui.export.writing.tables import Table
 from cs336_tui.session.state import SessionState
 from tests.export.grids import LAPTOP, SMALL, by, grid_events, merged
 from tests.made_predictions import made_prediction

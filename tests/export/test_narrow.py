@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from cs336_tui.export.narrow import PAGE, breakable, fits, markdown_rows, narrow, paged, without_breaks
-from cs336_tui.export.tables import Column, Source, Table, fitted
+from cs336_tui.export.writing.narrow import PAGE, breakable, fits, markdown_rows, narrow, paged, without_breaks
+from cs336_tui.export.writing.tables import Column, Source, Table, fitted
 
 
 def a_table(columns: int, rows: int = 3, text: str = "12345.678") -> Table:

@@ -12,9 +12,9 @@ import pytest
 
 from cs336_tui.config.axis import UserError
 from cs336_tui.export.catalogue import SUMMARY, Choice, formats_of, offers, text_of
-from cs336_tui.export.file_formats import SUFFIXES
-from cs336_tui.export.formats import render, render_all
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.writing.files import SUFFIXES
+from cs336_tui.export.writing.formats import render, render_all
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
 

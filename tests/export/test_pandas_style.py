@@ -10,10 +10,10 @@ from cs336_tui.cli.main import cli
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import ModelBuilt
-from cs336_tui.export.formats import notes_text, pandas_text
-from cs336_tui.export.results import results_table
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.writeups import layout_tables
+from cs336_tui.export.writing.formats import notes_text, pandas_text
+from cs336_tui.export.writing.tables import Column, Table
 from tests.export.grids import MEDIUM, SMALL, by, grid_events, merged
 from tests.samples import a_spec, state_of
 

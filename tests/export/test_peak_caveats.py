@@ -11,13 +11,12 @@ import pytest
 
 from cs336_tui.analysis.roofline import points
 from cs336_tui.events.peaks import DevicePeak, PeakCache, peak_key
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.formats import render
-from cs336_tui.export.peaks import PeakRow, peak_table
 from cs336_tui.export.record import to_csv, to_json
-from cs336_tui.export.results import results_of, results_table
-from cs336_tui.export.roofline import roofline_table
+from cs336_tui.export.subjects.results import results_of, results_table
+from cs336_tui.export.subjects.roofline import PeakRow, peak_table, roofline_table
 from cs336_tui.export.summary import summary_markdown
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import render
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.judging import assess
 from cs336_tui.tui.tabs.live import live_lines

@@ -9,13 +9,13 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, pivot
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import ReportFinished, ReportStarted
-from cs336_tui.export.comparison import comparison_table
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.formats import render_all
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reference import reference_table, reference_tables
-from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Table
+from cs336_tui.export.subjects.comparison import comparison_table
+from cs336_tui.export.subjects.results import TableError
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import render_all
+from cs336_tui.export.writing.tables import Table
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, usual_times
 from tests.made_memory import a_memory_report
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, sized, state_of, steps

@@ -8,16 +8,16 @@ import msgspec
 import pytest
 
 from cs336_tui.events.reports import PrecisionReport
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.formats import render_all
-from cs336_tui.export.precision import (
+from cs336_tui.export.reports import document_of_reports, tables_of_reports
+from cs336_tui.export.subjects.precision import (
     EXPERIMENTS,
     modules_table,
     precision_document,
     speedup_table,
     toy_table,
 )
-from cs336_tui.export.reports import document_of_reports, tables_of_reports
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import render_all
 from tests.made_precision import a_cpu_report, a_precision_report
 from tests.samples import a_spec
 from tests.session.made import cell, results_of

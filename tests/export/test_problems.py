@@ -15,15 +15,15 @@ from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.problems import Material, progress_of
 from cs336_tui.config.presets import preset
-from cs336_tui.config.problems.all_problems import every_problem, problem_named
-from cs336_tui.config.problems.problem import Problem
+from cs336_tui.config.problem import Problem
+from cs336_tui.config.problems import every_problem, problem_named
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.config.tuning import Over
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.kernel_report import KINDS, KernelReport
-from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.export.file_formats import FORMATS
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.problems import Exported, export_problem, figures_for, tables_of
+from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
 from tests.analysis.racing import Made

@@ -8,20 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from cs336_tui.analysis.comparison import compare
+from cs336_tui.analysis.comparison import compare, mixed_provenance
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import pivot
-from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.events.environment import Environment, GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled, EffectiveSettings, ModelPrepared
-from cs336_tui.export.comparison import comparison_table
-from cs336_tui.export.footnotes import provenance_notes, results_notes
 from cs336_tui.export.pivot import pivot_table
-from cs336_tui.export.provenance import setting_notes
 from cs336_tui.export.reference import reference_table
-from cs336_tui.export.results import results_table
+from cs336_tui.export.subjects.comparison import comparison_table
+from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
+from cs336_tui.export.writing.footnotes import provenance_notes, results_notes
+from cs336_tui.export.writing.provenance import setting_notes
 from cs336_tui.session.state import SessionState
 from tests.export.grids import MEDIUM, SMALL, by, grid
 from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, session_start, state_of, steps

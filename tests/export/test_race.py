@@ -19,15 +19,15 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import Over
 from cs336_tui.events.events import CellsQueued, SessionAnnotated, TuningEnded
 from cs336_tui.export.catalogue import Choice, offers, text_of
-from cs336_tui.export.drawing import Absent, Drawing
 from cs336_tui.export.figures import MOST_ROWS, race_figure
-from cs336_tui.export.file_formats import FORMATS
 from cs336_tui.export.findings import findings
 from cs336_tui.export.folder import figures_of, tables_of
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.summary import summary_markdown
+from cs336_tui.export.writing.drawing import Absent, Drawing
+from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.session.state import SessionState
 from tests.analysis.racing import Made
 from tests.export.test_summary import sections

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from cs336_tui.events.memory_report import RankMoment
 from cs336_tui.events.prediction import PhaseMemory
-from cs336_tui.export.rank_memory import rank_memory_table
+from cs336_tui.events.reports import RankMoment
+from cs336_tui.export.subjects.memory_peaks import rank_memory_table
 from cs336_tui.stats.quantities import NONE
 from tests.made_predictions import made_prediction
 from tests.made_ranks import MOMENTS, a_rank_memory_report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs336_tui.export.kernels import kernel_tables
+from cs336_tui.export.subjects.kernels import kernel_tables
 from tests.made_ranks import a_traffic_report
 
 

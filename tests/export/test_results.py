@@ -10,11 +10,11 @@ from cs336_tui.config.flops import least_bytes, step_flops
 from cs336_tui.events.environment import GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled, StepsTimed
 from cs336_tui.events.peaks import peak_key
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.formats import render
-from cs336_tui.export.results import TableError, results_table
-from cs336_tui.export.results_columns import COLUMNS
-from cs336_tui.export.tables import Table
+from cs336_tui.export.subjects.results import TableError, results_table
+from cs336_tui.export.subjects.results_columns import COLUMNS
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import render
+from cs336_tui.export.writing.tables import Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import Notation
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, moved_session

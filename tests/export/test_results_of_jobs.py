@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from cs336_tui.events import events as ev
-from cs336_tui.export.results import results_of, results_table
+from cs336_tui.export.subjects.results import results_of, results_table
 from cs336_tui.export.writeups import layout_tables
 from cs336_tui.session.state import SessionState
 from tests.samples import ENVIRONMENT, a_spec, cell_end, session_start, steps

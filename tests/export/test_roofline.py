@@ -13,12 +13,18 @@ from cs336_tui.analysis.roofline import RooflinePoint, points
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.peaks import peak_key
-from cs336_tui.export.drawing import Absent, Drawing
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.formats import render
-from cs336_tui.export.peaks import PeakRow, peak_table
-from cs336_tui.export.roofline import MOST_POINTS, left_out, roofline_figure, roofline_table
-from cs336_tui.export.tables import Table
+from cs336_tui.export.subjects.roofline import (
+    MOST_POINTS,
+    PeakRow,
+    left_out,
+    peak_table,
+    roofline_figure,
+    roofline_table,
+)
+from cs336_tui.export.writing.drawing import Absent, Drawing
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import render
+from cs336_tui.export.writing.tables import Table
 from cs336_tui.stats.quantities import Rate
 from tests.made_peaks import made_peak
 from tests.made_predictions import made_prediction

@@ -9,10 +9,10 @@ import pytest
 
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import pivot
-from cs336_tui.export.formats import render, render_all
 from cs336_tui.export.pivot import pivot_table
-from cs336_tui.export.tables import Table
 from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
+from cs336_tui.export.writing.formats import render, render_all
+from cs336_tui.export.writing.tables import Table
 from tests.export.grids import SMALL, by, grid, merged
 
 

@@ -6,8 +6,8 @@ from markdown_it import MarkdownIt
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ModelBuilt, ModelPrepared
-from cs336_tui.export.formats import render
-from cs336_tui.export.results import NO_RESULTS, results_markdown, results_of, results_table
+from cs336_tui.export.subjects.results import NO_RESULTS, results_markdown, results_of, results_table
+from cs336_tui.export.writing.formats import render
 from cs336_tui.session.state import SessionState
 from tests.samples import (
     ENVIRONMENT,

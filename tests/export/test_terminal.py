@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from cs336_tui.export.results import results_of, results_table
-from cs336_tui.export.tables import Column, Table
-from cs336_tui.export.terminal import MOST_COLUMNS, Looks, Notes, terminal_text
+from cs336_tui.export.subjects.results import results_of, results_table
+from cs336_tui.export.writing.tables import Column, Table
+from cs336_tui.export.writing.terminal import MOST_COLUMNS, Looks, Notes, terminal_text
 from cs336_tui.session import store
 
 DEMO = Path(__file__).parent.parent / "data" / "demo-session.jsonl"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cs336_tui.export.formats import latex_escape
-from cs336_tui.export.texts import bullets, markdown_escape, one_line, untaken
+from cs336_tui.export.writing.formats import latex_escape
+from cs336_tui.export.writing.texts import bullets, markdown_escape, one_line, untaken
 
 
 def test_latex_sets_every_sign_that_tables_use() -> None:

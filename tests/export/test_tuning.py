@@ -14,10 +14,17 @@ from cs336_tui.analysis.tuning import Race, race_of
 from cs336_tui.config.order import Checks, Finish
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, LeftOut
 from cs336_tui.events.events import TuningEnded
-from cs336_tui.export.comparison import agreement_tables
-from cs336_tui.export.formats import plain_text
-from cs336_tui.export.terminal import Looks, terminal_text
-from cs336_tui.export.tuning import failure_lines, finding, left_out_lines, next_lines, race_document, race_table
+from cs336_tui.export.subjects.comparison import agreement_tables
+from cs336_tui.export.subjects.tuning import (
+    failure_lines,
+    finding,
+    left_out_lines,
+    next_lines,
+    race_document,
+    race_table,
+)
+from cs336_tui.export.writing.formats import plain_text
+from cs336_tui.export.writing.terminal import Looks, terminal_text
 from cs336_tui.session.state import SessionState, fold
 from tests.analysis.racing import Made
 from tests.analysis.test_agreement import report_of

@@ -22,13 +22,13 @@ from cs336_tui.events.events import (
     StageChanged,
     StepsTimed,
 )
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.formats import render
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.record import document_of
-from cs336_tui.export.results import TableError, results_table
-from cs336_tui.export.tables import Table
+from cs336_tui.export.subjects.results import TableError, results_table
 from cs336_tui.export.writeups import layout_tables
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import render
+from cs336_tui.export.writing.tables import Table
 from tests.made_memory import a_memory_report, a_prediction
 from tests.samples import ENVIRONMENT, SCHEMA, START, a_spec, cell_end, cell_start, state_of
 

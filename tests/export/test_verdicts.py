@@ -15,7 +15,14 @@ import pytest
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.events.environment import HostSample
 from cs336_tui.events.events import DeviceSampled, Event, StageChanged
-from cs336_tui.export.verdicts import MOST_LINES, cell_names, judgement_of, trust_notes, verdict_table, without_numbers
+from cs336_tui.export.writing.verdicts import (
+    MOST_LINES,
+    cell_names,
+    judgement_of,
+    trust_notes,
+    verdict_table,
+    without_numbers,
+)
 from cs336_tui.session.state import SessionState
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps
 from tests.session.made import Cell, results_of, session_of
@@ -206,7 +213,7 @@ def test_the_table_of_verdicts_has_intervals() -> None:
 def test_nothing_is_loaded_by_the_first_judgement_once_it_is_ready() -> None:
     program = (
         "import sys\n"
-        "from cs336_tui.export.verdicts import get_ready, judgement_of\n"
+        "from cs336_tui.export.writing.verdicts import get_ready, judgement_of\n"
         "from tests.session.made import cell, session_of\n"
         "session = session_of(cell([0.1, 0.102, 0.101, 0.15] * 10))\n"
         "assert 'numpy' not in sys.modules\n"

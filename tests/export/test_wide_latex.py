@@ -2,8 +2,8 @@
 
 import msgspec
 
-from cs336_tui.export.formats import render, render_all
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.writing.formats import render, render_all
+from cs336_tui.export.writing.tables import Column, Table
 
 PACKAGE = r"\usepackage{graphicx}"
 

@@ -8,10 +8,10 @@ import pytest
 
 from cs336_tui.analysis.merge import Result
 from cs336_tui.events.events import ModelBuilt
-from cs336_tui.export.formats import render, render_all
-from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Table
+from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
+from cs336_tui.export.writing.formats import render, render_all
+from cs336_tui.export.writing.tables import Table
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged
 from tests.samples import a_spec, cell_end, cell_start, session_start, sized, state_of, steps
 

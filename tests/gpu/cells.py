@@ -17,7 +17,7 @@ from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.probe import probe
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from tests.worker.measure.cells import Report, small_spec
 
 needs_nvml = pytest.mark.skipif(find_spec("pynvml") is None, reason="needs what `pip install nvidia-ml-py` installs")

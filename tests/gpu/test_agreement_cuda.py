@@ -11,7 +11,7 @@ import torch
 from cs336_tui.analysis.agreement import agreement, agreement_key
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import AgreementReport, ReportRequest
-from cs336_tui.worker.measure.agreement import sketch, sketch_agreement
+from cs336_tui.worker.measure.report import sketch, sketch_agreement
 from tests.gpu.cells import gpu_spec, low_precision, needs, needs_compiler
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -9,7 +9,7 @@ import torch
 
 from cs336_tui.config.spec import PASSES
 from cs336_tui.events.events import ModelPrepared
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from tests.gpu.cells import COMPILED
 from tests.worker.measure.cells import Report, run, small_spec
 

@@ -7,7 +7,7 @@ import torch
 
 from cs336_tui.cli.selftest import lanes_asked, run_lanes
 from cs336_tui.cli.targets import read_machine
-from cs336_tui.export.selftest import lanes_sentence
+from cs336_tui.export.subjects.selftest import lanes_sentence
 from cs336_tui.selftest.programs import SelftestCell
 from cs336_tui.selftest.turns import Plan
 

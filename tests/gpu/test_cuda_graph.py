@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import CellSpec, Pass
 from cs336_tui.events.events import ModelPrepared
 from cs336_tui.worker.workload.building import build
-from cs336_tui.worker.workload.compiling import why_cannot_compile
-from cs336_tui.worker.workload.cuda_graph import WARMUP_STEPS, CaptureError, captured
+from cs336_tui.worker.workload.compile_and_capture import WARMUP_STEPS, CaptureError, captured, why_cannot_compile
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.transformer import random_batch
 from tests.gpu.cells import assert_ok, low_precision, needs

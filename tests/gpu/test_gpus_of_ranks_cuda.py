@@ -12,7 +12,8 @@ from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.bench import Bench
 from cs336_tui.worker.measure.probe import nvml_uuid
 from tests.gpu.cells import needs_nvml, trained_spec
-from tests.runner.test_ranks import CODE, Runner
+from tests.runner.running import Running
+from tests.runner.test_ranks import CODE
 from tests.watching import Watch
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
@@ -53,7 +54,7 @@ def test_each_ranks_gpu_is_sampled_and_holds_its_memory(tmp_path: Path) -> None:
 def test_a_rank_uses_no_gpu_but_its_own(tmp_path: Path, parallel: str) -> None:
     own = {"model": "adapters:OnItsGpu", "model_path": (str(CODE),)}
     spec = trained_spec(parallel=parallel, **own)
-    runner = Runner(tmp_path)
+    runner = Running(tmp_path)
     try:
         (cell,) = runner.run(msgspec.structs.replace(spec, device="cuda:1"))
     finally:

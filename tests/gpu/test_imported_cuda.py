@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from cs336_tui.config.spec import PASSES
-from cs336_tui.worker.workload.imported.components import import_model
-from cs336_tui.worker.workload.imported.finding import look_in
+from cs336_tui.worker.workload.imported_components import import_model
+from cs336_tui.worker.workload.imported_modules import look_in
 from tests.gpu.cells import needs
 from tests.worker.measure.cells import run, small_spec
 from tests.worker.workload.own_code import LM, Folder

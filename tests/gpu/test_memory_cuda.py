@@ -12,8 +12,7 @@ import torch
 
 from cs336_tui.analysis.memory import Timeline, block_rows
 from cs336_tui.config.spec import PASSES, CellSpec
-from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import MemoryReport, ReportRequest
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.oom import explain_oom
 from tests.gpu.cells import needs

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tests.gpu.cells import trained_spec
-from tests.runner.test_ranks import CODE, Runner
+from tests.runner.running import Running
+from tests.runner.test_ranks import CODE
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
 
@@ -26,21 +27,21 @@ FORMS: tuple[dict[str, object], ...] = (
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    made = Runner(tmp_path_factory.mktemp("ranks"))
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    made = Running(tmp_path_factory.mktemp("ranks"))
     yield made
     made.bench.close()
 
 
 @pytest.mark.numbers
-def test_every_form_trains_what_one_process_does(runner: Runner) -> None:
+def test_every_form_trains_what_one_process_does(runner: Running) -> None:
     """Each is compared with one process before it is timed."""
     cells = runner.run(*(trained_spec(model_path=(str(CODE),), **form) for form in FORMS))
     assert [cell.finished.error for cell in cells if cell.status != "ok"] == []
     assert all(len(cell.finished.rank_peak_bytes) == 2 for cell in cells)
 
 
-def test_a_wrong_one_is_named_before_it_is_timed(runner: Runner) -> None:
+def test_a_wrong_one_is_named_before_it_is_timed(runner: Running) -> None:
     (cell,) = runner.run(trained_spec(model_path=(str(CODE),), parallel="adapters:Sums"))
     assert (cell.status, cell.step_times_s) == ("failed", [])
     assert "of its norm" in cell.finished.error

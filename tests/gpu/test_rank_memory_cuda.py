@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.gpu.cells import gpu_spec
-from tests.runner.test_ranks import Runner
+from tests.runner.running import Running
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
 
@@ -18,14 +18,14 @@ PHASES = {"after forward": "loss", "before optimizer": "backward", "after optimi
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    made = Runner(tmp_path_factory.mktemp("ranks"))
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    made = Running(tmp_path_factory.mktemp("ranks"))
     yield made
     made.bench.close()
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "zero1", "fsdp2"])
-def test_uses_add_up_and_are_as_predicted(runner: Runner, parallel: str) -> None:
+def test_uses_add_up_and_are_as_predicted(runner: Running, parallel: str) -> None:
     report = runner.memory(gpu_spec(ranks=2, parallel=parallel, pass_="train-step", **DIMS))
 
     assert report.recorder == "CUDA allocator"

@@ -9,7 +9,8 @@ import torch
 
 from cs336_tui.events.kernel_report import KernelReport, RankTraffic
 from tests.gpu.cells import LAYERS, shallow_spec, trained_spec
-from tests.runner.test_ranks import CODE, Runner
+from tests.runner.running import Running
+from tests.runner.test_ranks import CODE
 from tests.worker.measure.trace_overlap import times_in_trace
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
@@ -18,13 +19,13 @@ BLOCKS = [f"layers.{number}" for number in range(LAYERS)]
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    made = Runner(tmp_path_factory.mktemp("ranks"))
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    made = Running(tmp_path_factory.mktemp("ranks"))
     yield made
     made.bench.close()
 
 
-def traffic(runner: Runner, parallel: str) -> tuple[RankTraffic, ...]:
+def traffic(runner: Running, parallel: str) -> tuple[RankTraffic, ...]:
     """Of a train-step, whose report is of kernels; each rank's times are those of its Chrome trace."""
     spec = shallow_spec(ranks=2, parallel=parallel, pass_="train-step", model_path=(str(CODE),))
     runner.bench.trust.name(spec)
@@ -41,7 +42,7 @@ def traffic(runner: Runner, parallel: str) -> tuple[RankTraffic, ...]:
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "ddp:1MB", "adapters:get_ddp"])
-def test_all_reduces_run_beside_the_backward(runner: Runner, parallel: str) -> None:
+def test_all_reduces_run_beside_the_backward(runner: Running, parallel: str) -> None:
     for each in traffic(runner, parallel):
         assert sum(count for name, count in each.operations.items() if "AllReduce" in name) >= 1
         assert each.all_gathers == ()
@@ -50,7 +51,7 @@ def test_all_reduces_run_beside_the_backward(runner: Runner, parallel: str) -> N
             assert each.overlapped_ns < each.communication_ns
 
 
-def test_each_all_gather_of_fully_shard_ended_before_its_pass_or_was_waited_for(runner: Runner) -> None:
+def test_each_all_gather_of_fully_shard_ended_before_its_pass_or_was_waited_for(runner: Running) -> None:
     for each in traffic(runner, "fsdp2"):
         assert any("ReduceScatter" in name for name in each.operations)
         found = [(it.module, it.pass_) for it in each.all_gathers]
@@ -64,7 +65,7 @@ def test_each_all_gather_of_fully_shard_ended_before_its_pass_or_was_waited_for(
         assert sum(it.early_ns is not None for it in each.all_gathers) > 0, "all-gathers are issued ahead"
 
 
-def test_all_gathers_of_ones_own_are_of_the_modules_that_use_them(runner: Runner) -> None:
+def test_all_gathers_of_ones_own_are_of_the_modules_that_use_them(runner: Running) -> None:
     for each in traffic(runner, "adapters:get_fsdp"):
         modules = {it.module for it in each.all_gathers}
         assert {"token_embedding", "layers.0.attention.query", "head"} <= modules
@@ -72,7 +73,7 @@ def test_all_gathers_of_ones_own_are_of_the_modules_that_use_them(runner: Runner
 
 
 @pytest.mark.numbers
-def test_gradient_sync_is_kept_of_each_rank_and_is_a_part_of_its_step(runner: Runner) -> None:
+def test_gradient_sync_is_kept_of_each_rank_and_is_a_part_of_its_step(runner: Running) -> None:
     (cell,) = runner.run(trained_spec(parallel="adapters:get_ddp", model_path=(str(CODE),)))
     assert cell.status == "ok"
     assert [len(syncs_s) for syncs_s in cell.times.rank_sync_s] == [len(cell.step_times_s)] * 2

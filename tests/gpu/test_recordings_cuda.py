@@ -15,10 +15,8 @@ import torch
 
 from cs336_tui.analysis.memory import Timeline
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport
-from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.events.reports import ReportRequest
-from cs336_tui.session.recordings.opening import read
-from cs336_tui.session.recordings.recording import Opening
+from cs336_tui.events.reports import MemoryReport, ReportRequest
+from cs336_tui.session.recordings.recording import Opening, read
 from cs336_tui.worker.measure.kernels import profile_kernels
 from tests.gpu.cells import shallow_spec
 

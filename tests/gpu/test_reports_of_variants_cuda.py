@@ -12,10 +12,9 @@ from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.analysis.kernels import by_range, named_share
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import FUSED
-from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import MemoryReport, ReportRequest
 from cs336_tui.worker.measure.memory_record import record_memory
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from tests.gpu.cells import low_precision, profiled, shallow_spec
 from tests.worker.workload.own_code import Folder
 from tests.worker.workload.own_models import BASICS

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,76 +17,44 @@ from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.runner.ab import BOTH_IN_MEMORY, run_rounds
-from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.cells import CellRunner, in_turns_bytes, resident_bytes, why_not_tried
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.prediction_cache import PredictionCache
-from cs336_tui.runner.predictor import Predictor
+from cs336_tui.runner.predictor import Predictor, SessionPredictions
 from cs336_tui.runner.queue import CellQueue
-from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.trust import Trust
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader, SessionRecorder
 from cs336_tui.session.state import SessionState, fold
-from tests.made_predictions import made_prediction
+from tests.made_predictions import MadePredictor, made_prediction
+from tests.runner.running import Running, Start
 from tests.samples import ENVIRONMENT
 from tests.watching import PATIENCE_S, Watch, ample_timeout_s, endless_spec, is_gone, small_spec
 
 WIDER = {"d_ff": 96}
 
 
-class Running:
-    """A bench with rounds under way on a thread of its own."""
-
-    def __init__(self, directory: Path, a: CellSpec, b: CellSpec, rounds: int) -> None:
-        self.watch = Watch()
-        self.bench = Bench(self.watch, session_dir=directory, device_interval_s=0)
-        self.bench.prepare()
-        self.begin(a, b, rounds)
-
-    def begin(self, a: CellSpec, b: CellSpec, rounds: int) -> None:
-        """Run these too, when nothing runs."""
-        self.thread = threading.Thread(target=self.bench.run_ab, args=(a, b, rounds, "ab command"))
-        self.thread.start()
-
-    def pid_once_measuring(self, *cells: int) -> int:
-        """The child's pid, once some measured steps of both cells (of the first round unless named) have arrived."""
-        cells = cells or (0, 1)
-        self.watch.until(
-            lambda state: all(cell in state.cells and len(state.cells[cell].step_times_s) > 3 for cell in cells)
-        )
-        pids = {self.watch.state.cells[cell].pid for cell in cells}
-        assert len(pids) == 1, "one process runs both"
-        return pids.pop()
-
-    def finish(self) -> SessionState:
-        self.thread.join(PATIENCE_S)
-        assert not self.thread.is_alive()
-        return self.watch.state
-
-
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[type[Running]]:
-    started: list[Running] = []
+def begin(start: Start) -> Start:
+    """Begins rounds on a bench of its own."""
 
-    def begin(a: CellSpec, b: CellSpec, *, rounds: int = 2) -> Running:
-        started.append(Running(tmp_path, a, b, rounds))
-        return started[-1]
+    def made(a: CellSpec, b: CellSpec, *, rounds: int = 2) -> Running:
+        running = start()
+        running.on_a_thread(running.bench.run_ab, a, b, rounds, "ab command")
+        return running
 
-    yield begin
-    for running in started:
-        running.bench.close()
+    return made
 
 
 def statuses(state: SessionState) -> list[str]:
     return [cell.status for cell in state.cells.values()]
 
 
-def test_rounds_are_ordinary_cells_of_the_session_and_replay(start):
+def test_rounds_are_ordinary_cells_of_the_session_and_replay(begin):
     a, b = small_spec(measure_steps=4), small_spec(measure_steps=4, **WIDER)
-    running = start(a, b)
+    running = begin(a, b)
     state = running.finish()
     assert statuses(state) == ["ok"] * 4
     events = list(LogReader(running.bench.log_path))
@@ -108,59 +76,52 @@ def test_rounds_are_ordinary_cells_of_the_session_and_replay(start):
             assert other.finished == cell.finished
 
 
-def test_a_and_b_may_be_the_same(start):
-    state = start(small_spec(), small_spec(), rounds=3).finish()
+def test_a_and_b_may_be_the_same(begin):
+    state = begin(small_spec(), small_spec(), rounds=3).finish()
     assert statuses(state) == ["ok"] * 6
     assert [cell.repeat for cell in state.cells.values()] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_round_shorter_than_the_sampling_interval_has_a_sample_after_it(tmp_path, monkeypatch):
+def test_a_round_shorter_than_the_sampling_interval_has_a_sample_after_it(start, monkeypatch):
     monkeypatch.setattr("cs336_tui.runner.device.sampler.SAMPLE_AFTER_S", PATIENCE_S)  # however busy this machine is
-    bench = Bench(Watch(), session_dir=tmp_path, device_interval_s=60)
-    bench.prepare()
-    try:
-        bench.run_ab(small_spec(), small_spec(), 2, "ab command")
-    finally:
-        bench.close()
-    kinds = [
-        type(event).__name__ for event in LogReader(bench.log_path) if isinstance(event, CellStarted | DeviceSampled)
-    ]
+    running = start(device_interval_s=60)
+    running.turns(small_spec(), small_spec(), 2)
+    running.bench.close()
+    log = LogReader(running.bench.log_path)
+    kinds = [type(event).__name__ for event in log if isinstance(event, CellStarted | DeviceSampled)]
     after_first = kinds[2 : kinds.index("CellStarted", 2)]
     assert "DeviceSampled" in after_first
     assert kinds[-1] == "DeviceSampled"
 
 
-@pytest.mark.parametrize(
-    ("number", "status", "word"), [(signal.SIGKILL, "killed", "SIGKILL"), (signal.SIGSEGV, "failed", "SIGSEGV")]
-)
-def test_a_child_that_dies_ends_both_cells_and_the_next_round_runs(start, number, status, word):
-    running = start(endless_spec(), endless_spec(**WIDER))
-    first = running.pid_once_measuring()
-    os.kill(first, number)
+def test_a_child_that_dies_ends_both_cells_and_the_next_round_runs(begin):
+    running = begin(endless_spec(), endless_spec(**WIDER))
+    first = running.once_measuring(0, 1)
+    os.kill(first, signal.SIGSEGV)
     running.watch.until(lambda state: len(state.cells[3].step_times_s) > 3)
     state = running.watch.state
     for cell in (state.cells[0], state.cells[1]):
-        assert cell.status == status
-        assert word in cell.finished.error
+        assert cell.status == "failed"
+        assert "SIGSEGV" in cell.finished.error
         assert cell.finished.stage == "measuring"
         assert cell.finished.step == len(cell.step_times_s) > 3
     running.bench.cancel()
-    assert statuses(running.finish()) == [status, status, "cancelled", "cancelled"]
+    assert statuses(running.finish()) == ["failed", "failed", "cancelled", "cancelled"]
 
 
-def test_a_hang_ends_at_the_timeout(start):
-    running = start(small_spec(), small_spec(), rounds=1)
+def test_a_hang_ends_at_the_timeout(begin):
+    running = begin(small_spec(), small_spec(), rounds=1)
     timeout_s = running.bench.timeout_s = ample_timeout_s(running.finish().cells[0], at_least=3.0)
-    running.begin(endless_spec(), endless_spec(), rounds=1)
-    os.kill(running.pid_once_measuring(2, 3), signal.SIGSTOP)
+    running.on_a_thread(running.bench.run_ab, endless_spec(), endless_spec(), 1)
+    os.kill(running.once_measuring(2, 3), signal.SIGSTOP)
     state = running.finish()
     assert statuses(state) == ["ok", "ok", "killed", "killed"]
     assert all(f"timeout of {timeout_s:g} s" in state.cells[cell].finished.error for cell in (2, 3))
 
 
-def test_a_stop_ends_it_within_two_seconds_and_keeps_what_was_timed_of_both(start):
-    running = start(endless_spec(), endless_spec())
-    pid = running.pid_once_measuring()
+def test_a_stop_ends_it_within_two_seconds_and_keeps_what_was_timed_of_both(begin):
+    running = begin(endless_spec(), endless_spec())
+    pid = running.once_measuring(0, 1)
     asked_at = time.monotonic()
     assert running.bench.cancel()
     state = running.finish()
@@ -172,8 +133,8 @@ def test_a_stop_ends_it_within_two_seconds_and_keeps_what_was_timed_of_both(star
     assert state.cells[2].finished.error == "not started: the run was stopped"
 
 
-def test_a_side_without_memory_is_named_and_later_rounds_are_not_tried(start):
-    state = start(small_spec(), small_spec(d_model=1024, vocab_size=2**30), rounds=3).finish()
+def test_a_side_without_memory_is_named_and_later_rounds_are_not_tried(begin):
+    state = begin(small_spec(), small_spec(d_model=1024, vocab_size=2**30), rounds=3).finish()
     assert statuses(state) == ["failed", "oom", *["skipped"] * 4]
     assert BOTH_IN_MEMORY in state.cells[1].finished.error
     assert state.cells[0].finished.error.startswith("B ")
@@ -202,27 +163,19 @@ def test_what_cannot_take_turns_is_refused_before_anything_runs(changes, says):
         assert part in str(refused.value)
 
 
-@pytest.fixture
-def predictor(tmp_path: Path) -> Iterator[Predictor]:
-    launcher = Launcher(tmp_path)
-    launcher.prepare()
-    launcher.start()
-    made = Predictor(launcher, cache=PredictionCache(tmp_path / "predictions"))
-    yield made
-    made.close()
-
-
 def test_what_two_cells_need_in_turns_does_not_depend_on_which_is_first() -> None:
     trained, other = made_prediction(small_spec(pass_="train-step", batch_size=64)), made_prediction(small_spec())
     need = trained.peak_bytes + resident_bytes(other)
     assert in_turns_bytes(trained, other) == in_turns_bytes(other, trained) == need
 
 
-def test_two_that_fit_alone_but_not_together_are_refused(predictor: Predictor) -> None:
+def test_two_that_fit_alone_but_not_together_are_refused(launcher: Launcher, tmp_path: Path) -> None:
+    predictor = Predictor(launcher, cache=PredictionCache(tmp_path / "predictions"))
     a = small_spec(pass_="train-step")
     b = small_spec(pass_="forward+backward", **WIDER)
     found: list[Prediction] = []
-    trained, other = predictor.predict([a, b])
+    with closing(predictor):
+        trained, other = predictor.predict([a, b])
     assert resident_bytes(trained) >= 16 * trained.num_params, "parameters, gradients and two moments in fp32"
     assert 4 * other.num_params <= resident_bytes(other) < 8 * other.num_params, "its gradients go with the step"
     assert in_turns_bytes(trained, other) == max(
@@ -241,14 +194,14 @@ def test_two_that_fit_alone_but_not_together_are_refused(predictor: Predictor) -
     assert {prediction.spec for prediction in found} == {a, b}
 
 
-def test_ranks_on_a_cpu_have_its_memory_together(predictor: Predictor) -> None:
+def test_ranks_on_a_cpu_have_its_memory_together() -> None:
+    predictor: Any = MadePredictor()
     spec = small_spec(pass_="train-step", ranks=4, parallel="ddp")
     (one,) = predictor.predict([spec])
     tight, enough = (
         DeviceInfo(name="cpu", label="a CPU", precisions=("fp32",), memory_bytes=size)
         for size in (4 * one.peak_bytes - 1, 4 * one.peak_bytes)
     )
-
     assert why_not_tried([spec], tight, predictor, lambda _: None).startswith("not tried: by prediction its ranks need")
     assert why_not_tried([spec], enough, predictor, lambda _: None) == ""
 

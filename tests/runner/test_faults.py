@@ -3,64 +3,26 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-import threading
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from multiprocessing import get_context
 from pathlib import Path
 
 import psutil
 import pytest
 
-from cs336_tui.events.events import CellFinished, StepsTimed
+from cs336_tui.events.events import CellFinished, CellStarted, Event, StepsTimed
 from cs336_tui.runner import supervise
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.launcher import Child
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
+from cs336_tui.session.lock import lock_path
 from cs336_tui.session.log import LogReader
-from cs336_tui.session.state import SessionState
-from tests.watching import PATIENCE_S, Watch, ample_timeout_s, endless_spec, is_gone, small_spec
-
-
-class Running:
-    """A bench with a run under way on a thread of its own."""
-
-    def __init__(self, directory: Path, *specs) -> None:
-        self.watch = Watch()
-        self.bench = Bench(self.watch, session_dir=directory, device_interval_s=0)
-        self.bench.prepare()
-        self.bench.start()
-        self.begin(*specs)
-
-    def begin(self, *specs) -> None:
-        """Run these too, when nothing runs."""
-        self.thread = threading.Thread(target=self.bench.run, args=(specs, "a command"))
-        self.thread.start()
-
-    def pid_once_measuring(self, cell: int = 0) -> int:
-        """The child's pid, once some measured steps have arrived."""
-        self.watch.until(lambda state: cell in state.cells and len(state.cells[cell].step_times_s) > 3)
-        return self.watch.state.cells[cell].pid
-
-    def finish(self) -> SessionState:
-        self.thread.join(PATIENCE_S)
-        assert not self.thread.is_alive()
-        return self.watch.state
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[type[Running]]:
-    started: list[Running] = []
-
-    def begin(*specs) -> Running:
-        started.append(Running(tmp_path, *specs))
-        return started[-1]
-
-    yield begin
-    for running in started:
-        running.bench.close()
+from tests.watching import Watch, ample_timeout_s, endless_spec, is_gone, small_spec, wait_gone
 
 
 def logged_steps(bench: Bench, cell: int) -> list[float]:
@@ -69,20 +31,21 @@ def logged_steps(bench: Bench, cell: int) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "word"),
+    ("number", "status", "printed"),
     [
-        (signal.SIGKILL, "killed", "SIGKILL"),
-        (signal.SIGSEGV, "failed", "SIGSEGV"),
-        (signal.SIGTERM, "killed", "SIGTERM"),
+        (signal.SIGKILL, "killed", ""),
+        (signal.SIGSEGV, "failed", "Segmentation fault"),
+        (signal.SIGTERM, "killed", ""),
     ],
 )
-def test_a_child_that_dies_leaves_its_steps_and_the_next_cell_runs(start, number, status, word):
+def test_a_child_that_dies_leaves_its_steps_and_the_next_cell_runs(start, number, status, printed):
     running = start(endless_spec(), small_spec())
-    os.kill(running.pid_once_measuring(), number)
+    os.kill(running.once_measuring(), number)
     state = running.finish()
     died, followed = state.cells[0], state.cells[1]
     assert died.status == status
-    assert word in died.finished.error
+    assert signal.Signals(number).name in died.finished.error
+    assert printed in died.output
     assert died.finished.stage == "measuring"
     assert died.finished.step == len(died.step_times_s) > 3
     assert logged_steps(running.bench, 0) == died.step_times_s
@@ -108,18 +71,11 @@ def test_the_kernels_out_of_memory_killer_is_named(tmp_path, monkeypatch):
     child_commands.close()
 
 
-def test_a_crash_leaves_its_traceback_in_the_output(start):
-    running = start(endless_spec())
-    os.kill(running.pid_once_measuring(), signal.SIGSEGV)
-    state = running.finish()
-    assert "Segmentation fault" in state.cells[0].output
-
-
 def test_a_hang_ends_at_the_timeout_and_the_next_cell_runs(start):
     running = start(small_spec())
     timeout_s = running.bench.timeout_s = ample_timeout_s(running.finish().cells[0], at_least=3.0)
     running.begin(endless_spec(), small_spec())
-    os.kill(running.pid_once_measuring(1), signal.SIGSTOP)  # hangs in a way that SIGTERM cannot end
+    os.kill(running.once_measuring(1), signal.SIGSTOP)  # hangs in a way that SIGTERM cannot end
     running.bench.timeout_s = None  # the next cell may take its time
     state = running.finish()
     assert state.cells[1].status == "killed"
@@ -129,7 +85,7 @@ def test_a_hang_ends_at_the_timeout_and_the_next_cell_runs(start):
 
 def test_stop_ends_the_run_within_two_seconds_and_keeps_what_was_measured(start):
     running = start(endless_spec(), small_spec())
-    pid = running.pid_once_measuring()
+    pid = running.once_measuring()
     asked_at = time.monotonic()
     assert running.bench.cancel()
     state = running.finish()
@@ -142,7 +98,7 @@ def test_stop_ends_the_run_within_two_seconds_and_keeps_what_was_measured(start)
 
 def test_stop_ends_a_child_that_does_not_listen_within_two_seconds(start):
     running = start(endless_spec())
-    pid = running.pid_once_measuring()
+    pid = running.once_measuring()
     os.kill(pid, signal.SIGSTOP)
     asked_at = time.monotonic()
     running.bench.cancel()
@@ -154,7 +110,7 @@ def test_stop_ends_a_child_that_does_not_listen_within_two_seconds(start):
 
 def test_a_second_run_goes_into_the_same_session_after_a_stop(start):
     running = start(endless_spec())
-    running.pid_once_measuring()
+    running.once_measuring()
     running.bench.cancel()
     running.finish()
     running.bench.run((small_spec(),), "another command")
@@ -165,7 +121,7 @@ def test_a_second_run_goes_into_the_same_session_after_a_stop(start):
 
 def test_the_fork_server_dying_costs_one_cell(start):
     running = start(endless_spec(), small_spec())
-    pid = running.pid_once_measuring()
+    pid = running.once_measuring()
     server = psutil.Process(pid).parent()
     server.kill()
     state = running.finish()
@@ -185,9 +141,50 @@ def test_every_step_reaches_the_log_before_the_watcher(start):
 
 def test_closing_while_running_ends_the_child_and_says_so_in_the_log(start):
     running = start(endless_spec())
-    pid = running.pid_once_measuring()
+    pid = running.once_measuring()
     running.bench.close(interrupted=True)
     running.finish()
     assert is_gone(pid)
     *_, last = LogReader(running.bench.log_path)
     assert last.reason == "interrupted"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_closing_gives_back_all_though_the_watcher_has_no_terminal_or_pipe_any_more(tmp_path: Path, temporary: Path):
+    pids: list[int] = []
+
+    def gone(events: Sequence[Event]) -> None:
+        pids.extend(event.pid for event in events if isinstance(event, CellStarted) and event.pid)
+        if pids:
+            raise BrokenPipeError
+
+    bench = Bench(gone, session_dir=tmp_path, device_interval_s=0)
+    bench.prepare()
+    with pytest.raises(BrokenPipeError):
+        bench.run([endless_spec(), endless_spec(batch_size=2)], "a command")
+    with pytest.raises(BrokenPipeError):
+        bench.close()
+    (pid,) = pids
+    assert wait_gone(pid)
+    assert bench.log_path.exists()
+    assert not lock_path(bench.log_path).exists()
+    assert list(temporary.glob("cs336-tui-*")) == []
+
+
+def test_a_cell_runs_when_the_temporary_folder_has_gone_as_systems_delete_old_files(temporary: Path, start):
+    running = start()
+    running.run(small_spec())
+    (scratch,) = temporary.glob("cs336-tui-*")
+    shutil.rmtree(scratch)
+    running.run(small_spec())
+    running.bench.close()
+    assert [(cell.status, cell.finished.error) for cell in running.cells] == [("ok", None)] * 2
+    assert list(temporary.glob("cs336-tui-*")) == []

@@ -1,4 +1,5 @@
-"""A fork server that is stopped, hangs or outlives its app: nobody waits for it for long, and nothing of it is left."""
+"""A fork server that is stopped, hangs or outlives its app: nobody waits for it for long, and nothing of it is left,
+nor of the scratch folders of processes that were killed."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -15,12 +17,11 @@ import psutil
 import pytest
 
 from cs336_tui.config.processes import lives
-from cs336_tui.runner import fork_server, launcher
-from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.fork_server import server_pid
+from cs336_tui.runner import launcher, processes
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Launcher, StartError
-from cs336_tui.session.state import SessionState
-from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
+from cs336_tui.runner.processes import end_scratch, make_scratch, server_pid
+from tests.runner.running import Running
+from tests.watching import endless_spec, small_spec
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are spawned there")
 SOON_S = 15.0
@@ -36,32 +37,20 @@ def stop(pid: int) -> psutil.Process:
     return process
 
 
-class Running:
-    """A bench that runs an endless cell and then a short one, on a thread of its own."""
+class Server(Running):
+    """A bench that runs an endless cell and then a short one, and the fork server of its child."""
 
     def __init__(self, directory: Path) -> None:
-        self.watch = Watch()
-        self.bench = Bench(self.watch, session_dir=directory, device_interval_s=0)
-        self.bench.prepare()
-        self.bench.start()
-        cells = [endless_spec(), small_spec()]
-        self.thread = threading.Thread(target=self.bench.run, args=(cells, "a command"))
-        self.thread.start()
-        self.watch.until(lambda state: 0 in state.cells and len(state.cells[0].step_times_s) > 3)
-        child, server = self.watch.state.cells[0].pid, server_pid()
-        assert child
+        super().__init__(directory)
+        self.begin(endless_spec(), small_spec())
+        self.child, server = self.once_measuring(), server_pid()
         assert server
-        self.child, self.server = child, server
-
-    def finish(self, within_s: float = PATIENCE_S) -> SessionState:
-        self.thread.join(within_s)
-        assert not self.thread.is_alive()
-        return self.watch.state
+        self.server = server
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    made = Running(tmp_path)
+def running(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path)
     yield made
     stopped = psutil.Process(made.server) if psutil.pid_exists(made.server) else None
     if stopped and stopped.status() == psutil.STATUS_STOPPED:  # of a test that failed
@@ -69,7 +58,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
     made.bench.close()
 
 
-def test_a_stop_ends_a_run_whose_server_is_stopped(running: Running) -> None:
+def test_a_stop_ends_a_run_whose_server_is_stopped(running: Server) -> None:
     stop(running.server)
     assert running.bench.cancel()
     state = running.finish(SOON_S)
@@ -78,8 +67,7 @@ def test_a_stop_ends_a_run_whose_server_is_stopped(running: Running) -> None:
 
 
 @pytest.mark.parametrize("by", ["stop", "death"])
-def test_a_cell_ends_and_the_next_one_runs_though_their_server_is_stopped(tmp_path: Path, by: str) -> None:
-    running = Running(tmp_path)
+def test_a_cell_ends_and_the_next_one_runs_though_their_server_is_stopped(running: Server, by: str) -> None:
     stop(running.server)
     if by == "death":
         os.kill(running.child, signal.SIGKILL)
@@ -88,7 +76,6 @@ def test_a_cell_ends_and_the_next_one_runs_though_their_server_is_stopped(tmp_pa
     state = running.finish()
     assert [cell.status for cell in state.cells.values()] == ["killed" if by == "death" else "cancelled", "ok"]
     assert not lives(running.server)
-    running.bench.close()
 
 
 def test_a_process_starts_though_the_server_was_stopped(tmp_path: Path, torch: Path) -> None:
@@ -113,7 +100,7 @@ def test_a_stop_ends_the_wait_for_a_server_that_imports(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("torch")
 def test_a_server_that_never_loads_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_server, "LOADS_WITHIN_S", 1.0)
+    monkeypatch.setattr(processes, "LOADS_WITHIN_S", 1.0)
     made = Launcher(tmp_path)
     made.start()
     with pytest.raises(StartError, match="the fork server did not answer within 1 s"):
@@ -149,7 +136,7 @@ def end_server() -> None:
 APP = """
 import sys
 from pathlib import Path
-from cs336_tui.runner.fork_server import server_pid
+from cs336_tui.runner.processes import server_pid
 from cs336_tui.runner.launcher import Launcher
 from tests.runner.test_fork_server import answers
 launcher = Launcher(Path(sys.argv[1]))
@@ -186,3 +173,29 @@ def test_a_killed_app_leaves_no_server_whatever_that_is_at(tmp_path: Path, torch
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert left == []
+
+
+MAKE = "from cs336_tui.runner.processes import make_scratch; print(make_scratch(), flush=True); input()"
+
+
+def test_a_scratch_folder_goes_with_its_process_and_what_a_killed_one_left_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    other = subprocess.Popen([sys.executable, "-c", MAKE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout
+    left = Path(other.stdout.readline().strip())
+    (left / "inductor").mkdir()
+    (left / "inductor" / "kernel.so").write_bytes(b"")
+    own, second = make_scratch(), make_scratch("nodes-")
+    not_ours = tmp_path / "cs336-tui-session-x"
+    not_ours.mkdir()
+    end_scratch(second)
+    assert own.is_dir()
+    assert left.is_dir()
+    other.kill()
+    other.communicate()
+    end_scratch(own)
+    end_scratch(own)
+    assert list(tmp_path.iterdir()) == [not_ours]

@@ -15,13 +15,21 @@ from typing import Any
 import pytest
 
 from cs336_tui.events.events import CellFinished, Event, StageChanged, StepsTimed
-from cs336_tui.runner import hanging
 from cs336_tui.runner import ranks as runner_of_ranks
-from cs336_tui.runner.hanging import ALIVE_S, Pulse, Stuck, ask_for_stacks, crashed_in, stuck_ranks, told
+from cs336_tui.runner import supervise
 from cs336_tui.runner.launcher import Rank
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.ranks import Note, RankFold, run_ranks
-from cs336_tui.runner.supervise import explain_exit
+from cs336_tui.runner.supervise import (
+    ALIVE_S,
+    Pulse,
+    Stuck,
+    ask_for_stacks,
+    crashed_in,
+    explain_exit,
+    stuck_ranks,
+    told,
+)
 from tests.watching import PATIENCE_S
 
 TORCH = "/usr/lib/python3/site-packages/torch"
@@ -211,7 +219,7 @@ def test_a_crash_is_told_with_the_line_of_ones_own_code() -> None:
     def stack(*frames: tuple[str, int, str]) -> str:
         return "".join(f'  File "{file}", line {line} in {function}\n' for file, line, function in frames)
 
-    ours = (str(Path(hanging.__file__)), 9, "run")
+    ours = (str(Path(supervise.__file__)), 9, "run")
     told = (
         "printed before\nFatal Python error: Segmentation fault\n\n"
         f"Thread 0x7f01 (most recent call first):\n{stack(ASLEEP[0], ('/home/user/data.py', 3, 'load'))}\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -289,10 +288,7 @@ def test_a_cell_that_ended_well_or_ran_out_of_memory_blames_no_lane() -> None:
         assert fault_of(end, ON_GPUS, lambda _: "it is gone") is None
 
 
-def test_a_fresh_process_tells_if_a_device_can_be_used(tmp_path: Path) -> None:
-    launcher = Launcher(tmp_path)
-    launcher.prepare()
-    launcher.start()
+def test_a_fresh_process_tells_if_a_device_can_be_used(launcher: Launcher) -> None:
     assert device_fault(launcher, "cpu") is None
     assert device_fault(launcher, "cuda:99")
     assert device_fault(launcher, "cpu", 0.0) == "cpu does not answer within 0 s"

@@ -35,7 +35,7 @@ def test_a_cell_runs_in_a_child(tmp_path: Path, spawn: bool):
     if spawn:
         launcher.method = "spawn"
     launcher.start()
-    child = launcher.start_cell(0, small_spec())
+    child = launcher.start_cell(0, small_spec())[0].child
     watch = Watch()
     Supervisor(child, 0, watch, StopSignal()).run()
     (finished,) = watch.of(CellFinished)

@@ -1,4 +1,5 @@
-"""Misbehaving models in real children: the next cell gives the same result as without them."""
+"""Misbehaving models in real children: the next cell gives the same result as without them. Of a user's own code that
+cannot be used one cell fails, and the others that need it are skipped."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ import psutil
 import pytest
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
-from tests.watching import Watch, is_gone, small_spec
+from tests.runner.running import Running, Start, resume
+from tests.watching import is_gone, small_spec
 
 MODEL = """
 import os, signal, sys, threading, time
@@ -55,7 +56,7 @@ class Own:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.started: list[Bench] = []
+        self.started: list[Running] = []
 
     def spec(
         self, name: str, *, at_import: str = "", at_start: str = "", in_forward: str = "", **changes: Any
@@ -66,21 +67,17 @@ class Own:
         return small_spec(model=f"{name}:LM", model_path=(str(self.path),), **changes)
 
     def run(self, *specs: CellSpec, in_process: bool = False) -> SessionState:
-        watch = Watch()
-        bench = Bench(watch, session_dir=self.path / "sessions", device_interval_s=0, in_process=in_process)
-        self.started.append(bench)
-        bench.prepare()
-        bench.start()
-        bench.run(specs, "a command")
-        return watch.state
+        self.started.append(running := Running(self.path / "sessions", in_process=in_process))
+        running.run(*specs)
+        return running.watch.state
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Own]:
     made = Own(tmp_path)
     yield made
-    for bench in made.started:
-        bench.close()
+    for running in made.started:
+        running.bench.close()
 
 
 def test_the_cell_beside_is_unharmed_whatever_a_model_does(own: Own) -> None:
@@ -190,3 +187,74 @@ def test_whatever_a_model_raises_keeps_its_message(own: Own) -> None:
     ]
     assert [cell.status for cell in cells] == ["failed"] * (len(bad) + 1) + ["ok", "ok"]
     assert r"\udc80" in cells[-2].output
+
+
+MULTIPLE = """
+from torch import nn
+
+class LM(nn.Module):
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        if d_model % 3:
+            raise ValueError("no multiple of 3")
+        self.embed = nn.Embedding(vocab_size, d_model)
+        self.head = nn.Linear(d_model, vocab_size)
+
+    def forward(self, tokens):
+        return self.head(self.embed(tokens))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(MULTIPLE)
+    return tmp_path
+
+
+def mine(folder: Path, name: str = "mine:LM", **changes: object) -> CellSpec:
+    return small_spec(**({"model": name, "model_path": (str(folder),), "d_model": 12} | changes))
+
+
+def test_cells_that_need_what_could_not_be_imported_are_skipped_and_can_be_retried(
+    folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)  # whose code a resumed session imports
+    running = start()
+    wrong = [mine(folder, "mine:ML", batch_size=size) for size in (1, 2)]
+    running.run(*[*wrong, mine(folder), small_spec(), mine(folder, "mine:ML", pass_="inference")])
+    assert running.statuses == ["failed", "skipped", "ok", "ok", "skipped"]
+    assert running.cells[1].skipped_because == "cell 1 could not use mine:ML, and this one needs it too"
+    running.bench.close()
+    (folder / "mine.py").write_text(f"{MULTIPLE}\nML = LM\n")
+    left, again = resume(running.bench.log_path, failed=True)
+    assert left == (0, 1, 4)
+    assert [cell.status for cell in again.state.cells.values()] == ["ok"] * 5
+
+
+def test_what_a_model_raises_at_some_dimensions_skips_no_others(folder: Path, start: Start) -> None:
+    running = start()
+    running.run(*[mine(folder, d_model=8), mine(folder, d_model=12)])
+    assert running.statuses == ["failed", "ok"]
+    assert running.cells[0].finished.error == "LM: ValueError: no multiple of 3 (mine.py:8 in __init__)"
+
+
+def test_an_argument_that_a_model_has_not_and_an_optimizer_that_is_none(folder: Path, start: Start) -> None:
+    running = start()
+    argument = [mine(folder, model_args=(("x", "1"),), batch_size=size) for size in (1, 2)]
+    optimizer = [mine(folder, optimizer="mine:Adam", pass_=pass_) for pass_ in ("train-step", "forward", "train-step")]
+    running.run(*[*argument, *optimizer])
+    assert running.statuses == ["failed", "skipped", "failed", "ok", "skipped"]
+
+
+def test_rounds_end_when_a_side_cannot_be_built(folder: Path, start: Start) -> None:
+    running = start()
+    running.turns(small_spec(), mine(folder, d_model=8), 3)
+    assert running.statuses == ["failed", "failed", *["skipped"] * 4]
+    assert running.cells[2].skipped_because == "what failed while it was built in round 1 would fail again"
+
+
+def test_dimensions_that_it_does_not_take_are_a_remark_of_the_cell(folder: Path, start: Start) -> None:
+    running = start()
+    running.run(*[mine(folder)])
+    (remark,) = running.cells[0].finished.remarks
+    assert remark.startswith("LM does not take num_layers, num_heads, d_ff: it has its own, whatever labels say (")

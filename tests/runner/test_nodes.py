@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -21,16 +20,16 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import DeviceInfo
-from cs336_tui.events.memory_report import RankMemoryReport
+from cs336_tui.events.reports import RankMemoryReport
 from cs336_tui.runner import nodes as module
-from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Launcher, StartError
 from cs336_tui.runner.nodes import Node, NodeProcess, Nodes, Spread, Word, Work, split
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.session.states import CellState
-from cs336_tui.worker.place import Place
+from cs336_tui.worker.ranks import Place
+from tests.runner.running import Running
 from tests.samples import ENVIRONMENT
-from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
+from tests.watching import PATIENCE_S, endless_spec, small_spec, wait_gone
 
 CODE = Path(__file__).parent / "ranks"
 FOUR_GPUS = msgspec.structs.replace(
@@ -59,29 +58,18 @@ def children_named(word: str) -> list[psutil.Process]:
     return found
 
 
-class Runner:
+class OnNodes(Running):
     """A bench whose machine has two nodes of two cores each."""
 
     def __init__(self, folder: Path) -> None:
-        self.watch = Watch()
         nodes = [Node("n1", "127.0.0.1"), Node("n2", "localhost")]
-        self.nodes = Nodes(nodes, command, cores=2)
-        self.bench = Bench(self.watch, session_dir=folder, device_interval_s=0, nodes=self.nodes)
-        self.bench.prepare()
-        self.bench.start()
+        super().__init__(folder, nodes=Nodes(nodes, command, cores=2))
 
-    def run(self, *specs: CellSpec) -> list[CellState]:
-        begun = len(self.watch.state.cells)
-        self.bench.run(specs, "a command")
-        return list(self.watch.state.cells.values())[begun:]
-
-    def begin(self, spec: CellSpec, steps: int = 2) -> threading.Thread:
+    def begin_endless(self) -> None:
         """Run a cell on another thread; returns once it has measured steps."""
-        number = len(self.watch.state.cells)
-        thread = threading.Thread(target=self.bench.run, args=((spec,), "a command"))
-        thread.start()
-        self.watch.until(lambda state: number in state.cells and len(state.cells[number].step_times_s) >= steps)
-        return thread
+        number = len(self.cells)
+        self.begin(over_nodes("ddp", measure_steps=10_000_000))
+        self.watch.until(lambda state: number in state.cells and len(state.cells[number].step_times_s) > 1)
 
     def of_node(self, name: str) -> psutil.Process:
         (found,) = children_named(name)
@@ -95,14 +83,14 @@ class Runner:
 
     @property
     def last(self) -> CellState:
-        return list(self.watch.state.cells.values())[-1]
+        return self.cells[-1]
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnNodes]:
     # A node that is killed leaves its temporary files.
     with mock.patch.dict(os.environ, {"TMPDIR": str(tmp_path_factory.mktemp("t"))}):
-        made = Runner(tmp_path_factory.mktemp("nodes"))
+        made = OnNodes(tmp_path_factory.mktemp("nodes"))
         yield made
         made.bench.close()
     assert children_named("n1") + children_named("n2") == []
@@ -142,27 +130,21 @@ def test_a_node_that_cannot_start_is_tried_twice_and_a_stop_ends_the_wait(tmp_pa
     assert set(psutil.Process().children()) <= set(before)
 
 
-def test_ranks_over_nodes_train_what_one_process_does(runner: Runner) -> None:
-    ways = ("fsdp2", "adapters:Sums")  # tests/cluster has more
-    *right, wrong = runner.run(*map(over_nodes, ways))
-    assert [cell.finished.error for cell in right if cell.status != "ok"] == []
-    for cell in right:
-        assert cell.step_times_s == [max(times) for times in zip(*cell.times.rank_s, strict=True)]
-        assert (len(cell.times.rank_s), len(cell.finished.rank_peak_bytes)) == (4, 4)
-        assert cell.finished.skew.n == 3
-        assert "its ranks ran on 2 nodes: n1 (2), n2 (2)" in cell.finished.remarks
+def test_ranks_over_nodes_train_what_one_process_does_and_find_what_torchrun_tells(runner: OnNodes) -> None:
+    ways = ("adapters:TellsItsPlace", "adapters:Sums")  # tests/cluster has more
+    right, wrong = runner.run(*map(over_nodes, ways))
+    assert right.status == "ok", right.finished.error
+    assert right.step_times_s == [max(times) for times in zip(*right.times.rank_s, strict=True)]
+    assert (len(right.times.rank_s), len(right.finished.rank_peak_bytes)) == (4, 4)
+    assert right.finished.skew.n == 3
+    assert "its ranks ran on 2 nodes: n1 (2), n2 (2)" in right.finished.remarks
+    printed = "".join(event.text for event in runner.watch.of(ev.ChildOutput) if event.cell == right.cell)
+    places = re.findall(r"\[rank (\d)\] place (\d) of 4, local (\d) of 2, node (\d), store (True)", printed)
+    assert sorted(set(places)) == [(str(n), str(n), str(n % 2), str(n // 2), "True") for n in range(4)]
     assert re.match(r"rank \d on n[12]: .* all are 4 times as large", wrong.finished.error)
 
 
-def test_a_rank_finds_what_torchrun_tells_it(runner: Runner) -> None:
-    (cell,) = runner.run(over_nodes("adapters:TellsItsPlace"))
-    assert cell.status == "ok", cell.finished.error
-    printed = "".join(event.text for event in runner.watch.of(ev.ChildOutput) if event.cell == cell.cell)
-    places = re.findall(r"\[rank (\d)\] place (\d) of 4, local (\d) of 2, node (\d), store (True)", printed)
-    assert sorted(set(places)) == [(str(n), str(n), str(n % 2), str(n // 2), "True") for n in range(4)]
-
-
-def test_a_report_and_a_collective_have_all_ranks(runner: Runner) -> None:
+def test_a_report_and_a_collective_have_all_ranks(runner: OnNodes) -> None:
     runner.bench.ask_report("memory", over_nodes("zero1"))
     runner.bench.work()
     (report,) = runner.watch.state.reports.values()
@@ -173,12 +155,12 @@ def test_a_report_and_a_collective_have_all_ranks(runner: Runner) -> None:
     assert (cell.status, len(cell.times.rank_s)) == ("ok", 4)
 
 
-def test_a_rank_killed_on_another_node_is_named_with_it(runner: Runner) -> None:
-    thread = runner.begin(over_nodes("ddp", measure_steps=10_000_000))
+def test_a_rank_killed_on_another_node_is_named_with_it(runner: OnNodes) -> None:
+    runner.begin_endless()
     runner.watch.until(lambda _: len(runner.ranks_of("n2")) == 2)
     ranks = runner.ranks_of("n1") + runner.ranks_of("n2")
     ranks[3].kill()
-    thread.join(PATIENCE_S)
+    runner.finish()
     assert (runner.last.status, runner.last.finished.error.partition(";")[0]) == (
         "killed",
         "rank 3 on n2: the process was ended by SIGKILL (Killed)",
@@ -186,7 +168,7 @@ def test_a_rank_killed_on_another_node_is_named_with_it(runner: Runner) -> None:
     assert all(wait_gone(rank.pid) for rank in ranks)
 
 
-def test_a_rank_that_hangs_is_named_with_its_node(runner: Runner) -> None:
+def test_a_rank_that_hangs_is_named_with_its_node(runner: OnNodes) -> None:
     runner.bench.timeout_s = 3.0
     try:
         (cell,) = runner.run(over_nodes("adapters:Hangs", measure_steps=10_000_000))
@@ -196,24 +178,24 @@ def test_a_rank_that_hangs_is_named_with_its_node(runner: Runner) -> None:
     assert re.search(r"rank 3 on n2 hangs in \w+ \(adapters.py:\d+\); rank 0 on n1 waits in", cell.finished.error)
 
 
-def test_a_stop_ends_all_ranks(runner: Runner) -> None:
-    thread = runner.begin(over_nodes("ddp", measure_steps=10_000_000))
+def test_a_stop_ends_all_ranks(runner: OnNodes) -> None:
+    runner.begin_endless()
     runner.bench.cancel()
-    thread.join(PATIENCE_S)
+    runner.finish()
     assert runner.last.status == "cancelled"
 
 
 def test_a_lost_node_ends_its_cell_and_is_left_out_after_the_second_time(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch
+    runner: OnNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SILENT_S", 4.0)
     monkeypatch.setattr(module, "ENDING_S", 0.5)
     for by, why in ((signal.SIGKILL, "its process ended by signal 9"), (signal.SIGSTOP, "silent for 4 s")):
-        thread = runner.begin(over_nodes("ddp", measure_steps=10_000_000))
+        runner.begin_endless()
         runner.watch.until(lambda _: runner.ranks_of("n2"))
         ranks = runner.ranks_of("n2")
         os.kill(runner.of_node("n2").pid, by)
-        thread.join(PATIENCE_S)
+        runner.finish()
         assert runner.last.status == "killed"
         assert runner.last.finished.error == f"rank 2 on n2: its node was lost: {why}"
         assert all(wait_gone(rank.pid) for rank in ranks)

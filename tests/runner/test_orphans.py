@@ -6,9 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ import pytest
 from cs336_tui.config.processes import lives
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged
-from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.prediction_cache import PredictionCache
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.supervise import Supervisor
+from tests.commands import COMMAND
 from tests.watching import PATIENCE_S, Watch, ample_timeout_s, is_gone, small_spec, wait_gone
 
 MODEL = """
@@ -91,22 +90,6 @@ def own(tmp_path: Path) -> Iterator[Own]:
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.fixture
-def bench_of(tmp_path: Path) -> Iterator[Callable[..., tuple[Bench, Watch]]]:
-    made: list[Bench] = []
-
-    def begin(**options: Any) -> tuple[Bench, Watch]:
-        watch = Watch()
-        made.append(Bench(watch, session_dir=tmp_path / "sessions", device_interval_s=0, **options))
-        made[-1].prepare()
-        made[-1].start()
-        return made[-1], watch
-
-    yield begin
-    for bench in made:
-        bench.close()
-
-
 @LINUX_ONLY
 @pytest.mark.parametrize(
     ("in_forward", "status"),
@@ -117,8 +100,9 @@ def bench_of(tmp_path: Path) -> Iterator[Callable[..., tuple[Bench, Watch]]]:
         ("signal.signal(15, signal.SIG_IGN); time.sleep(1e6)", "killed"),
     ],
 )
-def test_what_a_cell_left_is_gone_when_the_next_one_begins(own, bench_of, in_forward, status):
-    bench, watch = bench_of()
+def test_what_a_cell_left_is_gone_when_the_next_one_begins(own, start, in_forward, status):
+    running = start()
+    bench, watch = running.bench, running.watch
     if "sleep" in in_forward:
         bench.run((small_spec(),), "a command")
         bench.timeout_s = ample_timeout_s(watch.state.cells[0], at_least=5.0)
@@ -145,19 +129,18 @@ def test_what_a_cell_left_is_gone_when_the_next_one_begins(own, bench_of, in_for
 
 
 @LINUX_ONLY
-def test_what_a_process_left_behind_has_started_and_keeps_up_ends_too(own, bench_of):
+def test_what_a_process_left_behind_has_started_and_keeps_up_ends_too(own, start):
     keeps_up = "sleep 3003 & echo $! >> PIDS; while true; do sleep 0.01; done"
-    bench, watch = bench_of()
-    bench.run(
-        (own.spec(f'start("sh", "-c", "{keeps_up}".replace("PIDS", PIDS), start_new_session=True)'),), "a command"
-    )
-    assert watch.state.cells[0].status == "ok"
+    running = start()
+    running.run(own.spec(f'start("sh", "-c", "{keeps_up}".replace("PIDS", PIDS), start_new_session=True)'))
+    assert running.statuses == ["ok"]
     assert all(map(is_gone, own.pids()))
 
 
 @LINUX_ONLY
-def test_what_rounds_reports_and_predictions_leave_is_gone_after_them(own, bench_of, tmp_path):
-    bench, watch = bench_of()
+def test_what_rounds_reports_and_predictions_leave_is_gone_after_them(own, start, tmp_path):
+    running = start()
+    bench, watch = running.bench, running.watch
     spec = own.spec()
     bench.run_ab(spec, small_spec(), 1, "cs336-tui ab")
     assert len(own.pids()) == 3
@@ -177,11 +160,9 @@ def test_what_rounds_reports_and_predictions_leave_is_gone_after_them(own, bench
 
 
 @LINUX_ONLY
-def test_a_child_that_works_is_let_be_when_another_one_ends(tmp_path):
-    launcher = Launcher(tmp_path)
-    launcher.start()
-    working = launcher.start_cell(0, small_spec(measure_steps=10_000_000))
-    other = launcher.start_cell(1, small_spec())
+def test_a_child_that_works_is_let_be_when_another_one_ends(launcher):
+    specs = (small_spec(measure_steps=10_000_000), small_spec())
+    working, other = (launcher.start_cell(cell, spec)[0].child for cell, spec in enumerate(specs))
     watch = Watch()
     Supervisor(other, 1, watch, StopSignal()).run()
     other.close()
@@ -191,14 +172,14 @@ def test_a_child_that_works_is_let_be_when_another_one_ends(tmp_path):
 
 
 @LINUX_ONLY
-def test_a_cell_that_is_stopped_leaves_nothing(own, bench_of):
-    bench, watch = bench_of()
-    running = threading.Thread(target=bench.run, args=((own.spec(measure_steps=10_000_000),), "a command"))
-    running.start()
-    watch.until(lambda state: state.cells and state.cells[0].step_times_s)
+def test_a_cell_that_is_stopped_leaves_nothing(own, start):
+    running = start()
+    bench, watch = running.bench, running.watch
+    running.begin(own.spec(measure_steps=10_000_000))
+    running.once_measuring()
     assert not any(map(is_gone, own.pids()))
     bench.close()
-    running.join(PATIENCE_S)
+    running.finish()
     assert watch.state.cells[0].status == "cancelled"
     assert all(map(is_gone, own.pids()))
 
@@ -206,19 +187,10 @@ def test_a_cell_that_is_stopped_leaves_nothing(own, bench_of):
 @LINUX_ONLY
 def test_nothing_is_left_when_the_app_is_killed(own, tmp_path):
     own.spec(LEAVES + f"        open({str(tmp_path / 'fifo')!r}, 'w').write('ready')")
-    command = [
-        Path(sys.executable).with_name("cs336-tui"),
-        "bench",
-        "--model",
-        "mine:LM",
-        "--model-path",
-        str(tmp_path),
-    ]
-    options = ["--size", "tiny", "--pass", "forward", "--steps", "100000", "--device", "cpu"]
+    options = "--model mine:LM --size tiny --pass forward --steps 100000 --device cpu".split()
+    command = [COMMAND, "bench", *options, "--model-path", tmp_path, "--session-dir", tmp_path]
     os.mkfifo(tmp_path / "fifo")
-    app = subprocess.Popen(
-        [*command, *options, "--session-dir", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    app = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert (tmp_path / "fifo").read_text() == "ready"
     pids = own.pids()
     assert not any(map(is_gone, pids))
@@ -233,14 +205,13 @@ def test_a_spawned_child_ends_what_it_started_before_it_ends(own, tmp_path):
     launcher.method = "spawn"
     cases = {
         "ok": {},
-        "failed": {
-            "in_forward": "os._exit(7)"
-        },  # what it had started cannot be known any more, and must not be waited for
+        # Whatever it had started cannot be known any more, and must not be waited for.
+        "failed": {"in_forward": "os._exit(7)"},
         "killed": {"in_forward": "time.sleep(1e6)"},
     }
     for status, options in cases.items():
         launcher.trust.name(spec := own.spec(**options))
-        child = launcher.start_cell(0, spec)
+        child = launcher.start_cell(0, spec)[0].child
         watch = Watch()
         if status == "killed":
             watch.on_event = lambda event, end=child.terminate: end() if _is_warming_up(event) else None
@@ -258,19 +229,21 @@ def _is_warming_up(event: Event) -> bool:
 
 
 @pytest.mark.parametrize("copies", ["os.fork()", "os.fork() or sys.exit(3)", "pid = os.fork()\n        1 / bool(pid)"])
-def test_a_copy_that_comes_back_does_and_tells_nothing(own, bench_of, copies):
-    bench, watch = bench_of()
+def test_a_copy_that_comes_back_does_and_tells_nothing(own, start, copies):
+    running = start()
+    bench, watch = running.bench, running.watch
     bench.run((own.spec(copies),), "a command")
     (end,) = watch.of(CellFinished)
     assert end.status == "ok"
     assert len(watch.state.cells[0].step_times_s) == 3
 
 
-def test_copies_that_work_for_a_model_live(own, bench_of):
+def test_copies_that_work_for_a_model_live(own, start):
     loader = (
         "self.loader = iter(torch.utils.data.DataLoader(range(1000), num_workers=2, multiprocessing_context='fork'))"
     )
-    bench, watch = bench_of()
+    running = start()
+    bench, watch = running.bench, running.watch
     bench.run((own.spec(loader, in_forward="next(self.loader)", measure_steps=20),), "a command")
     assert watch.state.cells[0].finished.error is None
     assert len(watch.state.cells[0].step_times_s) == 20
@@ -279,8 +252,9 @@ def test_copies_that_work_for_a_model_live(own, bench_of):
 # Predictions of code that hangs
 
 
-def test_a_prediction_that_hangs_is_given_up_and_the_others_are_made(own, bench_of):
-    bench, watch = bench_of()
+def test_a_prediction_that_hangs_is_given_up_and_the_others_are_made(own, start):
+    running = start()
+    bench, watch = running.bench, running.watch
     hangs_at_16 = "if d_model == 16:\n            spin()\n            time.sleep(1e6)"
     hangs, other = (own.spec(hangs_at_16, d_model=d_model) for d_model in (16, 32))
     bench.add([(spec, 1) for spec in (hangs, other)])
@@ -296,27 +270,23 @@ def test_a_prediction_that_hangs_is_given_up_and_the_others_are_made(own, bench_
     assert all(map(is_gone, own.pids()))
 
 
-def test_a_stop_ends_predictions_and_the_cells_that_wait(own, bench_of):
-    bench, watch = bench_of()
+def test_a_stop_ends_predictions_and_the_cells_that_wait(own, start):
+    running = start()
+    bench, watch = running.bench, running.watch
     os.mkfifo(own.path / "fifo")
     hangs = f"open({str(own.path / 'fifo')!r}, 'w').write('ready')\n        time.sleep(1e6)"
     specs = [own.spec(hangs, context_length=length) for length in (8, 16)]
     bench.add([(each, 1) for each in specs])
     said: list[str] = []
-    predicting = threading.Thread(target=bench.predict_now, args=(specs, said.append))
-    predicting.start()
+    running.on_a_thread(bench.predict_now, specs, said.append)
     assert (own.path / "fifo").read_text() == "ready"
     bench.cancel()
-    predicting.join(PATIENCE_S / 4)
-    assert not predicting.is_alive()
+    running.finish(PATIENCE_S / 4)
     assert len(said) == 1
     assert {cell.status for cell in watch.state.cells.values()} == {"cancelled"}
 
 
-def test_what_took_too_long_once_is_not_waited_for_again(own, tmp_path):
-    launcher = Launcher(tmp_path)
-    launcher.prepare()
-    launcher.start()
+def test_what_took_too_long_once_is_not_waited_for_again(own, tmp_path, launcher):
     predictor = Predictor(launcher, cache=PredictionCache(tmp_path / "cache"), own_code_within_s=lambda: 2.0)
     spec = own.spec("tell(os.getpid()); time.sleep(1e6)")
     launcher.trust.name(spec)
@@ -328,11 +298,10 @@ def test_what_took_too_long_once_is_not_waited_for_again(own, tmp_path):
     predictor.close()
 
 
-def test_children_of_others_are_no_leftovers(own, bench_of):
+def test_children_of_others_are_no_leftovers(own, start):
     beside = subprocess.Popen(["sleep", "3004"])
     try:
-        bench, _ = bench_of()
-        bench.run((own.spec(),), "a command")
+        start().run(own.spec())
         assert lives(beside.pid)
     finally:
         beside.kill()

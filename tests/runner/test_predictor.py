@@ -47,6 +47,7 @@ class Delivered:
     def __init__(self) -> None:
         self.found: list[Prediction] = []
         self.elsewhere: list[tuple[int, int] | None] = []
+        self.given_up: list[tuple[CellSpec, str]] = []
         self._came = threading.Condition()
 
     def __call__(self, predictions: Sequence[Prediction], elsewhere: tuple[int, int] | None) -> None:
@@ -76,20 +77,12 @@ def delivered() -> Delivered:
 
 
 @pytest.fixture
-def abandoned() -> list[int]:
-    """Context lengths of the predictions that were given up."""
-    return []
-
-
-@pytest.fixture
-def predictor(tmp_path: Path, launcher: Watched, delivered: Delivered, abandoned: list[int]) -> Iterator[Predictor]:
-    def given_up(spec: CellSpec, why: str) -> None:
-        assert "ended early" in why
-        abandoned.append(spec.context_length)
-
-    made = Predictor(launcher, delivered, given_up, cache=PredictionCache(tmp_path / "cache"))
-    yield made
-    made.close()
+def predictor(tmp_path: Path, launcher: Watched, delivered: Delivered) -> Iterator[Predictor]:
+    given_up = delivered.given_up.append
+    with closing(
+        Predictor(launcher, delivered, lambda *told: given_up(told), cache=PredictionCache(tmp_path / "cache"))
+    ) as made:
+        yield made
 
 
 def specs(*contexts: int) -> list[CellSpec]:
@@ -115,9 +108,7 @@ def test_what_needs_the_same_is_worked_out_once_and_known_ever_after(
     (again,) = predictor.predict([longer])
     assert again.spec == longer
     assert again.peak_bytes == first.peak_bytes
-    another = Predictor(launcher, cache=PredictionCache(tmp_path / "cache"))
-    assert another.known([spec]) == (first,)
-    another.close()
+    assert Predictor(launcher, cache=PredictionCache(tmp_path / "cache")).known([spec]) == (first,)
     assert len(launcher.children) == 1
 
 
@@ -132,9 +123,8 @@ def test_a_damaged_file_of_the_cache_is_worked_out_again(
     (first,) = predictor.predict(specs(8))
     (file,) = (tmp_path / "cache").glob("*.json")
     file.write_bytes(damage(file.read_bytes()))
-    another = Predictor(launcher, cache=PredictionCache(tmp_path / "cache"))
-    assert another.predict(specs(8)) == (first,)
-    another.close()
+    with closing(Predictor(launcher, cache=PredictionCache(tmp_path / "cache"))) as another:
+        assert another.predict(specs(8)) == (first,)
 
 
 def test_a_prediction_holds_for_one_kind_of_the_allocators_segments(
@@ -146,7 +136,6 @@ def test_a_prediction_holds_for_one_kind_of_the_allocators_segments(
     assert another.known(specs(8)) == ()
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
     assert len(another.known(specs(8))) == 1
-    another.close()
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, launcher: Watched) -> None:
@@ -218,12 +207,13 @@ def test_a_new_wish_replaces_the_old_one(predictor: Predictor, delivered: Delive
 
 
 def test_the_one_that_a_child_died_of_does_not_keep_the_others(
-    launcher: Watched, predictor: Predictor, delivered: Delivered, abandoned: list[int]
+    launcher: Watched, predictor: Predictor, delivered: Delivered
 ) -> None:
     launcher.kill_next = True
     predictor.ask(specs(8, 16, 32))
     assert delivered.wait_for(2) == [16, 32]
-    assert abandoned == [8]
+    ((spec, why),) = delivered.given_up
+    assert (spec.context_length, "ended early" in why) == (8, True)
 
 
 def test_who_asks_does_not_wait_for_a_process_that_is_slow_to_start(
@@ -290,14 +280,6 @@ def test_who_waits_is_told_of_a_stop_at_once(
     assert all(child.process._closed for child in launcher.children)
 
 
-def test_a_failed_prediction_ends_the_others_that_its_caller_waits_for(predictor: Predictor) -> None:
-    endless = small_spec(batch_size=2**16, context_length=10**7)
-    with pytest.raises(PredictionError, match="no device can hold it"):
-        predictor.predict([endless, *specs(*range(8, 48, 2))])
-    assert predictor._awaited == []
-    assert predictor.predict(specs(8))
-
-
 def test_who_takes_failures_gets_the_others(launcher: Watched, predictor: Predictor) -> None:
     endless = small_spec(batch_size=2**16, context_length=10**7)
     failed: list[tuple[CellSpec, str]] = []
@@ -321,16 +303,19 @@ def test_predictions_on_disk_depend_on_files_that_exist() -> None:
         "worker/estimate/tracker.py",
         "worker/estimate/predict.py",
         "worker/workload/transformer.py",
-        "worker/workload/imported/components.py",
+        "worker/workload/imported_components.py",
         "events/prediction.py",
         "config/flops.py",
     }
 
 
-def test_what_no_device_can_hold_says_so_and_what_is_only_huge_is_predicted(predictor: Predictor) -> None:
+def test_what_no_device_can_hold_ends_all_that_its_caller_waits_for_and_what_is_only_huge_is_predicted(
+    predictor: Predictor,
+) -> None:
     endless = small_spec(batch_size=2**16, context_length=10**7)
     with pytest.raises(PredictionError, match="no device can hold it"):
-        predictor.predict([endless])
+        predictor.predict([endless, *specs(*range(8, 48, 2))])
+    assert predictor._awaited == []
     huge = small_spec(
         d_model=4608, d_ff=12288, num_layers=4, num_heads=36, batch_size=2**14, context_length=2**17, pass_="train-step"
     )

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +18,10 @@ from cs336_tui.config.processes import lives
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.events import ChildOutput, Notice
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import RankMemoryReport
 from cs336_tui.runner import ranks
-from cs336_tui.runner.bench import Bench
-from cs336_tui.session.state import SessionState
-from cs336_tui.session.states import CellState
 from cs336_tui.worker.workload.building import build
-from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
+from tests.runner.running import Running
+from tests.watching import PATIENCE_S, endless_spec, small_spec
 from tests.worker.measure.trace_overlap import times_in_trace
 
 CODE = Path(__file__).parent / "ranks"
@@ -43,42 +39,9 @@ def shared_spec(parallel: str, **changes: object) -> CellSpec:
     return small_spec(**given | changes, parallel=parallel)
 
 
-class Runner:
-    """A bench that runs cells one after another, in this thread or on one of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.watch = Watch()
-        self.bench = Bench(self.watch, session_dir=folder, device_interval_s=0)
-        self.bench.prepare()
-        self.bench.start()
-
-    def run(self, *specs: CellSpec) -> list[CellState]:
-        begun = len(self.watch.state.cells)
-        self.bench.run(specs, "a command")
-        return list(self.watch.state.cells.values())[begun:]
-
-    def turns(self, a: CellSpec, b: CellSpec, rounds: int) -> list[CellState]:
-        begun = len(self.watch.state.cells)
-        self.bench.run_ab(a, b, rounds, "a command")
-        return list(self.watch.state.cells.values())[begun:]
-
-    def memory(self, spec: CellSpec) -> RankMemoryReport:
-        self.bench.trust.name(spec)
-        self.bench.ask_report("memory", spec)
-        self.bench.work()
-        content = list(self.watch.state.reports.values())[-1].content
-        assert isinstance(content, RankMemoryReport)
-        return content
-
-    def begin(self, *specs: CellSpec) -> threading.Thread:
-        thread = threading.Thread(target=self.bench.run, args=(specs, "a command"))
-        thread.start()
-        return thread
-
-
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    made = Runner(tmp_path_factory.mktemp("ranks"))
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    made = Running(tmp_path_factory.mktemp("ranks"))
     yield made
     made.bench.close()
 
@@ -88,7 +51,7 @@ def children_of_cells() -> list[psutil.Process]:
     return [each for each in psutil.Process().children(recursive=True) if each.ppid() != os.getpid()]
 
 
-def test_every_right_way_trains_what_one_process_does(runner: Runner):
+def test_every_right_way_trains_what_one_process_does(runner: Running):
     cells = dict(zip(RIGHT, runner.run(*map(shared_spec, RIGHT)), strict=True))
     assert {way: cell.finished.error for way, cell in cells.items() if cell.status != "ok"} == {}
     for cell in cells.values():
@@ -106,7 +69,7 @@ def test_every_right_way_trains_what_one_process_does(runner: Runner):
         assert all(0 < sync_s < step_s for sync_s, step_s in zip(syncs_s, steps_s, strict=True))
 
 
-def test_every_form_of_ones_own_trains_what_one_process_does(runner: Runner):
+def test_every_form_of_ones_own_trains_what_one_process_does(runner: Running):
     toy = {"model": "adapters:Toy"}
     fp32, bf16, buckets, sharded, *others = runner.run(
         shared_spec("adapters:get_fsdp"),
@@ -124,7 +87,7 @@ def test_every_form_of_ones_own_trains_what_one_process_does(runner: Runner):
     assert all("gradient sync" in cell.phase_times_s for cell in (fp32, bf16, buckets))
 
 
-def test_wrong_ones_of_other_forms_are_named_with_their_rank_and_place(runner: Runner):
+def test_wrong_ones_of_other_forms_are_named_with_their_rank_and_place(runner: Running):
     unused, sums, keeps, leaves_out, moves_nothing, breaks, no_size, unlike, unequal = runner.run(
         shared_spec("ddp", model="adapters:HasUnused"),
         shared_spec("adapters:get_fsdp_that_sums"),
@@ -153,7 +116,7 @@ def test_wrong_ones_of_other_forms_are_named_with_their_rank_and_place(runner: R
     )
 
 
-def test_what_drops_is_compared_without_and_time_ends_all_ranks_alike(runner: Runner):
+def test_what_drops_is_compared_without_and_time_ends_all_ranks_alike(runner: Running):
     dims = {"precision": "fp16-mixed", "measure_steps": 1000, "steps_for": 0.1}
     cell, *wrong = runner.run(
         shared_spec("zero1", dropout=0.1, **dims),
@@ -166,7 +129,7 @@ def test_what_drops_is_compared_without_and_time_ends_all_ranks_alike(runner: Ru
     assert not [event for event in runner.watch.of(Notice) if "not compared" in event.text]
 
 
-def test_what_cannot_be_compared_says_so_once_and_runs(runner: Runner):
+def test_what_cannot_be_compared_says_so_once_and_runs(runner: Running):
     for model, why in (("Draws", "the model draws random numbers"), ("HasNoRoomAlone", "one alone has no room")):
         before = len(runner.watch.of(Notice))
         (cell,) = runner.run(shared_spec("ddp", model=f"adapters:{model}"))
@@ -175,7 +138,7 @@ def test_what_cannot_be_compared_says_so_once_and_runs(runner: Runner):
         assert [why in text for text in said if "not compared" in text] == [True]
 
 
-def test_a_compiled_step_is_compared_too(runner: Runner):
+def test_a_compiled_step_is_compared_too(runner: Running):
     ways = ("ddp", "adapters:WrongWhenCompiled")
     right, wrong = runner.run(
         *(shared_spec(way, model="adapters:Plain", num_layers=1, compile="default") for way in ways)
@@ -186,18 +149,18 @@ def test_a_compiled_step_is_compared_too(runner: Runner):
     assert "differs from that of one process on the whole batch" in wrong.finished.error
 
 
-def test_nothing_of_the_comparison_is_alive_when_the_timed_model_is_built(runner: Runner):
+def test_nothing_of_the_comparison_is_alive_when_the_timed_model_is_built(runner: Running):
     ways = ("fsdp2", "ddp", "zero1", "ddp:1MB", "adapters:get_ddp", "adapters:get_fsdp")
     cells = runner.run(*(shared_spec(way, model="adapters:BuiltAlone") for way in ways))
     assert {way: cell.finished.error for way, cell in zip(ways, cells, strict=True) if cell.status != "ok"} == {}
 
 
-def test_reports_that_several_ranks_do_not_have_are_refused(runner: Runner):
+def test_reports_that_several_ranks_do_not_have_are_refused(runner: Running):
     with pytest.raises(SpecError, match="a report of precision is of one rank"):
         runner.bench.ask_report("precision", shared_spec("ddp"))
 
 
-def test_memory_of_each_rank_by_use_round_optimizer_steps(runner: Runner):
+def test_memory_of_each_rank_by_use_round_optimizer_steps(runner: Running):
     ways = ("ddp", "zero1", "fsdp2", "adapters:get_ddp")
     found = {way: runner.memory(shared_spec(way)) for way in ways}
     whole = (
@@ -243,7 +206,7 @@ GATHERED = [
 ]  # fmt: skip
 
 
-def test_kernels_of_each_rank_tell_communication_beside_compute(runner: Runner):
+def test_kernels_of_each_rank_tell_communication_beside_compute(runner: Running):
     for way, operation in (("ddp", "gloo:all_reduce"), ("fsdp2", "gloo:all_gather"), ("none", "")):
         runner.bench.ask_report("kernels", shared_spec(way))
         runner.bench.work()
@@ -264,7 +227,7 @@ def test_kernels_of_each_rank_tell_communication_beside_compute(runner: Runner):
                 assert 0 <= it.waited_ns <= max(it.end_ns - it.ready_ns, 0)
 
 
-def test_a_rank_that_fails_is_named_in_a_report_too(runner: Runner):
+def test_a_rank_that_fails_is_named_in_a_report_too(runner: Running):
     runner.bench.trust.name(spec := shared_spec("adapters:RunsOut"))
     runner.bench.ask_report("memory", spec)
     runner.bench.work()
@@ -272,7 +235,7 @@ def test_a_rank_that_fails_is_named_in_a_report_too(runner: Runner):
     assert (ended.status, ended.error) == ("oom", "rank 0: no memory for it")
 
 
-def test_four_ranks_train_what_one_process_does(runner: Runner):
+def test_four_ranks_train_what_one_process_does(runner: Running):
     dims = {"ranks": 4, "batch_size": 8, "batch_is": "global", "accumulate": 2}
     cells = runner.run(*(shared_spec(way, **dims) for way in ("zero1", "fsdp2")))
     assert [cell.status for cell in cells] == ["ok", "ok"]
@@ -281,21 +244,21 @@ def test_four_ranks_train_what_one_process_does(runner: Runner):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_wrong_wrappers_fail_before_anything_is_timed(runner: Runner, ranks: int):
+def test_wrong_wrappers_fail_before_anything_is_timed(runner: Running, ranks: int):
     cells = dict(zip(WRONG, runner.run(*(shared_spec(way, ranks=ranks) for way in WRONG)), strict=True))
     for way, cell in cells.items():
         assert (cell.status, cell.step_times_s, cell.warmup_times_s) == ("failed", [], [])
         assert re.search(WRONG[way], cell.finished.error)
 
 
-def test_a_rank_out_of_memory_is_an_out_of_memory_of_the_cell(runner: Runner):
+def test_a_rank_out_of_memory_is_an_out_of_memory_of_the_cell(runner: Running):
     ended, after = runner.run(shared_spec("adapters:RunsOut"), shared_spec("ddp"))
     assert (ended.status, ended.finished.error) == ("oom", "rank 0: no memory for it")
     assert after.status in ("ok", "skipped")
 
 
 def test_an_error_is_told_before_the_group_is_left_which_may_wait_for_ranks(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch
+    runner: Running, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ranks, "SILENCE_S", 20.0)
     spec = shared_spec("adapters:NeverLeaves")
@@ -307,26 +270,25 @@ def test_an_error_is_told_before_the_group_is_left_which_may_wait_for_ranks(
         assert (ended.status, ended.error.partition(" (")[0]) == ("failed", "rank 1: KeyError: 'bucket 7'")
 
 
-def test_a_killed_rank_is_named_and_the_next_cell_runs(runner: Runner):
+def test_a_killed_rank_is_named_and_the_next_cell_runs(runner: Running):
     endless = endless_spec(ranks=3, parallel="ddp", pass_="train-step")
-    number = len(runner.watch.state.cells)
-    thread = runner.begin(endless, small_spec())
-    runner.watch.until(lambda state: _steps_of(state, number) > 2)
-    first = runner.watch.state.cells[number].pid
+    number = len(runner.cells)
+    runner.begin(endless, small_spec())
+    first = runner.once_measuring(number)
     others = [each for each in children_of_cells() if each.pid != first]
     killed_at = time.monotonic()
     os.kill(max(each.pid for each in others), signal.SIGKILL)
     runner.watch.until(lambda state: state.cells[number].is_over)
     assert time.monotonic() - killed_at < 2.0
-    thread.join(PATIENCE_S)
-    cell, after = list(runner.watch.state.cells.values())[number:]
+    runner.finish()
+    cell, after = runner.cells[number:]
     assert cell.status == "killed"
     assert cell.finished.error.startswith("rank 2: the process was ended by SIGKILL")
     assert after.status == "ok"
     assert not any(lives(each.pid) for each in others)
 
 
-def test_a_rank_that_hangs_is_named_with_what_the_others_wait_in(runner: Runner, monkeypatch: pytest.MonkeyPatch):
+def test_a_rank_that_hangs_is_named_with_what_the_others_wait_in(runner: Running, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ranks, "SILENCE_S", 4.0)  # long enough to get there on a busy machine
     (cell,) = runner.run(shared_spec("adapters:Hangs", ranks=3))
     assert cell.status == "killed"
@@ -335,7 +297,7 @@ def test_a_rank_that_hangs_is_named_with_what_the_others_wait_in(runner: Runner,
     assert re.search(r"; silent for \d\.?\d* s$", cell.finished.error)
 
 
-def test_ranks_that_run_until_their_timeout_do_not_hang(runner: Runner):
+def test_ranks_that_run_until_their_timeout_do_not_hang(runner: Running):
     runner.bench.timeout_s = 2.0
     try:
         (cell,) = runner.run(endless_spec(ranks=2, parallel="none"))
@@ -345,18 +307,18 @@ def test_ranks_that_run_until_their_timeout_do_not_hang(runner: Runner):
     assert (cell.status, cell.finished.error) == ("killed", "no result within the per-cell timeout of 2 s")
 
 
-def test_a_stop_leaves_no_rank(runner: Runner):
-    number = len(runner.watch.state.cells)
-    thread = runner.begin(endless_spec(ranks=2, parallel="ddp", pass_="train-step"))
-    runner.watch.until(lambda state: _steps_of(state, number) > 2)
+def test_a_stop_leaves_no_rank(runner: Running):
+    number = len(runner.cells)
+    runner.begin(endless_spec(ranks=2, parallel="ddp", pass_="train-step"))
+    runner.once_measuring(number)
     ranks = children_of_cells()
     assert runner.bench.cancel()
-    thread.join(PATIENCE_S)
-    assert runner.watch.state.cells[number].status == "cancelled"
+    runner.finish()
+    assert runner.cells[number].status == "cancelled"
     assert not any(lives(each.pid) for each in ranks)
 
 
-def test_two_ways_take_turns_on_the_same_ranks(runner: Runner):
+def test_two_ways_take_turns_on_the_same_ranks(runner: Running):
     a, b, *rest = runner.turns(shared_spec("ddp"), shared_spec("none"), rounds=2)
     assert [cell.status for cell in (a, b, *rest)] == ["ok"] * 4
     for cell in (a, b):
@@ -366,37 +328,35 @@ def test_two_ways_take_turns_on_the_same_ranks(runner: Runner):
         assert (len(cell.times.rank_s), len(cell.step_times_s)) == (2, 3)
 
 
-def test_steps_in_turns_that_go_by_time_end_on_every_rank_alike(runner: Runner):
+def test_steps_in_turns_that_go_by_time_end_on_every_rank_alike(runner: Running):
     timed = {"steps_for": 0.2, "measure_steps": 10_000}
     a, b = runner.turns(shared_spec("zero1", **timed), shared_spec("fsdp2", **timed), rounds=1)
     assert (a.status, b.status) == ("ok", "ok")
     assert len(a.step_times_s) == len(b.step_times_s)
 
 
-def test_a_wrong_side_ends_its_round_and_is_named(runner: Runner):
+def test_a_wrong_side_ends_its_round_and_is_named(runner: Running):
     a, b = runner.turns(shared_spec("none"), shared_spec("adapters:Sums"), rounds=1)
     assert (a.status, b.status) == ("failed", "failed")
     assert "B failed, which ended the round" in a.finished.error
     assert "21 of 21" in b.finished.error
 
 
-def test_a_rank_killed_in_turns_ends_both_sides_and_is_named(runner: Runner):
-    number = len(runner.watch.state.cells)
+def test_a_rank_killed_in_turns_ends_both_sides_and_is_named(runner: Running):
+    number = len(runner.cells)
     sides = (endless_spec(ranks=2, parallel=way, pass_="train-step") for way in ("ddp", "none"))
-    thread = threading.Thread(target=runner.turns, args=(*sides,), kwargs={"rounds": 1})
-    thread.start()
-    runner.watch.until(lambda state: _steps_of(state, number) > 2)
-    first = runner.watch.state.cells[number].pid
+    runner.on_a_thread(runner.turns, *sides, 1)
+    first = runner.once_measuring(number)
     os.kill(max(each.pid for each in children_of_cells() if each.pid != first), signal.SIGKILL)
-    thread.join(PATIENCE_S)
-    for cell in list(runner.watch.state.cells.values())[number:]:
+    runner.finish()
+    for cell in runner.cells[number:]:
         assert cell.status == "killed"
         assert cell.finished.error.startswith("rank 1: the process was ended by SIGKILL")
 
 
 def test_cells_of_several_benches_at_once_do_not_clash_and_remove_their_files(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    several = [Runner(tmp_path / f"sessions-{number}") for number in range(4)]
+    several = [Running(tmp_path / f"sessions-{number}") for number in range(4)]
     threads = [each.begin(shared_spec("ddp"), shared_spec("fsdp2")) for each in several]
     for thread in threads:
         thread.join(PATIENCE_S)
@@ -405,7 +365,3 @@ def test_cells_of_several_benches_at_once_do_not_clash_and_remove_their_files(tm
         each.bench.close()
     ended = [cell.finished.error or cell.status for each in several for cell in each.watch.state.cells.values()]
     assert (ended, files) == (["ok"] * 8, [])
-
-
-def _steps_of(state: SessionState, number: int) -> int:
-    return len(state.cells[number].step_times_s) if number in state.cells else 0

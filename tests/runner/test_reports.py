@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,8 +17,7 @@ from cs336_tui.config.spec import SpecError
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStage, ReportStarted
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import OomReport, RankMemoryReport
-from cs336_tui.events.reports import AgreementReport, PrecisionReport
+from cs336_tui.events.reports import AgreementReport, OomReport, PrecisionReport, RankMemoryReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.pipes import StopSignal
@@ -29,21 +27,23 @@ from cs336_tui.session.log import FILES_SUFFIX, LogReader
 from cs336_tui.session.store import delete, describe
 from tests.made_predictions import MadePredictor
 from tests.made_ranks import a_rank_memory_report
-from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
+from tests.runner.running import Running, Start, resume
+from tests.watching import Watch, endless_spec, small_spec
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch()
+def running(start: Start) -> Running:
+    return start()
 
 
 @pytest.fixture
-def bench(tmp_path: Path, watch: Watch) -> Iterator[Bench]:
-    made = Bench(watch, session_dir=tmp_path, device_interval_s=0)
-    made.prepare()
-    made.start()
-    yield made
-    made.close()
+def watch(running: Running) -> Watch:
+    return running.watch
+
+
+@pytest.fixture
+def bench(running: Running) -> Bench:
+    return running.bench
 
 
 def test_the_prediction_of_a_rank_memory_report_has_minutes_and_is_a_stage_of_it() -> None:
@@ -65,12 +65,6 @@ def test_the_prediction_of_a_rank_memory_report_has_minutes_and_is_a_stage_of_it
         assert finished.content.prediction is not None
         assert predictor.within_s == limit_s
     stop.close()
-
-
-def on_a_thread(bench: Bench) -> threading.Thread:
-    thread = threading.Thread(target=bench.work)
-    thread.start()
-    return thread
 
 
 def logged(bench: Bench, *kinds: type) -> list[Event]:
@@ -107,27 +101,24 @@ def test_logits_and_gradients_of_two_processes_agree_and_are_no_report_on_a_cell
     assert state.reports_on_cells == ()
 
 
-def test_a_report_comes_between_cells_and_never_within_one(bench: Bench, watch: Watch) -> None:
+def test_a_report_comes_between_cells_and_never_within_one(running: Running, bench: Bench) -> None:
     specs = [small_spec(), small_spec(context_length=16)]
-    bench.add([(endless_spec(), 1), *((spec, 1) for spec in specs)])
-    thread = on_a_thread(bench)
-    watch.until(lambda state: bool(state.cells[0].step_times_s))
+    running.begin(endless_spec(), *specs)
+    pid = running.once_measuring()
     bench.ask_report("precision", specs[0], cell=1)
     assert [asked.kind for asked in bench.queue.asked] == ["precision"]
-    pid = watch.state.cells[0].pid
-    assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    thread.join(PATIENCE_S)
+    running.finish()
     order = [type(event).__name__ for event in logged(bench, CellStarted, CellFinished, ReportStarted, ReportFinished)]
     cell, report = ["CellStarted", "CellFinished"], ["ReportStarted", "ReportFinished"]
     assert order == [*cell, *report, *cell, *cell]
 
 
-def test_the_same_report_is_not_asked_for_twice(bench: Bench) -> None:
-    bench.ask_report("precision", small_spec())
-    bench.ask_report("precision", small_spec())
+def test_the_same_report_is_not_asked_for_twice_and_threads_are_told_apart(bench: Bench) -> None:
+    for threads in (1, 1, 2):
+        bench.ask_report("precision", small_spec(threads=threads))
     bench.work()
-    assert len(logged(bench, ReportStarted)) == 1
+    assert len(logged(bench, ReportStarted)) == len(load(bench.log_path).contents(PrecisionReport)) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
@@ -167,12 +158,11 @@ def test_a_report_on_what_this_machine_cannot_run_is_refused(bench: Bench) -> No
         bench.ask_report("kernels", small_spec(device="cuda:7"))
 
 
-def test_reports_of_a_resumed_session_go_on_counting(tmp_path: Path, bench: Bench) -> None:
+def test_reports_of_a_resumed_session_go_on_counting(start: Start, bench: Bench) -> None:
     bench.ask_report("precision", small_spec())
     bench.work()
     bench.close()
-    again = Bench(Watch(), session_dir=tmp_path, session=bench.session, device_interval_s=0)
-    again.prepare()
+    again = start(session=bench.session).bench
     again.resume()
     again.ask_report("precision", small_spec(context_length=16))
     again.work()
@@ -197,13 +187,6 @@ def test_reports_asked_for_with_cells_are_made_once_after_all(bench: Bench, watc
     )
 
 
-def test_no_report_is_made_of_a_cell_that_did_not_end_well(bench: Bench, watch: Watch) -> None:
-    spec = small_spec(context_length=1 << 20, warmup_steps=0, measure_steps=1)
-    bench.add([(spec, 1)], "a command", ("kernels",))
-    bench.work()
-    assert [each.kind for each in watch.events if isinstance(each, ReportStarted)] == ["oom"]
-
-
 def test_a_resumed_session_makes_the_reports_that_were_asked_for(tmp_path: Path, bench: Bench) -> None:
     bench.add([(small_spec(), 1), (small_spec(context_length=16), 1)], "a command", ("kernels",))
     bench.queue.skip([1], "so that one is left")
@@ -213,28 +196,27 @@ def test_a_resumed_session_makes_the_reports_that_were_asked_for(tmp_path: Path,
     cut = tmp_path / "cut.jsonl"  # as if it had been killed before the report began
     lines = bench.log_path.read_text().splitlines(keepends=True)
     cut.write_text("".join(line for line in lines if '"Report' not in line and '"SessionEnded' not in line))
-    again = Bench(Watch(), session_dir=tmp_path, session="cut", device_interval_s=0)
-    again.prepare()
-    assert again.resume() == ()
-    again.work()
-    again.close()
+    assert resume(cut)[0] == ()
     assert [(each.kind, each.spec, each.status) for each in load(cut).reports.values()] == [
         ("kernels", small_spec(), "ok")
     ]
 
 
-def test_a_stop_takes_the_reports_back(bench: Bench, watch: Watch) -> None:
+def test_a_stop_takes_the_reports_back(running: Running, bench: Bench) -> None:
     bench.add([(small_spec(), 1), (endless_spec(), 1)], "a command", ("kernels",))
-    working = on_a_thread(bench)
-    watch.until(lambda state: state.cells and state.cells[0].is_over)
+    running.on_a_thread(bench.work)
+    running.watch.until(lambda state: state.cells and state.cells[0].is_over)
     bench.cancel()
-    working.join(PATIENCE_S)
-    assert not any(isinstance(event, ReportStarted) for event in watch.events)
+    running.finish()
+    assert not running.watch.of(ReportStarted)
 
 
-def test_a_cell_that_ran_out_of_memory_is_explained(bench: Bench) -> None:
+def test_a_cell_that_ran_out_of_memory_is_explained_and_no_report_that_was_asked_for_is_made(
+    bench: Bench,
+) -> None:
     spec = small_spec(context_length=1 << 20, warmup_steps=0, measure_steps=1)
-    bench.run([spec], "a command")
+    bench.add([(spec, 1)], "a command", ("kernels",))
+    bench.work()
     state = load(bench.log_path)
     assert state.cells[0].status == "oom"
     (report,) = state.reports.values()
@@ -272,14 +254,13 @@ def test_a_cell_for_which_others_left_no_room_says_nothing_of_larger_ones(
     assert (ended.error or "").startswith("process 4242 held ")
 
 
-def test_an_explanation_is_of_the_cell_that_is_asked_about(tmp_path: Path) -> None:
+def test_an_explanation_is_of_the_cell_that_is_asked_about(start: Start) -> None:
     specs = [small_spec(context_length=context, warmup_steps=0, measure_steps=1) for context in (1 << 20, 1 << 19)]
-    tried = Bench(Watch(), session_dir=tmp_path, device_interval_s=0, skip_after_oom=False, check_fit=False)
-    tried.prepare()
-    tried.run(specs, "a command")
+    running = start(skip_after_oom=False, check_fit=False)
+    running.run(*specs)
+    tried = running.bench
     tried.close()
-    again = Bench(Watch(), session_dir=tmp_path, session=tried.session, device_interval_s=0)
-    again.prepare()
+    again = start(session=tried.session).bench
     again.resume()
     first = load(tried.log_path).cells[0]
     again.ask_report("oom", first.spec, cell=0)
@@ -329,11 +310,14 @@ def test_a_trace_that_cannot_be_saved_costs_the_report_nothing_else(bench: Bench
     assert "trace could not be saved" in report.content.note
 
 
-def test_reports_tell_threads_apart(bench: Bench) -> None:
-    for threads in (1, 2):
-        bench.ask_report("precision", small_spec(threads=threads))
+def test_a_trace_is_a_file_of_its_session_that_is_deleted_with_it(bench: Bench) -> None:
+    bench.ask_report("kernels", small_spec())
     bench.work()
-    assert len(load(bench.log_path).contents(PrecisionReport)) == 2
+    bench.close()
+    folder = bench.log_path.with_suffix(FILES_SUFFIX)
+    assert list(folder.iterdir())
+    delete(bench.log_path)
+    assert not folder.exists()
 
 
 def test_predictions_of_the_sessions_cells_are_in_its_log(bench: Bench, watch: Watch) -> None:
@@ -344,16 +328,6 @@ def test_predictions_of_the_sessions_cells_are_in_its_log(bench: Bench, watch: W
     state = load(bench.log_path)
     assert state.prediction_of(spec) is not None
     assert state.prediction_of(other) is None
-
-
-def test_deleting_a_session_takes_the_files_of_its_reports_along(bench: Bench) -> None:
-    bench.ask_report("kernels", small_spec())
-    bench.work()
-    bench.close()
-    folder = bench.log_path.with_suffix(FILES_SUFFIX)
-    assert list(folder.iterdir())
-    delete(bench.log_path)
-    assert not folder.exists()
 
 
 def _children() -> list[int]:

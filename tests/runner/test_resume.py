@@ -6,18 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from cs336_tui.config.spec import SpecError
-from cs336_tui.events.events import CellsQueued, CellStarted, SessionResumed, StepsTimed
-from cs336_tui.runner.bench import Bench
+from cs336_tui.events.events import CellsQueued, CellStarted, Event, SessionEnded, SessionResumed, StepsTimed
+from cs336_tui.session.lock import lock_path
 from cs336_tui.session.log import LogError, LogReader
-from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
-from tests.runner.sessions import resume, run
-from tests.watching import Watch, endless_spec, small_spec, wait_gone
+from tests.runner.running import Running, resume, run
+from tests.watching import PATIENCE_S, endless_spec, small_spec, wait_gone
 
 
 def broken_off(path: Path, upto: type, *, torn: bytes = b"") -> None:
@@ -70,24 +71,18 @@ def test_nothing_is_left_of_a_session_that_is_complete(tmp_path: Path) -> None:
 
 
 def test_cancelled_cells_run_and_failed_ones_when_asked(tmp_path: Path) -> None:
-    watch = Watch()
-    bench = Bench(watch, session_dir=tmp_path, device_interval_s=0)
-    bench.prepare()
-    bench.add([(endless_spec(), 1), (small_spec(), 1), (small_spec(batch_size=2), 1)])
-    import threading
-
-    thread = threading.Thread(target=bench.work)
-    thread.start()
-    watch.until(lambda state: state.cells[0].step_times_s)
-    os.kill(watch.state.cells[0].pid, signal.SIGKILL)
+    running = Running(tmp_path)
+    bench = running.bench
+    running.begin(endless_spec(), small_spec(), small_spec(batch_size=2))
+    os.kill(running.once_measuring(steps=1), signal.SIGKILL)
     bench.queue.pause()
-    watch.until(lambda state: state.cells[0].is_over)
+    running.watch.until(lambda state: state.cells[0].is_over)
     bench.cancel()
-    thread.join(60)
+    running.finish()
     bench.close()
-    assert watch.state.cells[0].status == "killed"
-    assert watch.state.cells[2].status == "cancelled"
-    cancelled = tuple(cell.cell for cell in watch.state.cells.values() if cell.status == "cancelled")
+    assert running.statuses[0] == "killed"
+    assert running.statuses[2] == "cancelled"
+    cancelled = tuple(cell.cell for cell in running.cells if cell.status == "cancelled")
     left, _ = resume(bench.log_path)
     assert left == cancelled
     assert load(bench.log_path).cells[0].status == "killed"
@@ -134,9 +129,7 @@ def test_a_cell_that_this_machine_cannot_run_leaves_the_log_as_it_was(tmp_path: 
 
 
 def test_skipped_cells_stay_skipped(tmp_path: Path) -> None:
-    watch = Watch()
-    bench = Bench(watch, session_dir=tmp_path, device_interval_s=0)
-    bench.prepare()
+    bench = Running(tmp_path).bench
     bench.add([(small_spec(), 1), (small_spec(batch_size=2), 1)])
     bench.queue.skip([1], "not wanted")
     bench.work()
@@ -149,12 +142,10 @@ def test_skipped_cells_stay_skipped(tmp_path: Path) -> None:
 
 def test_a_resumed_session_keeps_what_becomes_of_cells_after_one_ran_out_of_memory(tmp_path: Path) -> None:
     for command, skips in (("cs336-tui bench --no-oom-skip", False), ("cs336-tui bench", True)):
-        first = Bench(Watch(), session_dir=tmp_path, device_interval_s=0)
-        first.prepare()
+        first = Running(tmp_path).bench
         first.add([(small_spec(), 1)], command)
         first.close()
-        again = Bench(Watch(), session_dir=tmp_path, session=first.session, device_interval_s=0)
-        again.prepare()
+        again = Running(tmp_path, first.session).bench
         again.resume()
         again.close()
         assert again.skip_after_oom is skips
@@ -164,13 +155,29 @@ def test_every_cell_keeps_the_machine_that_it_ran_on(tmp_path: Path) -> None:
     path, _ = run(tmp_path, small_spec(), small_spec(batch_size=2))
     path.write_text(path.read_text().replace('"torch":"', '"torch":"other-'))
     broken_off(path, StepsTimed)
-    state = resumed_state(path)
+    resume(path)
+    state = load(path)
     first, second = (cell.environment for cell in state.cells.values())
     assert first is not None
     assert second is not None
     assert first.torch == f"other-{second.torch}"
 
 
-def resumed_state(path: Path) -> SessionState:
-    resume(path)
-    return load(path)
+def test_closing_waits_until_the_session_is_resumed(tmp_path: Path) -> None:
+    path, _ = run(tmp_path, small_spec())
+    bench = Running(path.parent, path.stem).bench
+    bench.probe()
+    closing = threading.Thread(target=bench.close)
+
+    def close_meanwhile(_history: Sequence[Event]) -> None:
+        closing.start()
+        closing.join(1.0)  # closing has time to do what it does
+
+    try:
+        bench.resume(close_meanwhile)
+    finally:
+        closing.join(PATIENCE_S)
+        bench.close()
+    last = [event for event in LogReader(path) if isinstance(event, SessionResumed | SessionEnded)][-2:]
+    assert [type(event) for event in last] == [SessionResumed, SessionEnded]
+    assert not lock_path(path).exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,37 +23,27 @@ from cs336_tui.events.events import (
     ReportStarted,
     StepsTimed,
 )
-from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.lanes import cores_here
 from cs336_tui.session.state import SessionState
-from tests.watching import PATIENCE_S, Watch, ample_timeout_s, endless_spec, is_gone, small_spec
+from tests.runner.running import Running
+from tests.watching import PATIENCE_S, ample_timeout_s, endless_spec, is_gone, small_spec
 
 USABLE = sorted(n for core in cores_here() for n in core)
 
 
-class InLanes:
+class InLanes(Running):
     """A bench whose cells run in lanes, on a thread of its own."""
 
-    def __init__(self, folder: Path, session: str | None = None) -> None:
-        self.watch = Watch()
-        self.bench = Bench(self.watch, session_dir=folder, session=session, device_interval_s=0.2)
-        self.bench.prepare()
-        self._thread: threading.Thread | None = None
-
-    def begin(self, lanes: Sequence[Lane], *specs: CellSpec) -> None:
+    def begin_in(self, lanes: Sequence[Lane], *specs: CellSpec) -> None:
         self.bench.add([(spec, 1) for spec in specs], "cs336-tui bench --lanes 2", lanes=lanes)
         self.work()
 
     def work(self) -> None:
-        self._thread = threading.Thread(target=self.bench.work)
-        self._thread.start()
+        self.on_a_thread(self.bench.work)
 
     def end(self) -> dict[int, str]:
         """The status of each cell, once nothing runs or waits."""
-        assert self._thread is not None
-        self._thread.join(120)
-        assert not self._thread.is_alive()
-        return {number: cell.status for number, cell in self.watch.state.cells.items()}
+        return {number: cell.status for number, cell in self.finish(120).cells.items()}
 
     def pids(self, count: int) -> list[int]:
         """The processes of so many cells, by their numbers, once they all measure."""
@@ -76,7 +65,7 @@ def made(tmp_path: Path) -> Iterator[Begin]:
     several: list[InLanes] = []
 
     def make(session: str | None = None) -> InLanes:
-        several.append(InLanes(tmp_path, session))
+        several.append(InLanes(tmp_path, session, device_interval_s=0.2))
         return several[-1]
 
     yield make
@@ -101,7 +90,7 @@ def waiting_spec(seconds: float, **changes: Any) -> CellSpec:
 def test_cells_run_side_by_side_on_cores_of_their_own_until_they_are_stopped(made: Begin) -> None:
     run = made()
     first, last = (USABLE[0],), (USABLE[-1],)
-    run.begin(lanes(first, last), *[endless_spec(threads=None)] * 3)
+    run.begin_in(lanes(first, last), *[endless_spec(threads=None)] * 3)
     pids = run.pids(2)
     assert [tuple(psutil.Process(pid).cpu_affinity()) for pid in pids] == [first, last]
     cells = run.watch.state.cells
@@ -117,7 +106,7 @@ def test_cells_run_side_by_side_on_cores_of_their_own_until_they_are_stopped(mad
 
 def test_a_lane_without_its_cores_is_set_aside_and_its_cell_runs_in_another(made: Begin) -> None:
     run = made()
-    run.begin(lanes((4095,), (USABLE[0],)), *[small_spec()] * 3)
+    run.begin_in(lanes((4095,), (USABLE[0],)), *[small_spec()] * 3)
     assert run.end() == {0: "ok", 1: "ok", 2: "ok"}
     (aside,) = run.watch.of(LaneSetAside)
     assert aside.lane == 0
@@ -129,7 +118,7 @@ def test_a_lane_without_its_cores_is_set_aside_and_its_cell_runs_in_another(made
 
 def test_with_no_lane_left_the_rest_ends_with_the_reason(made: Begin) -> None:
     run = made()
-    run.begin(lanes((4095,), (4094,)), *[small_spec()] * 3)
+    run.begin_in(lanes((4095,), (4094,)), *[small_spec()] * 3)
     assert set(run.end().values()) == {"failed"}
     errors = {cell.finished.error for cell in run.watch.state.cells.values() if cell.finished}
     assert len(errors) == 1
@@ -140,7 +129,7 @@ def test_ranks_take_a_lane_each_and_a_failing_cell_ends_no_other(made: Begin) ->
     run = made()
     two = [(USABLE[0],), (USABLE[-1],)]
     bad = small_spec(model="nowhere:Model", model_path=("/",), arch="swiglu-rope")
-    run.begin(lanes(*two), small_spec(ranks=2, parallel="ddp", pass_="train-step", batch_size=2), bad, small_spec())
+    run.begin_in(lanes(*two), small_spec(ranks=2, parallel="ddp", pass_="train-step", batch_size=2), bad, small_spec())
     assert run.end() == {0: "ok", 1: "failed", 2: "ok"}
     assert run.watch.of(CellStarted)[0].lanes == (0, 1)
     assert not run.watch.of(LaneSetAside)
@@ -149,16 +138,16 @@ def test_ranks_take_a_lane_each_and_a_failing_cell_ends_no_other(made: Begin) ->
 def test_a_timeout_ends_the_cell_that_takes_too_long_and_no_other(made: Begin) -> None:
     run = made()
     two = lanes((USABLE[0],), (USABLE[-1],))
-    run.begin(two, small_spec())
+    run.begin_in(two, small_spec())
     run.end()
     run.bench.timeout_s = ample_timeout_s(run.watch.state.cells[0], 3.0)
-    run.begin(two, endless_spec(), *[small_spec()] * 2)
+    run.begin_in(two, endless_spec(), *[small_spec()] * 2)
     assert run.end() == {0: "ok", 1: "killed", 2: "ok", 3: "ok"}
 
 
 def test_a_cell_that_is_killed_leaves_the_others_alone(made: Begin) -> None:
     run = made()
-    run.begin(lanes((USABLE[0],), (USABLE[-1],)), endless_spec(), endless_spec(), small_spec())
+    run.begin_in(lanes((USABLE[0],), (USABLE[-1],)), endless_spec(), endless_spec(), small_spec())
     first, second = run.pids(2)
     psutil.Process(first).kill()
     run.watch.until(lambda state: state.cells[2].is_over)
@@ -170,7 +159,7 @@ def test_a_cell_that_is_killed_leaves_the_others_alone(made: Begin) -> None:
 def test_what_needs_more_than_ran_out_of_memory_is_skipped_and_explained_after_all(made: Begin) -> None:
     run = made()
     huge = [small_spec(context_length=size) for size in (1 << 20, 1 << 21)]
-    run.begin(lanes((USABLE[0],)), huge[0], small_spec(), huge[1], small_spec(pass_="train-step"))
+    run.begin_in(lanes((USABLE[0],)), huge[0], small_spec(), huge[1], small_spec(pass_="train-step"))
     assert run.end() == {0: "oom", 1: "ok", 2: "skipped", 3: "ok"}
     kinds = [type(event) for event in run.watch.events]
     assert kinds.index(ReportStarted) > len(kinds) - 1 - kinds[::-1].index(CellFinished)
@@ -178,7 +167,7 @@ def test_what_needs_more_than_ran_out_of_memory_is_skipped_and_explained_after_a
 
 def test_a_pause_lets_what_runs_end(made: Begin) -> None:
     run = made()
-    run.begin(
+    run.begin_in(
         lanes((USABLE[0],), (USABLE[-1],)), waiting_spec(0.05, measure_steps=1_000_000), small_spec(), small_spec()
     )
     run.watch.until(lambda state: state.cells[2].is_over)
@@ -199,7 +188,7 @@ def test_where_no_process_can_be_started_the_lanes_are_set_aside_with_the_reason
     run.bench.probe()
     shutil.rmtree(run.bench._scratch)
     run.bench._scratch.write_text("in the way of its files")
-    run.begin(EIGHT[:2], *[small_spec()] * 3)
+    run.begin_in(EIGHT[:2], *[small_spec()] * 3)
     assert set(run.end().values()) == {"failed"}
     assert {event.lane for event in run.watch.of(LaneSetAside)} == {0, 1}
     finished = run.watch.state.cells[2].finished
@@ -223,19 +212,14 @@ def test_a_watcher_that_is_gone_stops_all_lanes_and_breaks_off_the_run(made: Beg
     run.watch.on_event = lambda _: None
 
 
-def run_lanes(run: InLanes) -> Sequence[Lane]:
-    opened: LanesOpened = run.watch.of(LanesOpened)[-1]
-    return opened.lanes
-
-
 def test_a_session_goes_on_in_the_lanes_that_it_had(made: Begin) -> None:
     run = made()
-    run.begin(lanes((USABLE[0],), (USABLE[-1],)), *[endless_spec()] * 2, small_spec())
+    run.begin_in(lanes((USABLE[0],), (USABLE[-1],)), *[endless_spec()] * 2, small_spec())
     run.pids(2)
     run.bench.close()
     again = made(run.bench.session)
     assert again.bench.resume() == (0, 1, 2)
-    assert tuple(lane.cores for lane in run_lanes(again)) == cores_here()[:2]
+    assert tuple(lane.cores for lane in again.watch.of(LanesOpened)[-1].lanes) == cores_here()[:2]
     again.work()
     assert len(again.pids(2)) == 2
     again.bench.cancel()
@@ -252,7 +236,7 @@ def test_eight_devices_do_eight_times_the_work(made: Begin) -> None:
     """Far less is asked for than `benchmarks.lanes` does on a quiet machine."""
     run = made()
     began = time.monotonic()
-    run.begin(EIGHT, *[waiting_spec(0.2, measure_steps=5)] * 16)
+    run.begin_in(EIGHT, *[waiting_spec(0.2, measure_steps=5)] * 16)
     assert set(run.end().values()) == {"ok"}
     took = time.monotonic() - began
     assert sum(cell.whole_run_s or 0.0 for cell in run.watch.state.cells.values()) > 3 * took
@@ -262,7 +246,7 @@ def test_eight_devices_do_eight_times_the_work(made: Begin) -> None:
 
 def test_a_stop_ends_eight_cells_at_once(made: Begin) -> None:
     run = made()
-    run.begin(EIGHT, *[waiting_spec(0.05, measure_steps=1_000_000)] * 9)
+    run.begin_in(EIGHT, *[waiting_spec(0.05, measure_steps=1_000_000)] * 9)
     pids = run.pids(8)
     began = time.monotonic()
     run.bench.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,6 +27,7 @@ from cs336_tui.session.state import SessionState, fold
 from cs336_tui.session.store import info_of, standing_of
 from tests.commands import call
 from tests.made_race import race_events
+from tests.runner.running import Running
 from tests.watching import Watch, small_spec
 from tests.worker.workload.own_code import Folder
 
@@ -68,17 +68,15 @@ def tuning_of(folder: Folder, *names: str, budget_s: float, **base: Any) -> Tuni
     return Tuning(base=start, over=(Over("attention", attentions),), budget_s=budget_s)
 
 
-class Running:
-    """A race on a bench of its own, on a thread."""
+class Racing(Running):
+    """A race on a bench of its own."""
 
     def __init__(self, directory: Path, session: str | None = None) -> None:
-        self.watch = Watch()
-        self.bench = Bench(self.watch, session_dir=directory, session=session, device_interval_s=0, explain_oom=False)
-        self.bench.prepare()
+        super().__init__(directory, session, explain_oom=False)
         self.tuner = Tuner(self.bench, next_step)
         self.took_s = 0.0
 
-    def run(self, tuning: Tuning) -> None:
+    def tune(self, tuning: Tuning) -> None:
         began = time.monotonic()
         self.bench.trust.name(tuning.base, tuning)
         started = started_of(tuning, self.bench.probe(), self.bench.predictor)
@@ -107,8 +105,8 @@ def entry(race: Race, name: str) -> Entry:
 
 
 def test_the_fastest_that_computes_the_same_wins(tmp_path: Path, folder: Folder) -> None:
-    running = Running(tmp_path)
-    running.run(tuning_of(folder, "slow", "fast", "wrong", "broken", budget_s=60))
+    running = Racing(tmp_path)
+    running.tune(tuning_of(folder, "slow", "fast", "wrong", "broken", budget_s=60))
     race = running.race
     assert {name: entry(race, name).status for name in ("slow", "fast", "wrong", "broken")} == {
         "slow": "out",
@@ -129,14 +127,14 @@ def test_the_fastest_that_computes_the_same_wins(tmp_path: Path, folder: Folder)
     assert _race(load(running.bench.log_path)).entries == race.entries, "a replay decides as the live race"
     info = info_of(running.bench.log_path)
     assert (info.stage, info.standing.can_resume) == ("done", False)
-    again = Running(tmp_path, running.bench.session)
+    again = Racing(tmp_path, running.bench.session)
     again.resume()
     assert len(again.watch.of(TuningEnded)) == 1, "nothing is left to race"
 
 
 def test_a_visit_that_hangs_does_not_break_the_budget(tmp_path: Path, folder: Folder) -> None:
-    running = Running(tmp_path)
-    running.run(tuning_of(folder, "fast", "hangs", "slow", budget_s=8))
+    running = Racing(tmp_path)
+    running.tune(tuning_of(folder, "fast", "hangs", "slow", budget_s=8))
     assert running.took_s < 8 * 1.2
     hangs = entry(running.race, "hangs")
     assert (hangs.status, "no result within" in hangs.why) == ("failed", True)
@@ -144,8 +142,8 @@ def test_a_visit_that_hangs_does_not_break_the_budget(tmp_path: Path, folder: Fo
 
 
 def test_what_runs_when_the_budget_ends_is_stopped_and_nothing_is_left(tmp_path: Path, folder: Folder) -> None:
-    running = Running(tmp_path)
-    running.run(tuning_of(folder, "fast", "slow", budget_s=4, measure_steps=10_000))
+    running = Racing(tmp_path)
+    running.tune(tuning_of(folder, "fast", "slow", budget_s=4, measure_steps=10_000))
     assert 4 <= running.took_s < 4 * 1.2 + 1  # a stop takes up to a second
     assert running.race.ended == BUDGET_ENDED
     assert running.race.best is None
@@ -153,11 +151,10 @@ def test_what_runs_when_the_budget_ends_is_stopped_and_nothing_is_left(tmp_path:
 
 
 def test_checks_that_wait_when_the_budget_ends_are_stopped_as_well(tmp_path: Path, folder: Folder) -> None:
-    running, tuning = Running(tmp_path), tuning_of(folder, "hangs", "fast", budget_s=3)
+    running, tuning = Racing(tmp_path), tuning_of(folder, "hangs", "fast", budget_s=3)
     specs = tuple(msgspec.structs.replace(tuning.base, context_length=length) for length in (8, 16, 32))
     running.tuner = Tuner(running.bench, lambda _, left_s: Checks(specs) if left_s > 0 else Finish(BUDGET_ENDED))
-    thread = threading.Thread(target=running.run, args=(tuning,))
-    thread.start()
+    thread = running.on_a_thread(running.tune, tuning)
     thread.join(30)
     running.bench.close()
     thread.join()
@@ -168,11 +165,11 @@ def test_checks_that_wait_when_the_budget_ends_are_stopped_as_well(tmp_path: Pat
 def test_a_race_in_a_session_that_has_begun_knows_its_machine_and_hears_no_more_when_it_is_over(
     tmp_path: Path, folder: Folder
 ) -> None:
-    running = Running(tmp_path)
+    running = Racing(tmp_path)
     running.bench.run([small_spec()], "cs336-tui bench")
     running.tuner.close()
     running.tuner = Tuner(running.bench, lambda _state, _left_s: Finish(ONE_LEFT))
-    running.run(tuning_of(folder, "slow", "fast", budget_s=60))
+    running.tune(tuning_of(folder, "slow", "fast", budget_s=60))
     assert running.tuner.state.environment == running.watch.state.environment
     assert running.tuner.state.tuning_ended is not None
     assert running.watch.state.ended is not None
@@ -197,19 +194,18 @@ def test_time_for_the_check_of_the_best_is_kept_in_the_first_round_alone(
 
 
 def test_a_race_that_was_stopped_goes_on_with_the_rest_of_its_budget(tmp_path: Path, folder: Folder) -> None:
-    running = Running(tmp_path)
+    running = Racing(tmp_path)
     tuning = tuning_of(folder, "slow", "fast", budget_s=60)
-    thread = threading.Thread(target=running.run, args=(tuning,))
-    thread.start()
+    running.on_a_thread(running.tune, tuning)
     running.watch.until(lambda state: state.cells and state.cells[0].is_over)
     running.bench.cancel()
-    thread.join(30)
+    running.finish(30)
     state = load(running.bench.log_path)
     assert state.has_unfinished_race
     assert standing_of(state, runs=False).words == "stopped in a race"
     assert _race(state).ended == ""
     spent_s = state.race_spent_s
-    again = Running(tmp_path, running.bench.session)
+    again = Racing(tmp_path, running.bench.session)
     again.resume()
     assert entry(again.race, "fast").status == "best"
     assert again.race.ended == ONE_LEFT
@@ -227,7 +223,7 @@ def test_a_race_that_was_killed_in_turns_goes_on_without_them(tmp_path: Path, fo
     started = [CellStarted(at=at, cell=cell, pid=1) for cell in (first, first + 1)]
     with log.open("ab") as file:
         file.write(b"".join(map(to_line, (queued, *started))))
-    resumed = Running(tmp_path, log.stem)
+    resumed = Racing(tmp_path, log.stem)
     resumed.resume()
     cells = resumed.watch.state.cells.values()
     assert [cell.cell for cell in cells if cell.skipped_because == BROKEN_OFF] == [first, first + 1]
@@ -288,13 +284,10 @@ def test_the_command_resume_prints_all_of_a_session_that_went_on_after_its_race(
 
 def _killed(directory: Path, tuning: Tuning, ends: int) -> tuple[Path, Race]:
     """The log of a race that was killed when so many visits were over, and the race as it was."""
-    running = Running(directory)
-    running.run(tuning)
-    lines, events = (
-        running.bench.log_path.read_bytes().splitlines(keepends=True),
-        list(LogReader(running.bench.log_path)),
-    )
-    over = [index for index, event in enumerate(events) if isinstance(event, CellFinished)]
+    running = Racing(directory)
+    running.tune(tuning)
+    lines = running.bench.log_path.read_bytes().splitlines(keepends=True)
+    over = [at for at, event in enumerate(LogReader(running.bench.log_path)) if isinstance(event, CellFinished)]
     log = directory / "killed.jsonl"
     log.write_bytes(b"".join(lines[: over[ends - 1] + 1]))
     return log, _race(load(log))

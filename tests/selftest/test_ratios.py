@@ -7,8 +7,18 @@ import random
 import pytest
 
 from cs336_tui.selftest.programs import APP, BENCH, CONTROL
-from cs336_tui.selftest.ratios import FROM_ROUNDS, FROM_STARTS, ON_CPU, ON_GPU, judge, log_ratio, marks_for, worst
-from cs336_tui.selftest.turns import Round, Turn
+from cs336_tui.selftest.turns import (
+    FROM_ROUNDS,
+    FROM_STARTS,
+    ON_CPU,
+    ON_GPU,
+    Round,
+    Turn,
+    judge,
+    log_ratio,
+    marks_for,
+    worst,
+)
 from tests.selftest.made import ROUNDS, STARTS, STEPS, made
 
 

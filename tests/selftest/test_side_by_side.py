@@ -14,9 +14,9 @@ from cs336_tui.cli.selftest import lanes_asked, run_lanes
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import Lane
-from cs336_tui.export.file_formats import FORMATS
-from cs336_tui.export.formats import answer
-from cs336_tui.export.selftest import SideBySide, lanes_sentence, lanes_table
+from cs336_tui.export.subjects.selftest import SideBySide, lanes_sentence, lanes_table
+from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import answer
 from cs336_tui.runner.lanes import cores_here
 from cs336_tui.selftest.programs import SelftestCell
 from cs336_tui.selftest.side_by_side import LaneRound, LaneRun, command_of, costs_of

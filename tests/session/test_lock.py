@@ -49,10 +49,14 @@ def test_a_dead_writers_lock_is_taken_over(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_pid_that_was_given_again_is_no_writer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_pid_that_was_given_again_and_a_lock_that_says_nothing_are_nobodys(tmp_path: Path, is_empty: bool) -> None:
     log = tmp_path / "s.jsonl"
     write_lock(log, since=1.0)
+    if is_empty:
+        lock_path(log).write_bytes(b"")
     SessionLock(log).acquire()
+    assert writer_of(log).pid == os.getpid()
 
 
 def test_a_zombie_is_no_writer(tmp_path: Path) -> None:
@@ -89,13 +93,6 @@ def test_a_writer_on_another_host_is_believed_until_taken_over(tmp_path: Path) -
     lock = SessionLock(log)
     lock.acquire(take_over=True)
     lock.release()
-
-
-def test_a_lock_that_says_nothing_is_nobodys(tmp_path: Path) -> None:
-    log = tmp_path / "s.jsonl"
-    lock_path(log).write_bytes(b"")
-    SessionLock(log).acquire()
-    assert writer_of(log).pid == os.getpid()
 
 
 def test_of_many_that_try_at_once_one_gets_it(tmp_path: Path) -> None:

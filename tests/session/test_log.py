@@ -1,4 +1,5 @@
-"""Session logs: every finished step survives the writer's end, and damage is reported with its line."""
+"""Session logs: every finished step survives the writer's end, damage is reported with its line, and events are logged
+before they are shown, in one order, from any thread."""
 
 import itertools
 import os
@@ -6,6 +7,8 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from cs336_tui.session.log import (
     LogLost,
     LogReader,
     SessionLog,
+    SessionRecorder,
     SkippedLines,
     default_session_dir,
     line_prefix,
@@ -56,14 +60,6 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 def test_any_events_are_read_as_written(tmp_path: Path, events: list[Event]) -> None:
     path = tmp_path / "log.jsonl"
     assert list(written(path, to_line(HEADER), *map(to_line, events))) == [HEADER, *events]
-
-
-def test_a_write_is_in_the_file_at_once(tmp_path: Path) -> None:
-    log = SessionLog(tmp_path / "s.jsonl")
-    log.write([HEADER])
-    log.sync()
-    assert list(LogReader(log.path)) == [HEADER]
-    log.close()
 
 
 def test_an_existing_log_is_never_reused(tmp_path: Path) -> None:
@@ -127,45 +123,32 @@ def test_a_damaged_line_in_the_middle_is_named_and_those_before_it_are_given(tmp
         next(events)
 
 
-def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
-    assert "line 2: damaged" in refusal(written(tmp_path / "log", to_line(HEADER), b"\xff\xfe\x00\n", to_line(HEADER)))
+HEAD, NOTICE = to_line(HEADER), to_line(Notice(at=1.0, text="a"))
+IMPOSSIBLE = to_line(CellsQueued(at=1.0, first=0, specs=(a_spec(),))).replace(b'"num_heads":12', b'"num_heads":7')
+NEWER = to_line(SessionStarted(at=0.0, schema=SCHEMA + 1, session="s", app="9.0"))
+ANOTHER_KIND = (b"hello\n", b"{}\n", b"[1]\n", b"\x89PNG\r\n\x1a\n", b'{"type":"Notice"}\n', b"hello")
 
 
-def test_a_cell_that_cannot_exist_is_damage(tmp_path: Path) -> None:
-    (queued,) = (to_line(e) for e in mixed_session() if type(e).__name__ == "CellsQueued")
-    impossible = queued.replace(b'"num_heads":12', b'"num_heads":7')
-    assert "line 2: damaged" in refusal(written(tmp_path / "log", to_line(HEADER), impossible))
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (HEAD + b"\xff\xfe\x00\n" + HEAD, "line 2: damaged"),
+        (HEAD + IMPOSSIBLE, "line 2: damaged"),
+        *((content, "line 1: not a session log") for content in ANOTHER_KIND),
+        *((blank + NOTICE + HEAD, "not the start of a session log") for blank in (b"", b"\n\n")),
+        *((content, "empty") for content in (b"", b"\n", b" \n\n")),
+        (NEWER, "upgrade"),
+        (NEWER.replace(b'"session":"s"', b'"session":{"name":"s"}'), "upgrade"),
+    ],
+)
+def test_what_is_no_log_or_is_damaged_is_refused_in_one_line(tmp_path: Path, content: bytes, says: str) -> None:
+    assert says in refusal(written(tmp_path / "log", content))
 
 
 def test_a_cell_that_later_versions_refuse_to_run_is_read(tmp_path: Path) -> None:
     spec = a_spec(pass_="train-step", device="cuda:0", batch_size=2, accumulate=2, compile="reduce-overhead")
     queued = CellsQueued(at=1.0, first=0, specs=(spec,))
     assert list(written(tmp_path / "log", to_line(HEADER), to_line(queued))) == [HEADER, queued]
-
-
-@pytest.mark.parametrize(
-    "first", [b"hello\n", b"{}\n", b"[1]\n", b"\x89PNG\r\n\x1a\n", b'{"type":"Notice"}\n', b"hello"]
-)
-def test_another_kind_of_file_is_refused(tmp_path: Path, first: bytes) -> None:
-    assert "line 1: not a session log" in refusal(written(tmp_path / "log", first))
-
-
-@pytest.mark.parametrize("blank", [b"", b"\n\n"])
-def test_a_log_starts_with_its_header(tmp_path: Path, blank: bytes) -> None:
-    reader = written(tmp_path / "log", blank, to_line(Notice(at=1.0, text="a")), to_line(HEADER))
-    assert "not the start of a session log" in refusal(reader)
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b" \n\n"])
-def test_an_empty_log_is_refused(tmp_path: Path, content: bytes) -> None:
-    assert "empty" in refusal(written(tmp_path / "log", content))
-
-
-def test_a_log_of_a_newer_version_asks_to_upgrade(tmp_path: Path) -> None:
-    newer = to_line(SessionStarted(at=0.0, schema=SCHEMA + 1, session="s", app="9.0"))
-    assert "upgrade" in refusal(written(tmp_path / "log", newer))
-    unreadable = newer.replace(b'"session":"s"', b'"session":{"name":"s"}')
-    assert "upgrade" in refusal(written(tmp_path / "log", unreadable))
 
 
 def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
@@ -286,3 +269,96 @@ def test_a_log_that_was_replaced_or_shortened_is_lost(tmp_path: Path) -> None:
         log.close()
     assert replaced.path.read_text() == "another's"
     assert shortened.path.stat().st_size == 3
+
+
+class Watcher:
+    """Keeps what it was handed and what the log held at that moment."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.in_log: list[bool] = []
+        self.recorder: SessionRecorder | None = None
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        self.events.extend(events)
+        if self.recorder and self.recorder.is_open:
+            self.in_log.append(list(LogReader(self.recorder.path))[-len(events) :] == list(events))
+
+
+def test_events_are_in_the_log_before_they_are_handed_on(tmp_path: Path) -> None:
+    watcher = Watcher()
+    watcher.recorder = recorder = SessionRecorder(tmp_path, "s", watcher)
+    recorder.open()
+    recorder.record([HEADER])
+    recorder.record([Notice(at=1.0, text="a"), Notice(at=2.0, text="b")])
+    recorder.close()
+    assert watcher.in_log == [True, True]
+
+
+def test_there_is_no_file_before_it_is_opened(tmp_path: Path) -> None:
+    watcher = Watcher()
+    recorder = SessionRecorder(tmp_path, "s", watcher)
+    recorder.record([Notice(at=1.0, text="early")])
+    assert not recorder.is_open
+    assert not recorder.path.exists()
+    assert len(watcher.events) == 1
+    recorder.open()
+    recorder.open()
+    assert recorder.path.exists()
+
+
+def test_the_log_and_the_watcher_see_one_order_from_many_threads(tmp_path: Path) -> None:
+    watcher = Watcher()
+    recorder = SessionRecorder(tmp_path, "s", watcher)
+    recorder.open()
+    recorder.record([HEADER])
+    ready = threading.Barrier(4)
+
+    def write(thread: int) -> None:
+        ready.wait()
+        for number in range(100):
+            recorder.record([Notice(at=float(number), text=f"{thread}"), Notice(at=number + 0.5, text=f"{thread}")])
+
+    threads = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    recorder.close()
+    logged = list(LogReader(recorder.path))
+    assert logged == watcher.events
+    assert len(logged) == 1 + 4 * 200
+    for thread in range(4):
+        own = [event.at for event in logged[1:] if isinstance(event, Notice) and event.text == str(thread)]
+        assert own == sorted(own)
+
+
+def test_a_log_that_is_removed_goes_on_in_the_first_place_that_takes_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    places = [tmp_path / "file", tmp_path / "second", tmp_path / "third"]
+    watcher = Watcher()
+    recorder = SessionRecorder(tmp_path / "first", "s", watcher, refuges=lambda _: places)
+    recorder.open()
+    recorder.record([HEADER])
+    recorder.path.unlink()
+    recorder.record([Notice(at=1.0, text="a")])
+    recorder.record([Notice(at=2.0, text="b")])
+    recorder.close()
+    assert recorder.path == tmp_path / "second" / "s.jsonl"
+    assert list(LogReader(recorder.path)) == watcher.events
+    assert [event.text for event in watcher.events[1:]] == ["a", recorder.problem, "b"]
+    assert sorted(path.name for path in tmp_path.rglob("s.*")) == ["s.jsonl"]
+
+
+def test_a_log_that_no_place_takes_is_told_of_once(tmp_path: Path) -> None:
+    watcher = Watcher()
+    recorder = SessionRecorder(tmp_path, "s", watcher, refuges=lambda _: [])
+    recorder.open()
+    recorder.record([HEADER])
+    recorder.path.unlink()
+    for number in range(3):
+        recorder.record([Notice(at=float(number), text="a")])
+    assert recorder.is_open
+    recorder.close()
+    assert not recorder.is_open
+    assert [event.text for event in watcher.events[1:]] == ["a", recorder.problem, "a", "a"]

@@ -28,12 +28,11 @@ from cs336_tui.events.events import (
     StepsTimed,
 )
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import report_key
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.record import document_of
 from cs336_tui.session import state as state_module
 from cs336_tui.session.load import load
-from cs336_tui.session.log import LogReader, SessionLog
 from cs336_tui.session.state import DEVICE_HISTORY, OUTPUT_LIMIT, SessionState, fold
 from cs336_tui.stats.summaries import summarize
 from tests.made_kernels import a_kernel_report
@@ -52,17 +51,6 @@ from tests.samples import (
     steps,
 )
 from tests.strategies import any_event
-
-
-def test_a_replayed_log_gives_the_document_of_the_live_session(tmp_path: Path) -> None:
-    log = SessionLog(tmp_path / "s.jsonl")
-    live = SessionState()
-    for event in mixed_session():
-        log.write([event])
-        live.apply(event)
-    replayed = state_of(LogReader(log.path))
-    assert document_of(replayed) == document_of(live)
-    assert msgspec.json.encode(document_of(replayed)) == msgspec.json.encode(document_of(live))
 
 
 @given(st.lists(any_event, max_size=30))
@@ -101,7 +89,9 @@ def test_a_cell_that_ended_early_counts_no_step_that_never_ran() -> None:
 
 
 def test_warmup_and_measured_steps_are_kept_apart() -> None:
-    cell = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, WARMUP_S, MEASURED_S)]).cells[0]
+    begun = [*session_start([a_spec()]), *cell_start(0)]
+    assert state_of([*begun, *steps(0, WARMUP_S)]).cells[0].summary(1) is None
+    cell = state_of([*begun, *steps(0, WARMUP_S, MEASURED_S)]).cells[0]
     assert cell.warmup_times_s == list(WARMUP_S)
     assert cell.step_times_s == list(MEASURED_S)
     assert cell.times.warmup_phases_s["forward"] == [t / 3 for t in WARMUP_S]
@@ -110,11 +100,6 @@ def test_warmup_and_measured_steps_are_kept_apart() -> None:
     summary = cell.summary(1)
     assert summary is not None
     assert (summary.n, cell.running.n) == (4, 4)
-
-
-def test_before_the_first_measured_step_there_is_no_summary() -> None:
-    cell = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, WARMUP_S)]).cells[0]
-    assert cell.summary(1) is None
 
 
 def test_the_sessions_ddof_is_used() -> None:
@@ -141,12 +126,6 @@ def test_a_second_run_continues_the_session() -> None:
     assert state.ended is None
     assert list(state.cells) == [0, 1, 2, 3, 4]
     assert state.commands[-1] == "cs336-tui bench --size tiny"
-
-
-def test_the_end_of_the_session_is_the_end_of_running() -> None:
-    state = state_of([*session_start([a_spec()]), *cell_start(0)])
-    state.apply(SessionEnded(at=1.0, reason="interrupted"))
-    assert state.running_cell is None
 
 
 def test_device_samples_know_the_cell_that_ran() -> None:
@@ -242,20 +221,19 @@ def test_a_session_that_goes_on_begins_all_interrupted_cells_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    "end",
-    [SessionEnded(at=1.0, reason="interrupted"), SessionResumed(at=1.0, app="0.1.0")],
+    ("event", "left"),
+    [
+        (SessionEnded(at=1.0, reason="interrupted"), []),
+        (SessionResumed(at=1.0, app="0.1.0"), []),
+        (CellRequeued(at=1.0, cell=1), [0]),
+        (CellSkipped(at=1.0, cell=1, reason="why not"), [0]),
+    ],
 )
-def test_nothing_runs_after_the_end(end: Event) -> None:
+def test_nothing_runs_after_the_end_nor_a_cell_that_waits_again_or_is_skipped(event: Event, left: list[int]) -> None:
     state = two_running()
-    state.apply(end)
-    assert (state.running_cells, state.current, state.surrounded) == ((), None, ())
-
-
-def test_a_cell_that_waits_again_or_is_skipped_runs_no_more() -> None:
-    for event in (CellRequeued(at=1.0, cell=1), CellSkipped(at=1.0, cell=1, reason="why not")):
-        state = two_running()
-        state.apply(event)
-        assert [cell.cell for cell in state.running_cells] == [0]
+    state.apply(event)
+    assert [cell.cell for cell in state.running_cells] == [cell.cell for cell, _ in state.surrounded] == left
+    assert state.current == (left[0] if left else None)
 
 
 def on_devices(*uuids: str | None) -> Environment:
@@ -300,15 +278,6 @@ def test_a_cell_takes_what_is_of_its_own_gpu(
         assert (found.reasons_known, found.others_known, found.counts_energy) == (own, own, own)
         assert (found.clock_after_mhz, found.lowest_clock_mhz) == ((1000, 1000) if own else (None, None))
         assert found.why == (why_not or None)
-
-
-def test_of_two_gpus_in_turns_the_one_that_is_watched_tells_of_its_own_cell() -> None:
-    specs = [a_spec(), a_spec(device="cuda:1")]
-    events = [*session_start(specs, environment=on_devices("GPU-0", "GPU-1")), *cell_start(0), *cell_start(1)]
-    events += [StageChanged(at=1.0, cell=cell, stage="measuring") for cell in (0, 1)]
-    gpu = GpuSample(uuid="GPU-1", clock_reasons=("hardware thermal",))
-    cells = state_of([*events, DeviceSampled(at=1.0, host=HostSample(), gpu=gpu)]).cells
-    assert [cells[cell].surroundings.reasons for cell in (0, 1)] == [{}, {"hardware thermal": 1}]
 
 
 def test_no_gpu_is_a_cells_own_before_the_machine_is_known() -> None:

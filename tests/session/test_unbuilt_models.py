@@ -7,7 +7,7 @@ import pytest
 from cs336_tui.analysis.fields import FIELDS, num_params
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.events.events import ModelBuilt
-from cs336_tui.export.results import results_table
+from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.writeups import layout_tables
 from tests.samples import state_of
 from tests.session.made import cell, events_of

@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from cs336_tui.analysis.fitting import search
-from cs336_tui.config.environment_variables import segments_expand
+from cs336_tui.analysis.targets import search
+from cs336_tui.config.processes import segments_expand
 from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec
 from cs336_tui.config.values import NORMS, OPTIMIZERS
 from cs336_tui.events.events import CellFinished
 from cs336_tui.worker.estimate.caching_allocator import CachingAllocator, ExpandableAllocator, NoRoom
 from cs336_tui.worker.estimate.predict import predict
-from tests.runner.test_ranks import Runner
+from tests.runner.running import Running
 from tests.worker.measure.cells import run, small_spec
 
 KNOBS = {
@@ -144,7 +144,7 @@ def _peaks(spec: CellSpec, predicted: int, finished: CellFinished) -> Peaks:
 def peaks_of_ranks(seed: int) -> Iterator[Peaks]:
     """Train-steps of two ranks of sufficient size, each rank in a process of its own."""
     random = Random(seed)
-    runner = Runner(Path(mkdtemp()))
+    runner = Running(Path(mkdtemp()))
     try:
         for spec in random_cells(seed):
             if spec.pass_ != "train-step":

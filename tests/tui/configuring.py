@@ -20,7 +20,7 @@ from cs336_tui import tui
 from cs336_tui.config import spec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.themes import VARIABLE_DEFAULTS
+from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
 from tests.tui.requested import Asked, recording
 

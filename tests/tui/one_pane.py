@@ -13,12 +13,11 @@ from textual.widget import Widget
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
-from cs336_tui.events.memory_report import MemoryReport, OomReport
-from cs336_tui.events.reports import Report
+from cs336_tui.events.reports import MemoryReport, OomReport, Report
 from cs336_tui.session.state import SessionState
+from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
 from cs336_tui.tui.tabs.memory import MemoryPane
 from cs336_tui.tui.tabs.report import Subject
-from cs336_tui.tui.themes import VARIABLE_DEFAULTS
 from cs336_tui.tui.widgets.lines import Lines
 from tests.made_memory import MB, a_memory_report, an_oom_report
 from tests.samples import MEASURED_S, START, a_spec, cell_end, cell_start, session_start, state_of, steps

@@ -18,7 +18,7 @@ from cs336_tui.tui import terminal
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.controllers.commands import Palette
 from cs336_tui.tui.dialogs.export import ExportDialog
-from cs336_tui.tui.dialogs.questions import ChoiceList, Confirm, ThemeList
+from cs336_tui.tui.dialogs.windows import ChoiceList, Confirm, ThemeList
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.terminal import Parser
 from tests.samples import START, mixed_session

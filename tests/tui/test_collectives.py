@@ -19,7 +19,7 @@ from cs336_tui.tui.tabs.memory import MemoryPane
 from cs336_tui.tui.tabs.precision import PrecisionPane
 from cs336_tui.tui.tabs.report import ReportPane, Subject
 from tests.session.made import Cell, events_of, results_of, session_of
-from tests.tui.test_kernels import showing
+from tests.tui.one_pane import showing
 from tests.tui.watched import SMALL, WIDE, log_of, text, until
 
 TIMES_S = {"1MB": 0.001, "10MB": 0.004, "100MB": 0.02}

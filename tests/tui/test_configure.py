@@ -7,11 +7,10 @@ from textual.widgets import Static
 
 from cs336_tui.config import spec
 from cs336_tui.config.presets import bundled, preset
-from cs336_tui.config.problems.all_problems import problem_named
+from cs336_tui.config.problems import problem_named
 from cs336_tui.config.spec import ModelDims
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.tui.configure.entries import PresetEntry, RecentEntry
-from cs336_tui.tui.configure.problems import listed
+from cs336_tui.tui.configure.entries import PresetEntry, RecentEntry, listed
 from cs336_tui.tui.requests import RunOptions
 from cs336_tui.tui.widgets.entries import Chips, Entry, TextEntry
 from tests.made_problems import problem_state

@@ -17,8 +17,8 @@ from textual.widgets import Button, Input, Label, OptionList
 from cs336_tui.config.settings import Found, Settings
 from cs336_tui.export import catalogue
 from cs336_tui.export.catalogue import Choice, remember
-from cs336_tui.export.file_formats import FORMATS, SUFFIXES
 from cs336_tui.export.writeups import LAYOUTS
+from cs336_tui.export.writing.files import FORMATS, SUFFIXES
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.controllers.commands import commands
 from cs336_tui.tui.dialogs.export import ExportDialog, Written

@@ -9,7 +9,7 @@ import pytest
 
 from cs336_tui.session.log import SessionLog, default_session_dir
 from cs336_tui.session.store import annotate
-from cs336_tui.tui.farewell import farewell
+from cs336_tui.tui.ending import farewell
 from tests.samples import session_start
 from tests.tui.kept_sessions import DEMO, STOPPED, keep, stopped_session
 from tests.tui.watched import demo

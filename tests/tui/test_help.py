@@ -9,8 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.dialogs.help import HelpReader
-from cs336_tui.tui.help import GLOSSARY, bindings_by_id, described, help_lines, help_page, printed, sections
+from cs336_tui.tui.help import GLOSSARY, HelpReader, bindings_by_id, described, help_lines, help_page, printed, sections
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.lines import Line, Lines
 from cs336_tui.tui.widgets.menu_bars import KeyBar

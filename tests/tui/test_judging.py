@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from textual.app import App
 
-from cs336_tui.analysis.judge_server import serve
-from cs336_tui.analysis.verdicts import judge
+from cs336_tui.analysis.verdicts import judge, serve
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import PeakCache, peak_key
 from cs336_tui.session.state import SessionState

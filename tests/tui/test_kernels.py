@@ -15,10 +15,10 @@ from cs336_tui.analysis.kernels import by_range
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage, ReportStarted
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.export.rank_traffic import shades
+from cs336_tui.export.subjects.kernel_use import shades
 from cs336_tui.session.state import SessionState, fold
 from cs336_tui.stats.quantities import scale, time_text
-from cs336_tui.tui.dialogs.window import Reader
+from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.tabs import kernel_sheets
 from cs336_tui.tui.tabs import kernels as kernels_pane
 from cs336_tui.tui.tabs.kernel_listing import Selection, kernels_sheet, phases, select, still_valid

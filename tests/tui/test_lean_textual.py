@@ -16,7 +16,7 @@ from rich.table import Table
 assert Table(title="t").title == "t"
 assert ssl.create_default_context()
 
-from cs336_tui.tui.lean_textual import complete
+from cs336_tui.tui import complete
 complete()
 import textual.app, textual.command, textual.theme
 assert textual.app.CommandPalette is textual.command.CommandPalette

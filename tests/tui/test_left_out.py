@@ -13,8 +13,8 @@ from cs336_tui.config.presets import Preset
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.configure.entries import listed
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.configure.problems import listed
 from tests.samples import ENVIRONMENT
 from tests.tui.configuring import opened
 from tests.tui.watched import SMALL, WIDE, ScriptedBench, until

@@ -49,7 +49,7 @@ async def test_markup_in_data_is_text() -> None:
 
 
 async def test_every_role_has_a_style_in_every_bundled_theme() -> None:
-    from cs336_tui.tui.themes import load_bundled
+    from cs336_tui.tui.preferences import load_bundled
     from cs336_tui.tui.widgets.lines import _ROLES
 
     async with showing(Lines(), size=(30, 3)) as (pilot, widget, app):

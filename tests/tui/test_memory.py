@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from cs336_tui.analysis.memory import phase_peaks
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.events import CellsPredicted, Event, ReportStage
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import CATEGORIES
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.session.state import SessionState
-from cs336_tui.tui.dialogs.window import Reader
+from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.tabs.memory import LEVELS_MB, MemoryPane
 from cs336_tui.tui.tabs.memory_tables import blocks_page, difference, oom_page, peaks_page
 from cs336_tui.tui.tabs.memory_timeline import summary

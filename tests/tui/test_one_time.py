@@ -13,7 +13,7 @@ from cs336_tui.cli.progress import RunProgress
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.session.store import info_of, load
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.farewell import farewell
+from cs336_tui.tui.ending import farewell
 from tests.samples import state_of
 from tests.tui.kept_sessions import DEMO, STOPPED, keep, stopped_session
 from tests.tui.watched import SMALL, Benches, demo, in_the_middle, log_of, screen_text, until

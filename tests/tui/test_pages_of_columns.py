@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.stats.quantities import TIMES, scale
 from cs336_tui.tui.tabs.kernels import KernelsPane
 from cs336_tui.tui.tabs.memory import MemoryPane

@@ -24,6 +24,7 @@ from cs336_tui.events.events import (
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.format import title_rows
 from cs336_tui.tui.help import help_lines
 from cs336_tui.tui.judging import assess
 from cs336_tui.tui.screen import MainScreen, heading
@@ -31,8 +32,7 @@ from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.device import DevicePane, Run, device_lines
 from cs336_tui.tui.tabs.live import LivePane, live_lines
 from cs336_tui.tui.tabs.status import status
-from cs336_tui.tui.titles import title_rows
-from cs336_tui.worker.measure.stopping_rule import why_stopped
+from cs336_tui.worker.measure.timing import why_stopped
 from tests.analysis.judging import a_cell, judged
 from tests.made_memory import a_memory_report
 from tests.samples import (

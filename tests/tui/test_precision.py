@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 
 from cs336_tui.events.events import ReportFinished, ReportStarted
 from cs336_tui.session.state import SessionState, fold
-from cs336_tui.tui.dialogs.window import Reader
+from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.tabs import precision
 from cs336_tui.tui.tabs.precision import PrecisionPane
 from cs336_tui.tui.tabs.report import Subject

@@ -103,8 +103,8 @@ def test_the_app_s_process_never_loads_what_measures() -> None:
     code = """
 import sys
 import cs336_tui.tui.app, cs336_tui.tui.controllers.commands, cs336_tui.tui.controllers.estimates
-import cs336_tui.tui.help, cs336_tui.tui.background, cs336_tui.tui.signals
-import cs336_tui.tui.dialogs.export, cs336_tui.tui.dialogs.window, cs336_tui.tui.tabs.cell_detail
+import cs336_tui.tui.help, cs336_tui.tui.background, cs336_tui.tui.ending
+import cs336_tui.tui.dialogs.export, cs336_tui.tui.dialogs.windows, cs336_tui.tui.tabs.cell_detail
 import cs336_tui.cli.launch
 heavy = {"torch", "numpy", "psutil", "pynvml", "multiprocessing"} & sys.modules.keys()
 sys.exit(f"loaded: {heavy}" if heavy else 0)

@@ -10,8 +10,7 @@ from textual import events
 from textual.widgets import Input
 
 from cs336_tui.session.recordings import chrome
-from cs336_tui.session.recordings.opening import open_recordings
-from cs336_tui.session.recordings.recording import Opening, PhaseError
+from cs336_tui.session.recordings.recording import Opening, PhaseError, open_recordings
 from cs336_tui.session.store import folder_sessions
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.controllers.recordings import wanted_in

@@ -8,7 +8,7 @@ import pytest
 
 from cs336_tui.config.settings import Found, Settings, read_settings, settings_path
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.dialogs.questions import ThemeList
+from cs336_tui.tui.dialogs.windows import ThemeList
 from cs336_tui.tui.help import bindings_by_id
 from cs336_tui.tui.preferences import checked, keymap_of
 from tests.commands import COMMAND

@@ -13,7 +13,7 @@ from textual.geometry import Size
 from cs336_tui.analysis.eta import outlook_of
 from cs336_tui.analysis.judgement import Check, Judgement
 from cs336_tui.events.events import DeviceSampled, Event, StepsTimed
-from cs336_tui.export.tables import Column
+from cs336_tui.export.writing.tables import Column
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState

@@ -21,9 +21,16 @@ from textual.theme import BUILTIN_THEMES, Theme
 from textual.widgets import Input, OptionList
 
 import cs336_tui
-from cs336_tui.tui import themes
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.themes import VARIABLE_DEFAULTS, ThemeError, load_bundled, load_user, parse_theme
+from cs336_tui.tui.preferences import (
+    DEFAULT_THEME,
+    VARIABLE_DEFAULTS,
+    ThemeError,
+    ThemeSet,
+    load_bundled,
+    load_user,
+    parse_theme,
+)
 from tests.terminal import Terminal
 from tests.tui.configuring import STYLES
 
@@ -82,7 +89,7 @@ class Everything(App[None]):
 def test_the_bundled_themes_are_there_and_sound() -> None:
     assert load_bundled().problems == ()
     assert set(BUNDLED) == {"cs336-dark", "cs336-light", "high-contrast", "colour-blind-safe", "terminal"}
-    assert themes.DEFAULT_THEME in BUNDLED
+    assert DEFAULT_THEME in BUNDLED
     assert not BUNDLED["cs336-light"].dark
 
 
@@ -153,13 +160,13 @@ def test_the_installed_package_finds_the_themes_inside_itself(tmp_path: Path) ->
     package = tmp_path / "cs336_tui"
     shutil.copytree(ROOT / "cs336_tui", package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "themes", package / "themes")
-    script = "from cs336_tui.tui.themes import load_bundled; print(*sorted(t.name for t in load_bundled().themes))"
+    script = "from cs336_tui.tui.preferences import load_bundled; print(*sorted(t.name for t in load_bundled().themes))"
     found = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert found.stdout.split() == sorted(BUNDLED)
 
 
 def test_no_folder_means_no_themes_and_no_problem(tmp_path: Path) -> None:
-    assert load_user(tmp_path / "nowhere") == themes.ThemeSet((), ())
+    assert load_user(tmp_path / "nowhere") == ThemeSet((), ())
 
 
 def test_a_persons_theme_is_named_after_its_file_and_takes_what_it_leaves_out_from_its_colours(tmp_path: Path) -> None:

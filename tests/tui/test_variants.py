@@ -14,8 +14,8 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.entries import RecentEntry, fold_label
 from cs336_tui.tui.configure.form import entries_of
 from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.tabs.compare_pages import pairs_page
-from cs336_tui.tui.titles import told_variants
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
 from tests.samples import a_spec
 from tests.session.made import Cell, session_of

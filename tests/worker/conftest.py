@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.worker.workload.imported import problems
-from cs336_tui.worker.workload.imported.finding import look_in
+from cs336_tui.worker.workload import import_problems
+from cs336_tui.worker.workload.imported_modules import look_in
 
 
 @pytest.fixture(autouse=True)
 def _no_folders_of_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell's process knows one user's folders; those of a test are forgotten after it."""
-    monkeypatch.setattr(problems, "_FOLDERS", {True: set(), False: set()})
-    problems.is_users_file.cache_clear()
+    monkeypatch.setattr(import_problems, "_FOLDERS", {True: set(), False: set()})
+    import_problems.is_users_file.cache_clear()
 
 
 @pytest.fixture

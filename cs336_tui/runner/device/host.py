@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import TypeVar
@@ -39,7 +39,7 @@ class HostReader:
         """As `sample`, for cells that run side by side, each with the PIDs of its ranks. Those that are sampled `later`
         are followed on."""
         memory = psutil.virtual_memory()
-        self._follow(dict.fromkeys(pid for pids in (*cells, *later) for pid in pids))
+        self._children = {pid: self._children.get(pid) or _Child(pid) for pids in (*cells, *later) for pid in pids}
         self._read_cores()
         found = []
         for pids in cells:
@@ -73,16 +73,13 @@ class HostReader:
         for each in self._children.values():
             each.read_cores(now)
 
-    def _follow(self, pids: Iterable[int]) -> None:
-        self._children = {pid: self._children.get(pid) or _Child(pid) for pid in pids}
-
 
 class _Child:
     """A process of the running cell and the cores that it used in the last window."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._cores: float | None = None
+        self.cores: float | None = None
         self._process: psutil.Process | None = None
         with suppress(psutil.Error):
             self._process = psutil.Process(pid)
@@ -90,14 +87,9 @@ class _Child:
         self._before = None if used_s is None else (monotonic(), used_s)
         """Begin of its window (monotonic seconds) and its CPU time then (seconds)."""
 
-    @property
-    def cores(self) -> float | None:
-        """Used in its last window."""
-        return self._cores
-
     def sample(self) -> RankSample:
         rss_bytes = self._read(lambda process: process.memory_info().rss) or None  # one that has ended has 0
-        return RankSample(pid=self.pid, rss_bytes=rss_bytes, cores=self._cores)
+        return RankSample(pid=self.pid, rss_bytes=rss_bytes, cores=self.cores)
 
     def read_cores(self, now: float) -> None:
         """Close its window, unless that is too short, and begin the next one."""
@@ -105,7 +97,7 @@ class _Child:
         if before is not None and now - before[0] < _SHORTEST_CPU_WINDOW_S:
             return
         used_s = self._cpu_s()
-        self._cores = (used_s - before[1]) / (now - before[0]) if before and used_s is not None else None
+        self.cores = (used_s - before[1]) / (now - before[0]) if before and used_s is not None else None
         self._before = None if used_s is None else (now, used_s)
 
     def _cpu_s(self) -> float | None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager, suppress
-from queue import SimpleQueue
 from time import monotonic
 from types import ModuleType
 from typing import Any, TypeVar
 
 import msgspec
+
+from cs336_tui.runner.pipes import Aside
 
 ANSWER_S = 2.0
 """Limit of a call of NVML, seconds: on a lost GPU, or behind a driver's lock, one may never return."""
@@ -44,7 +44,6 @@ _UNKNOWN_TO_NVML = (2, 6)  # invalid argument, not found: the codes for a UUID o
 
 
 T = TypeVar("T")
-_Call = tuple[Future[Any], Callable[[], Any]]
 
 
 class NvmlUnavailable(Exception):
@@ -255,7 +254,7 @@ class Calls:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._waiting: SimpleQueue[_Call | None] | None = None
+        self._aside: Aside | None = None
         self._last: tuple[str, Future[Any]] | None = None
 
     @property
@@ -270,32 +269,19 @@ class Calls:
         call = self._begin(name, function)
         if not wait([call], max(limit_s, 0.0)).done:
             raise NvmlSilent(name, waited=True)
-        answer: T = call.result()
-        return answer
+        return call.result()
 
     def end(self, name: str, last: Callable[[], object], limit_s: float) -> None:
         """Call `last`, ignoring errors, and end the thread. Waits `limit_s` seconds at most, 0 if a call is stuck."""
         limit_s = 0.0 if self.is_stuck else limit_s
         call = self._begin(name, last)
-        if self._waiting is not None:
-            self._waiting.put(None)
-        self._waiting = None
+        if self._aside is not None:
+            self._aside.close(within_s=0.0)
+        self._aside = None
         wait([call], max(limit_s, 0.0))
 
-    def _begin(self, name: str, function: Callable[[], Any]) -> Future[Any]:
-        if self._waiting is None:
-            self._waiting = SimpleQueue()
-            threading.Thread(target=_serve, args=(self._waiting,), name=self._name, daemon=True).start()
-        call: Future[Any] = Future()
+    def _begin(self, name: str, function: Callable[[], T]) -> Future[T]:
+        self._aside = self._aside or Aside(self._name)
+        call = self._aside.call(function)
         self._last = name, call
-        self._waiting.put((call, function))
         return call
-
-
-def _serve(waiting: SimpleQueue[_Call | None]) -> None:
-    while (asked := waiting.get()) is not None:
-        call, function = asked
-        try:
-            call.set_result(function())
-        except BaseException as error:  # whoever waits must hear of it
-            call.set_exception(error)

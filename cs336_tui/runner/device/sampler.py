@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic, time
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _Found = tuple[GpuSample | None, str | None]
 """A GPU, if it was found, and why it or a part of it was not."""
+_Gpus = tuple[GpuSample | None, str | None, tuple[GpuSample, ...]]
+"""The GPU of a cell, as `_Found`, and those of its other ranks."""
 SAMPLE_AFTER_S = 0.5
 """Seconds for which a cell that is over waits for the sample that was asked for when it stopped measuring."""
 OPENING = "opening NVML"
@@ -62,9 +64,8 @@ class DeviceSampler:
         """Set once the device was sampled after the cell stopped measuring."""
         self._thread = threading.Thread(target=self._run, name="device-sampler", daemon=True)
         self._host: HostReader | None = None
-        self._gpu: GpuMonitor | None = None
-        self._other_gpus: list[GpuMonitor] = []
-        self._gpus_beside: dict[str | None, GpuMonitor] = {}
+        self._gpus: dict[Hashable, GpuMonitor] = {}
+        """By UUID, for cells side by side, and by the ranks of one that runs alone."""
         self._machine: MachineMonitor | None = None
         self._machine_due = float("-inf")
 
@@ -154,13 +155,9 @@ class DeviceSampler:
                 if beside and None not in soon and monotonic() < due_at:
                     watched = {cell: each for cell, each in watched.items() if cell in soon}
                 awaited, self._awaited = self._awaited, []
-            if self._gpu is None and not self._gpus_beside:
-                self._deliver(watched, lambda _: (None, OPENING, ()))
-            fresh = {cell for cell, _ in awaited}
-            if beside:
-                self._sample_beside(watched, fresh)
-            else:
-                self._sample_alone(watched, fresh=bool(fresh))
+            if not self._gpus:
+                self._deliver(watched, [(None, OPENING, ())] * len(watched))
+            self._sample(watched, {cell for cell, _ in awaited})
             for _, event in awaited:
                 event.set()
             with self._changed:
@@ -170,54 +167,49 @@ class DeviceSampler:
                 self._changed.wait_for(lambda: self._soon or self._stopping, max(0.0, due_at - monotonic()))
         for _, event in self._awaited:  # nothing is added once we are stopping
             event.set()
-        for monitor in (*filter(None, (self._gpu,)), *self._other_gpus, *self._gpus_beside.values()):
+        for monitor in self._gpus.values():
             monitor.close()
         if self._machine is not None:
             self._machine.close()
 
-    def _sample_alone(self, watched: Mapping[int | None, _Watched], *, fresh: bool) -> None:
-        ((_, each),) = watched.items()
+    def _sample(self, watched: Mapping[int | None, _Watched], fresh: Collection[int | None]) -> None:
+        """Read each GPU of these cells once, then hand on an event for each cell. Each rank of one that runs alone has
+        a monitor, which goes with it from GPU to GPU."""
         began = monotonic()
-        gpu, why = self._sample_gpu(each.uuid, each.pids[0] if each.pids else None, began, fresh=fresh)
-        others = self._sample_others(each.other_uuids, began) if gpu else ()
-        self._deliver(
-            watched, lambda _: (gpu, why, others), began, self._sample_machine(began) if gpu and not fresh else ()
-        )
+        found: dict[Hashable, _Found] = {}
 
-    def _sample_beside(self, watched: Mapping[int | None, _Watched], fresh: Collection[int | None]) -> None:
-        """Read each GPU of these cells once, then hand on an event for each cell."""
-        began = monotonic()
-        found: dict[str | None, _Found] = {}
+        def read(cell: int | None, each: _Watched, rank: int, uuid: str | None) -> _Found:
+            key = rank if cell is None else uuid
+            if key not in found:
+                pid = each.pids[rank] if rank < len(each.pids) else None
+                found[key] = self._read_gpu(key, uuid, pid, began, fresh=None in fresh or cell in fresh)
+            return found[key]
+
+        gpus: list[_Gpus] = []
         for cell, each in watched.items():
-            for rank, uuid in enumerate((each.uuid, *each.other_uuids)):
-                if uuid not in found:
-                    pid = each.pids[rank] if rank < len(each.pids) else None
-                    found[uuid] = self._read_gpu(uuid, pid, began, fresh=None in fresh or cell in fresh)
+            gpu, why = read(cell, each, 0, each.uuid)
+            others = (
+                read(cell, each, *other)[0] or GpuSample(uuid=other[1]) for other in enumerate(each.other_uuids, 1)
+            )
+            gpus.append((gpu, why, tuple(others) if gpu else ()))
+        machine = self._sample_machine(began) if any(gpu for gpu, _ in found.values()) and not fresh else ()
+        self._deliver(watched, gpus, began, machine)
 
-        def of(each: _Watched) -> tuple[GpuSample | None, str | None, tuple[GpuSample, ...]]:
-            gpu, why = found.get(each.uuid, (None, None))
-            others = (found[uuid][0] or GpuSample(uuid=uuid) for uuid in each.other_uuids)
-            return gpu, why, tuple(others) if gpu else ()
-
-        any_gpu = any(gpu for gpu, _ in found.values())
-        machine = self._sample_machine(began) if any_gpu and not fresh else ()
-        self._deliver(watched, of, began, machine)
-
-    def _read_gpu(self, uuid: str | None, pid: int | None, now: float, *, fresh: bool) -> _Found:
+    def _read_gpu(self, key: Hashable, uuid: str | None, pid: int | None, now: float, *, fresh: bool) -> _Found:
         try:
-            if uuid not in self._gpus_beside:
+            if key not in self._gpus:
                 from cs336_tui.runner.device.gpu import GpuMonitor
 
-                self._gpus_beside[uuid] = GpuMonitor()
-                self._gpus_beside[uuid].follow(uuid)
-            return self._gpus_beside[uuid].sample(now, pid, fresh=fresh)
+                self._gpus[key] = GpuMonitor()
+            self._gpus[key].follow(uuid)
+            return self._gpus[key].sample(now, pid, fresh=fresh)
         except Exception as error:
             return None, f"the GPU cannot be sampled: {type(error).__name__}: {error}"
 
     def _deliver(
         self,
         watched: Mapping[int | None, _Watched],
-        found: Callable[[_Watched], tuple[GpuSample | None, str | None, tuple[GpuSample, ...]]],
+        gpus: Sequence[_Gpus],
         began: float = 0.0,
         machine: tuple[GpuSample, ...] = (),
     ) -> None:
@@ -226,8 +218,7 @@ class DeviceSampler:
         if self._is_elsewhere:
             return
         hosts, host_why = self._sample_host([each.pids for each in watched.values()])
-        for (cell, each), host in zip(watched.items(), hosts, strict=True):
-            gpu, why, others = found(each)
+        for cell, host, (gpu, why, others) in zip(watched, hosts, gpus, strict=True):
             if gpu is not None and gpu.processes_age_s is not None:
                 # The list was read before `at`, by as much as a slow driver took.
                 gpu = msgspec.structs.replace(gpu, processes_age_s=gpu.processes_age_s + monotonic() - began)
@@ -256,19 +247,6 @@ class DeviceSampler:
         except Exception as error:
             return [HostSample() for _ in children], f"the host cannot be sampled: {type(error).__name__}: {error}"
 
-    def _sample_gpu(
-        self, uuid: str | None, child: int | None, now: float, *, fresh: bool
-    ) -> tuple[GpuSample | None, str | None]:
-        try:
-            if self._gpu is None:
-                from cs336_tui.runner.device.gpu import GpuMonitor
-
-                self._gpu = GpuMonitor()
-            self._gpu.follow(uuid)
-            return self._gpu.sample(now, child, fresh=fresh)
-        except Exception as error:
-            return None, f"the GPU cannot be sampled: {type(error).__name__}: {error}"
-
     def _sample_machine(self, now: float) -> tuple[GpuSample, ...]:
         """All GPUs of the machine every `MACHINE_S`, if there are several; else, and meanwhile, empty."""
         if now < self._machine_due:
@@ -285,17 +263,3 @@ class DeviceSampler:
             return self._machine.sample(now)
         except Exception:  # the sample of the benchmark's own GPU is there
             return ()
-
-    def _sample_others(self, uuids: tuple[str, ...], now: float) -> tuple[GpuSample, ...]:
-        """The GPUs of further ranks, in their order; of one that does not answer its UUID alone."""
-        from cs336_tui.runner.device.gpu import GpuMonitor
-
-        self._other_gpus += (GpuMonitor() for _ in uuids[len(self._other_gpus) :])
-        found: list[GpuSample] = []
-        for monitor, uuid in zip(self._other_gpus, uuids, strict=False):
-            sample = None
-            with suppress(Exception):
-                monitor.follow(uuid)
-                sample, _ = monitor.sample(now)
-            found.append(sample or GpuSample(uuid=uuid))
-        return tuple(found)

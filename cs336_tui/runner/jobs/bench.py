@@ -15,9 +15,20 @@ import msgspec
 from cs336_tui import __version__
 from cs336_tui.config.sweep import NO_OOM_SKIP
 from cs336_tui.events import events as ev
-from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.fold import Tail
-from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, LaunchChoice, LaunchError, split
+from cs336_tui.runner.jobs.job import (
+    JobCell,
+    JobLauncher,
+    JobRequest,
+    LaunchChoice,
+    LaunchError,
+    cells_of_others,
+    folder_of,
+    is_chosen_here,
+    read_choice,
+    split,
+    write_choice,
+)
 from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
 from cs336_tui.runner.trust import Import, Untrusted, check_log
 from cs336_tui.session.load import uncollected
@@ -74,7 +85,7 @@ class JobsBench:
         self._trusted = trusted
         self._sink, self._log, self._make, self._poll_s = sink, log, make, poll_s
         self._recorder = SessionRecorder(log.parent, log.stem, sink)
-        self._folder = files.folder_of(log.absolute())
+        self._folder = folder_of(log.absolute())
         self._state = SessionState()
         self._choice: LaunchChoice | None = None
         self._watcher: Watcher | None = None
@@ -101,11 +112,6 @@ class JobsBench:
         return self._state.ended is not None
 
     @property
-    def is_follower(self) -> bool:
-        """True if another process writes the session."""
-        return self._tail is not None
-
-    @property
     def jobs_going_on(self) -> int:
         """The number of jobs that are not over."""
         return sum(job.stage != "over" for job in self._state.jobs.values())
@@ -125,7 +131,7 @@ class JobsBench:
             self._choice, launcher = choice, launcher or self._make(choice)
             self._recorder.open()
             try:
-                files.write_choice(self._folder, choice)
+                write_choice(self._folder, choice)
                 started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=self.session, app=__version__)
                 self._record([started, *queued])
                 self._watcher = Watcher(self._record, launcher, self._folder, self._state)
@@ -153,7 +159,15 @@ class JobsBench:
             if self._closing.is_set():
                 return ()
             self._check_whole()
-            self._open(sink, take_over=take_over)
+            self._recorder.open(resume=True, take_over=take_over)
+            try:
+                with uncollected():
+                    history = list(LogReader(self._log))
+            except LogError:
+                self._recorder.close()
+                raise
+            (sink or self._recorder.pass_on)(history)
+            self._apply(history)
             specs = [cell.asked_spec for cell in self._state.cells.values() if self._is_left(cell, failed=failed)]
             try:
                 show(check_log(self.session, specs, trusted=self._trusted))
@@ -161,7 +175,8 @@ class JobsBench:
             except Untrusted:
                 self.close()
                 raise
-            watcher = self._become_writer(launcher, [ev.SessionResumed(at=time.time(), app=__version__)])
+            self._record([ev.SessionResumed(at=time.time(), app=__version__)])
+            self._watcher = watcher = Watcher(self._record, launcher, self._folder, self._state)
             watcher.settle_down(self._closing)
             if self._closing.is_set():
                 return ()
@@ -267,7 +282,7 @@ class JobsBench:
         if self.is_over:
             self._recorder.close()
         else:
-            self._become_writer(launcher)
+            self._watcher = Watcher(self._record, launcher, self._folder, self._state)
 
     def _check_whole(self) -> None:
         """Raises `LaunchError` for a log that was cut before its cells were whole: whoever writes it would withdraw
@@ -279,7 +294,7 @@ class JobsBench:
                 cells |= set(range(event.first, event.first + len(event.specs)))
             elif isinstance(event, ev.JobSubmitted):
                 known.add(event.job)
-        if not cells or not cells.issuperset(files.cells_of_others(self._folder, known)):
+        if not cells or not cells.issuperset(cells_of_others(self._folder, known)):
             name = self.session if self._log.parent == default_session_dir() else shlex.quote(str(self._log))
             raise LaunchError(
                 f"session {self.session}: its log was cut before its cells were whole, so nothing was submitted or "
@@ -287,32 +302,14 @@ class JobsBench:
                 f"cs336-tui delete {name}"
             )
 
-    def _open(self, sink: Sink | None, *, take_over: bool) -> None:
-        """Become the writer of the log, and fold what it holds."""
-        self._recorder.open(resume=True, take_over=take_over)
-        try:
-            with uncollected():
-                history = list(LogReader(self._log))
-        except LogError:
-            self._recorder.close()
-            raise
-        (sink or self._recorder.pass_on)(history)
-        self._apply(history)
-
-    def _become_writer(self, launcher: JobLauncher, first: Sequence[ev.Event] = ()) -> Watcher:
-        if first:
-            self._record(first)
-        self._watcher = Watcher(self._record, launcher, self._folder, self._state)
-        return self._watcher
-
     def _launcher(self) -> JobLauncher:
         """Raises `LaunchError`, also for a session without jobs, and `Untrusted`."""
-        self._choice = self._choice or files.read_choice(self._folder)
+        self._choice = self._choice or read_choice(self._folder)
         if self._choice is None:
             raise LaunchError(
                 f"session {self.session} has no jobs, and no process runs it; cs336-tui resume runs it here"
             )
-        if not (self._trusted or files.is_chosen_here(self._folder)):
+        if not (self._trusted or is_chosen_here(self._folder)):
             choice = msgspec.json.encode(self._choice).decode()
             raise Untrusted(self.session, f"has jobs that no command of yours launched here: {choice}")
         return self._make(self._choice)

@@ -14,8 +14,7 @@ from cs336_tui.events.codec import coalesce, from_line
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.prediction import prediction_key
 from cs336_tui.events.reports import Report
-from cs336_tui.runner.jobs.folder import MOST_BYTES, read_shared
-from cs336_tui.runner.jobs.job import JobStatus
+from cs336_tui.runner.jobs.job import MOST_BYTES, JobStatus, read_shared
 from cs336_tui.session.log import DAMAGE, LogError, line_prefix
 from cs336_tui.session.state import SessionState
 

@@ -14,8 +14,7 @@ import psutil
 
 from cs336_tui.config.processes import lives
 from cs336_tui.config.reading import private
-from cs336_tui.runner.jobs.folder import output_path, request_path
-from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LauncherName, LaunchError
+from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LauncherName, LaunchError, output_path, request_path
 
 _SHELL = 'trap : TERM; "$@"; code=$?; umask 077; echo $code > "$0"'  # the shell outlives its job to tell how it ended
 

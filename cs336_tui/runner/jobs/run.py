@@ -8,12 +8,11 @@ import itertools
 import os
 import re
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,10 +23,12 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
-from cs336_tui.runner.jobs import folder as files
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, shares
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, log_path, shares, write_file
+from cs336_tui.runner.jobs.slurm import run_command
 from cs336_tui.runner.lanes import lanes_of, pool_of
 from cs336_tui.runner.nodes import ENDING_S, LOOK_S, SILENT_S, START_S, Node, NodeLost, NodeProcess, Nodes
+from cs336_tui.runner.pipes import beside
+from cs336_tui.runner.queue import queued
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.log import LogError, LogReader, SessionLog
 from cs336_tui.session.state import fold
@@ -48,9 +49,11 @@ def begin_log(log: Path, request: JobRequest) -> bool:
         writer = writer_of(log)
         return writer is not None and writer.host != socket.gethostname()
     started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=request.session, app=__version__)
-    events: list[ev.Event] = [started, *queued(request)]
+    events: list[ev.Event] = [started]
+    for reports, numbers, cells in _by_reports(request.cells):
+        events += queued(numbers, cells, ddof=request.ddof, reports=reports)
     try:
-        files.write_file(log, b"".join(map(to_line, events)))  # a job that is killed here leaves no half log
+        write_file(log, b"".join(map(to_line, events)))  # a job that is killed here leaves no half log
     except OSError as error:
         raise LogError(f"{log}: {error.strerror}") from None
     return False
@@ -75,24 +78,11 @@ def work_here(request: JobRequest, bench: Bench, recall: Sink, *, trusted: bool 
     bench.work()
 
 
-def queued(request: JobRequest) -> Iterator[ev.CellsQueued]:
-    """The cells of a job as they are queued: in its order, neighbours at once."""
-    for _, group in itertools.groupby(enumerate(request.cells), _run_of):
-        cells = [cell for _, cell in group]
-        yield ev.CellsQueued(
-            at=time.time(),
-            first=cells[0].cell,
-            specs=tuple(cell.spec for cell in cells),
-            ddof=request.ddof,
-            repeats=tuple(cell.repeat for cell in cells),
-            reports=cells[0].reports,
-        )
-
-
-def _run_of(numbered: tuple[int, JobCell]) -> tuple[int, tuple[str, ...]]:
-    """A key that is equal for neighbours whose numbers follow one another and who want the same reports."""
-    place, cell = numbered
-    return cell.cell - place, cell.reports
+def _by_reports(cells: Iterable[JobCell]) -> Iterator[tuple[tuple[str, ...], list[int], list[tuple[CellSpec, int]]]]:
+    """The numbers and the specs of neighbours who want the same reports, in order."""
+    for reports, group in itertools.groupby(cells, lambda cell: cell.reports):
+        alike = list(group)
+        yield reports, [cell.cell for cell in alike], [(cell.spec, cell.repeat) for cell in alike]
 
 
 def lanes_here(lanes: int, specs: Sequence[CellSpec], environment: Environment) -> tuple[ev.Lane, ...]:
@@ -102,25 +92,17 @@ def lanes_here(lanes: int, specs: Sequence[CellSpec], environment: Environment) 
     return lanes_of(lanes or "auto", pool_of(("cuda" if on_gpus else "cpu",), environment), specs)
 
 
-@contextmanager
-def while_wanted(path: Path, stop: Callable[[], object]) -> Iterator[None]:
+def while_wanted(path: Path, stop: Callable[[], object]) -> AbstractContextManager[None]:
     """While entered, call `stop` once the request is withdrawn: its file is gone."""
-    over = threading.Event()
 
-    def look() -> None:
+    def look(over: threading.Event) -> None:
         missing = 0
         while missing < _LOOKS and not over.wait(_LOOK_S):
             missing = 0 if path.exists() else missing + 1
         if not over.is_set():
             stop()
 
-    thread = threading.Thread(target=look, name="request", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return beside("request", look)
 
 
 LAG_S = 60.0
@@ -148,7 +130,7 @@ def work_over_nodes(
     A job that was started again goes on with the logs that are there. Raises like `work_here`."""
     folder, job = path.parent, request.job
     environment = bench.probe()
-    logs = [files.log_path(folder, job, number) for number in range(len(allocation.nodes))]
+    logs = [log_path(folder, job, number) for number in range(len(allocation.nodes))]
     wide = tuple(cell for cell in request.cells if nodes.ranks_here(cell.spec, environment))
     take_over = begin_log(logs[0], msgspec.structs.replace(request, cells=wide))
     known = {cell for event in LogReader(logs[0]) if isinstance(event, ev.CellsQueued) for cell in _numbers(event)}
@@ -164,9 +146,8 @@ def work_over_nodes(
         for number, (part, log) in enumerate(zip(others, logs[1:], strict=True), 1):
             if _begin(log, part, request):
                 elsewhere.append(_Elsewhere(allocation, number, path, log, trusted=trusted))
-        for reports, group in itertools.groupby((c for c in own if c.cell not in known), lambda cell: cell.reports):
-            cells = tuple(group)
-            bench.add([(c.spec, c.repeat) for c in cells], reports=reports, numbers=[c.cell for c in cells])
+        for reports, numbers, cells in _by_reports(cell for cell in own if cell.cell not in known):
+            bench.add(cells, reports=reports, numbers=numbers)
         bench.work()
         for each in elsewhere:
             each.join(bench)
@@ -276,7 +257,6 @@ def await_log(log: Path) -> None:
         time.sleep(0.2)
 
 
-_PATIENCE_S = 60
 _SRUN = "srun", "--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--kill-on-bad-exit=0", "--quiet"
 """Starts one process that may use all that the job has on a node."""
 _UNBOUND = "--cpu-bind=none"
@@ -321,12 +301,7 @@ def addresses_in(told: str) -> dict[str, str]:
 
 
 def _told(*words: str) -> str:
-    try:
-        ran = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"{words[0]}: {error}") from None
+    ran = run_command(*words)
     if ran.returncode:
         raise LaunchError(f"{' '.join(words)}: {ran.stderr.strip() or f'exit code {ran.returncode}'}")
     return ran.stdout

@@ -83,7 +83,7 @@ class SlurmLauncher:
 
     def where(self, id: str) -> str:  # noqa: ARG002
         if self._partition is None:
-            shown = _run("sinfo", "--noheader", "--format=%P").stdout.split()
+            shown = run_command("sinfo", "--noheader", "--format=%P").stdout.split()
             self._partition = next((name.rstrip("*") for name in shown if name.endswith("*")), "")
         return self._partition
 
@@ -111,7 +111,7 @@ class SlurmLauncher:
         if not ids:
             return
         self._waiting |= set(ids)
-        ran = _run("scancel", *_ranges(ids))
+        ran = run_command("scancel", *_ranges(ids))
         if ran.returncode and not re.search("Invalid job id|already compl", ran.stderr):
             raise LaunchError(_said(ran.stderr))
 
@@ -149,7 +149,7 @@ class SlurmLauncher:
         """Jobs and arrays that Slurm's controller knows: those that wait, run, or ended in the last minutes."""
         if not bases:
             return ()
-        asked = _run(
+        asked = run_command(
             "squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(bases)}",
             f"--Format={','.join(f'{field}:|' for field in SQUEUE_FIELDS)}",
         )  # fmt: skip
@@ -161,7 +161,7 @@ class SlurmLauncher:
         """Jobs that Slurm's accounting knows; none if there is no accounting; None if it does not answer now."""
         if not self._accounting or shutil.which("sacct") is None:
             return {}
-        asked = _run(
+        asked = run_command(
             "sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={','.join(_bases(ids))}",
             f"--format={','.join(SACCT_FIELDS)}",
         )  # fmt: skip
@@ -230,11 +230,11 @@ def _ranges(ids: Iterable[str]) -> list[str]:
 
 
 def _longest_array() -> int:
-    told = re.search(r"MaxArraySize\s*=\s*(\d+)", _run("scontrol", "show", "config").stdout)
+    told = re.search(r"MaxArraySize\s*=\s*(\d+)", run_command("scontrol", "show", "config").stdout)
     return max(1, int(told[1])) if told else 1000
 
 
-def _run(*words: str) -> subprocess.CompletedProcess[str]:
+def run_command(*words: str) -> subprocess.CompletedProcess[str]:
     """One of Slurm's commands; raises `LaunchError` if it cannot be run."""
     try:
         return subprocess.run(
@@ -374,7 +374,8 @@ def is_stuck(job: JobRecord) -> bool:
 
 def status_of(job: JobRecord) -> JobStatus:
     """The status of a job and of the cells that it leaves without a result."""
-    state, node = job.state.rstrip("+"), job.nodes if _placed(job) else ""
+    state = job.state.rstrip("+")
+    node = "" if job.nodes in ("None assigned", "(null)", "n/a") else job.nodes
     if is_stuck(job) or (state in ("CANCELLED", "FAILED") and not node and _hindrance(job)):
         return JobStatus("over", f"it never starts: {_hindrance(job)}", ending="failed")
     again = "requeued" + (f" {job.restarts} times" if job.restarts > 1 else "") if job.restarts else ""
@@ -410,11 +411,6 @@ def _failed(job: JobRecord) -> tuple[Status, str]:
     if job.signal:
         return "failed", f"its node could not start it (code {job.signal})"
     return "failed", f"exit code {job.exit_code}" if job.exit_code else job.reason
-
-
-def _placed(job: JobRecord) -> bool:
-    """True if the job was given a node."""
-    return job.nodes not in ("", "None assigned", "(null)", "n/a")
 
 
 def _user(number: str) -> str:

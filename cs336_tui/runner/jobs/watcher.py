@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
 
 from cs336_tui.events import events as ev
-from cs336_tui.runner.jobs import folder as files
 from cs336_tui.runner.jobs.fold import FollowedJob, JobFold, JobLog, Numbering
-from cs336_tui.runner.jobs.job import JobLauncher, JobRequest, JobStatus, LaunchError
+from cs336_tui.runner.jobs.job import (
+    JobLauncher,
+    JobRequest,
+    JobStatus,
+    LaunchError,
+    log_path,
+    output_path,
+    withdraw,
+    withdraw_others,
+    write_request,
+)
+from cs336_tui.runner.pipes import Aside, last_line
 from cs336_tui.session.lock import lock_path
 from cs336_tui.session.log import FILES_SUFFIX
 from cs336_tui.session.state import SessionState
@@ -28,39 +36,8 @@ SILENT_S = 30.0
 """The time that the launcher's word is waited for once a job has closed its log."""
 STALE_S = 60.0
 """The same for a launcher that goes on calling it running, as Slurm does where its daemon on a node was killed."""
-_LAST_WORDS = 4096
-_LONGEST_WORD = 300
 
 Record = Callable[[Sequence[ev.Event]], object]
-T = TypeVar("T")
-
-
-class Aside:
-    """A thread that makes calls in order. It does not hold up the end of the program."""
-
-    def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def call(self, what: Callable[[], T]) -> Future[T]:
-        """Make the call when those before it are done."""
-        future: Future[T] = Future()
-        self._calls.put((future, what))
-        return future
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            future, what = call
-            try:
-                future.set_result(what())
-            except BaseException as error:
-                future.set_exception(error)
-
-    def close(self, within_s: float) -> None:
-        """End the thread after the calls that wait; a call that takes longer goes on by itself."""
-        self._calls.put(None)
-        self._thread.join(within_s)
 
 
 class Watcher:
@@ -86,7 +63,7 @@ class Watcher:
         self._asked_at = float("-inf")
         self._problem = ""
         self._jobs: dict[str, FollowedJob] = {}
-        self._last_job, withdrawn = files.withdraw_others(folder, state.jobs)
+        self._last_job, withdrawn = withdraw_others(folder, state.jobs)
         for job in withdrawn:
             text = f"job {job} is withdrawn: its submitter ended before recording it"
             record([ev.Notice(at=time.time(), text=text)])
@@ -106,12 +83,12 @@ class Watcher:
     def submit(self, requests: Sequence[JobRequest]) -> None:
         """Start jobs and watch them too. Raises `LaunchError`, and OSError when requests cannot be written."""
         for request in requests:
-            files.write_request(self._folder, request)
+            write_request(self._folder, request)
         try:
             ids = self._aside.call(lambda: self._launcher.submit(requests, self._folder)).result()
         except BaseException:
             for request in requests:
-                files.withdraw(self._folder, request.job)
+                withdraw(self._folder, request.job)
             raise
         submitted = [
             ev.JobSubmitted(
@@ -194,7 +171,7 @@ class Watcher:
         for node in range(submitted.nodes):
             tag = f"{name}.{node}" if node else name
             of_log = set(left) if settled else left
-            path = files.log_path(self._folder, name, node)
+            path = log_path(self._folder, name, node)
             saved = path.with_suffix(FILES_SUFFIX)
             fold = JobFold(tag, name, of_log, self._numbering, again=again, settled=settled, files=saved)
             logs.append(JobLog(path, fold))
@@ -282,7 +259,7 @@ class Watcher:
         status = job.status if job.over_at and job.status else JobStatus("over")
         reason = status.reason
         if job.left and (not reason or status.ending == "failed"):
-            said = filter(None, (reason, self._last_words(name)))
+            said = filter(None, (reason, last_line(output_path(self._folder, name))))
             reason = "; ".join(said) or "it ended before its cells did"
         self._tell(name, job, status._replace(reason=reason, node=status.node or job.told[2]), events)
         error = f"job {job.submitted.id}: {reason}"
@@ -292,7 +269,7 @@ class Watcher:
                 events.append(ev.ReportFinished(at=time.time(), report=report, status=ending, error=error))
         events += self._endings(job, status, error)
         if job.left:  # whatever lives of it stops
-            files.withdraw(self._folder, name)
+            withdraw(self._folder, name)
             if not job.over_at:
                 self._aside.call(lambda: self._launcher.cancel([job.submitted.id])).add_done_callback(self._say_problem)
 
@@ -308,16 +285,6 @@ class Watcher:
             else:
                 why = f"not started: {error}"
                 yield ev.CellFinished(at=time.time(), cell=cell, status="cancelled", error=why, job_over=True)
-
-    def _last_words(self, name: str) -> str:
-        """The last line of a job's output."""
-        path = files.output_path(self._folder, name)
-        try:
-            size = path.stat().st_size
-            lines = files.read_shared(path, max(size - _LAST_WORDS, 0)).decode(errors="replace").split("\n")
-        except (OSError, LaunchError):
-            return ""
-        return next((line.strip()[:_LONGEST_WORD] for line in reversed(lines) if line.strip()), "")
 
     def _say_problem(self, call: Future[None]) -> None:
         if isinstance(error := call.exception(), LaunchError):

@@ -11,8 +11,7 @@ import numpy as np
 
 from cs336_tui.config.variants import RANGES
 from cs336_tui.events.device_timeline import busy, extent, gaps_of, overlap_of
-from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
-from cs336_tui.events.kernel_report import KernelGroup, KernelReport, Overlap
+from cs336_tui.events.kernel_report import KernelGroup, KernelReport, Overlap, kernel_kind, operator_kind
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.session.recordings.recording import USUAL_PHASES, Opening, Recorded, check_time, header, phase_finder
 from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, DeviceFacts, Ints, Spans, Trace

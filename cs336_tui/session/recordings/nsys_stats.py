@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TextIO, cast
 
 from cs336_tui.config.reading import open_regular
-from cs336_tui.events.kernel_kinds import kernel_kind
-from cs336_tui.events.kernel_report import KernelGroup, KernelReport, KernelSummary
+from cs336_tui.events.kernel_report import KernelGroup, KernelReport, KernelSummary, kernel_kind
 from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, check_time, header, most_inflated
 from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, DeviceFacts, TooLarge, Trace
 from cs336_tui.stats.quantities import counted

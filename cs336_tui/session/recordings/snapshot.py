@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cs336_tui.config.reading import open_regular
-from cs336_tui.events.memory_report import MemoryReport, PhaseSpan
 from cs336_tui.events.prediction import ALL_CATEGORIES, WORKSPACE_OP, Site
+from cs336_tui.events.reports import MemoryReport, PhaseSpan
 from cs336_tui.session.recordings import safe_pickle
 from cs336_tui.session.recordings.recording import (
     Opening,

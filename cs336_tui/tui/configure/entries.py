@@ -1,9 +1,10 @@
-"""Widgets of the form's entries, and labels of its folds."""
+"""Widgets of the form's entries, labels of its folds, and the list of presets: the handouts' problems first, each with
+what the shown session has of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -24,6 +25,10 @@ from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, e
 from cs336_tui.tui.format import SHORT_PASSES, plural
 from cs336_tui.tui.keys import bind_keys
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
+
+if TYPE_CHECKING:
+    from cs336_tui.analysis.problems import Progress
+    from cs336_tui.config.problem import Problem
 
 _LONG = 4_000
 """Maximum length of a text that may be a list of paths."""
@@ -211,8 +216,7 @@ class PresetEntry(Entry, can_focus=True):
         if found.problems:
             self.app.notify("\n".join(found.problems), title="Presets", severity="warning", markup=False)
 
-        from cs336_tui.tui.configure.problems import headings, listed
-        from cs336_tui.tui.dialogs.questions import ChoiceList
+        from cs336_tui.tui.dialogs.windows import ChoiceList
 
         choices = listed(found.presets, self.state)
 
@@ -246,7 +250,7 @@ class RecentEntry(Entry, can_focus=True):
         return [[Segment(text, self.style_of("title") + Style(reverse=self.has_focus))]]
 
     def action_choose(self) -> None:
-        from cs336_tui.tui.dialogs.questions import ChoiceList
+        from cs336_tui.tui.dialogs.windows import ChoiceList
 
         models = self.models
 
@@ -262,3 +266,50 @@ class RecentEntry(Entry, can_focus=True):
 def _about(model: RecentModel) -> str:
     args = ", ".join(f"{name}={value}" for name, value in model.args)
     return " · ".join(filter(None, [args, f"in {', '.join(model.path)}" if model.path else ""]))
+
+
+OTHERS = "Other presets"
+
+
+class Listed(NamedTuple):
+    """A preset in the list, and the heading that it stands below."""
+
+    preset: Preset
+    heading: str
+    about: str
+
+
+def listed(presets: Sequence[Preset], state: SessionState | None) -> tuple[Listed, ...]:
+    """The presets in the list's order: the first, then those of problems, the newest edition first, then the others."""
+    rest = {preset.name: preset for preset in presets}
+    first = [Listed(rest.pop(preset.name), "", preset.about) for preset in presets[:1]]
+    problems = list(_of_problems(rest, state))
+    for each in problems:
+        del rest[each.preset.name]
+    return (*first, *problems, *(Listed(preset, OTHERS, preset.about) for preset in rest.values()))
+
+
+def _of_problems(presets: dict[str, Preset], state: SessionState | None) -> Iterator[Listed]:
+    from cs336_tui.analysis.merge import merge, title_of
+    from cs336_tui.analysis.problems import progress_of
+    from cs336_tui.config.problems import every_problem
+
+    results = merge([(title_of(state), state)]) if state else ()
+    for edition, problem in every_problem():
+        if found := presets.get(problem.preset(edition)):
+            progress = progress_of(problem, edition, [state], results) if state and results else None
+            yield Listed(found, f"Problems of {edition}", _about_problem(problem, progress))
+
+
+def _about_problem(problem: Problem, progress: Progress | None) -> str:
+    letters = " ".join(part.letter for part in problem.parts if part.letter)
+    what = f"{problem.title}{f' ({letters})' if letters else ''}"
+    return f"{what}\n  {progress.mark} {progress.text}" if progress and progress.mark else what
+
+
+def headings(choices: Sequence[Listed]) -> dict[int, str]:
+    """The headings by the place of the first choice below each."""
+    found: dict[str, int] = {}
+    for place, each in enumerate(choices):
+        found.setdefault(each.heading, place)
+    return {place: heading for heading, place in found.items() if heading}

@@ -18,8 +18,7 @@ from cs336_tui.config.presets import QUICK, Preset, RecentModel, recent_models
 from cs336_tui.config.spec import CUSTOM_SIZE, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
-from cs336_tui.events.environment import Environment
-from cs336_tui.runner.capabilities import LEFT_OUT, possible_here
+from cs336_tui.events.environment import LEFT_OUT, Environment, possible_here
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure import entries as parts
 from cs336_tui.tui.configure.form import AFTER_OOM, Entries, entries_of, entry_axes, read

@@ -14,9 +14,10 @@ from textual.command import Command, CommandList, CommandPalette
 from textual.widgets import OptionList
 
 from cs336_tui.config.presets import all_presets
-from cs336_tui.export.file_formats import FILE_FORMATS
+from cs336_tui.export.writing.files import FILE_FORMATS
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.controllers import dialogs
+from cs336_tui.tui.dialogs.windows import Dialog, text_reader
 from cs336_tui.tui.help import ABOUT, ACTIONS, bindings_by_id, of_pane, printed, told_of
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
@@ -91,7 +92,6 @@ async def _act(app: Host, tab: PaneTab, binding: Binding) -> None:
 
 def _read_settings(app: Host) -> None:
     from cs336_tui.config.settings import KEYS, described, settings_path
-    from cs336_tui.tui.dialogs.window import text_reader
 
     rows = [f"{key} = {json.dumps(getattr(app.settings, key), ensure_ascii=False)}" for key in KEYS]
     told = [text for key, row in zip(KEYS, rows, strict=True) for text in (row, f"  {described()[key].about}", "")]
@@ -135,7 +135,7 @@ class KeepTheme:
 class Palette(CommandPalette):
     """Every action by name. A theme is on while the cursor is on it."""
 
-    CSS_PATH = "../dialogs/dialogs.tcss"
+    CSS_PATH = Dialog.CSS_PATH
 
     def __init__(self) -> None:
         super().__init__(id="--command-palette")

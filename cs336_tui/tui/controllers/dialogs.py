@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 def read_help(app: Host) -> None:
     """The help, at the section of the tab that has the focus or is open."""
-    from cs336_tui.tui.dialogs.help import HelpReader
-    from cs336_tui.tui.help import help_page
+    from cs336_tui.tui.help import HelpReader, help_page
 
     plays = app.replaying and app.live.watched is None
     write = partial(help_page, replaying=plays, keymap=app.keymap)
@@ -39,7 +38,7 @@ def read_help(app: Host) -> None:
 
 def read_cell(app: Host, cell: CellState) -> None:
     """Everything that is known of a cell of the shown session."""
-    from cs336_tui.tui.dialogs.window import Reader
+    from cs336_tui.tui.dialogs.windows import Reader
     from cs336_tui.tui.tabs.cell_detail import cell_detail
 
     state = app.state
@@ -52,7 +51,7 @@ def ask_quit(app: Host) -> None:
     if app.replaying or not app.run_in_progress:
         app.exit()
         return
-    from cs336_tui.tui.dialogs.questions import Confirm
+    from cs336_tui.tui.dialogs.windows import Confirm
 
     if isinstance(app.screen, Confirm):
         return
@@ -75,8 +74,8 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
     """Ask what of the session goes where, at first what was exported last; `what` and `format_`, where they are given,
     are chosen already."""
     from cs336_tui.export.catalogue import RESULTS, Choice, fitted, formats_of, last_choice, offers
-    from cs336_tui.export.file_formats import canonical
     from cs336_tui.export.folder import Source
+    from cs336_tui.export.writing.files import canonical
     from cs336_tui.tui.dialogs.export import ExportDialog, Written
 
     if not (any(report.content for report in app.state.reports.values()) or _has_results(app)):
@@ -103,7 +102,7 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
 def copy_table(app: Host) -> None:
     """The table of the tab to the clipboard of the terminal, also over SSH, as markdown; of tabs without a table the
     results."""
-    from cs336_tui.export.results import results_markdown
+    from cs336_tui.export.subjects.results import results_markdown
 
     tab = app.main.open_tab if app.main.wide else app.main.open_pane
     pane: object = next(iter(app.main.query(f"#{tab}")), None)
@@ -164,7 +163,7 @@ def save_best(app: Host, race: Race, best: Entry) -> None:
     from cs336_tui.config.tuned_sweep import sweep_of_candidate
     from cs336_tui.config.tuning import COSTS
     from cs336_tui.runner.trust import imports_of
-    from cs336_tui.tui.dialogs.questions import Confirm
+    from cs336_tui.tui.dialogs.windows import Confirm
 
     cost = COSTS[race.tuning.goal]
     doubt = f"; in doubt: {best.why}" if best.why else ""
@@ -187,7 +186,7 @@ def _save(
     app: Host, name: str, sweep: Sweep, asks: str, about: str = "", then: Callable[[Preset], object] = lambda _: None
 ) -> None:
     """Ask for a name of a preset, whose line is `about`, and save it."""
-    from cs336_tui.tui.dialogs.questions import AskText
+    from cs336_tui.tui.dialogs.windows import AskText
 
     known = {preset.name: preset for preset in presets.all_presets().presets}
 
@@ -216,7 +215,7 @@ def _save(
 
 def choose_theme(app: Host) -> None:
     """List the themes: each is on while the cursor is on it, Enter keeps it for good, Esc goes back."""
-    from cs336_tui.tui.dialogs.questions import ThemeList
+    from cs336_tui.tui.dialogs.windows import ThemeList
 
     names = [*app.themes.names, *(name for name in app.available_themes if name not in app.themes.names)]
     before = app.theme
@@ -246,7 +245,7 @@ def keep_theme(app: Host, name: str) -> None:
 def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
     from cs336_tui.analysis.published import ReferenceFileError
     from cs336_tui.analysis.reference import add_from
-    from cs336_tui.tui.dialogs.questions import AskText
+    from cs336_tui.tui.dialogs.windows import AskText
 
     def kept(title: str) -> str:
         try:

@@ -10,8 +10,7 @@ from textual.timer import Timer
 
 from cs336_tui.analysis.estimates import Estimate, duration_range, judge_all, total_s
 from cs336_tui.analysis.eta import takes_words
-from cs336_tui.analysis.fitting import search
-from cs336_tui.analysis.targets import Target, named_target, target_here
+from cs336_tui.analysis.targets import Target, named_target, search, target_here
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import capability_pair
 from cs336_tui.events.gpus import GpuModel, find_gpu

@@ -41,7 +41,7 @@ class RecordingController:
 
     def _ask(self) -> None:
         from cs336_tui.session.recordings.recording import PhaseError
-        from cs336_tui.tui.dialogs.questions import AskText
+        from cs336_tui.tui.dialogs.windows import AskText
 
         def check(text: str) -> str:
             try:
@@ -89,8 +89,7 @@ class RecordingController:
 
     def _read(self, wanted: Wanted, folder: Path, stop: threading.Event) -> Path | str:
         """The log of the new session, or why there is none; empty if it was stopped."""
-        from cs336_tui.session.recordings.opening import open_recordings
-        from cs336_tui.session.recordings.recording import Opening, OpeningCancelled
+        from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, open_recordings
 
         paths, shown_at = wanted.paths, 0.0
 

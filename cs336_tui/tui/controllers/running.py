@@ -1,30 +1,40 @@
-"""Runs cells and reports, one after another, until nothing waits or the run is stopped."""
+"""Runs cells, one after another, until nothing waits or the run is stopped, and makes between them what is asked for:
+reports and peaks."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cs336_tui.config.presets import models_in, remember
-from cs336_tui.config.spec import SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.events import ReportFinished
+from cs336_tui.events.peaks import DevicePeak, PeakError, peak_key
+from cs336_tui.events.prediction import report_key
+from cs336_tui.events.reports import REPORTS, ReportKind
+from cs336_tui.session.states import CellState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.form import devices_of
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.controllers.reports import ReportController
 from cs336_tui.tui.format import plural
 from cs336_tui.tui.host import Host
-from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.requests import RunOptions
+from cs336_tui.tui.keys import key_name, tab_name
+from cs336_tui.tui.requests import RunOptions, WantedPeak
 from cs336_tui.tui.session import Session
-from cs336_tui.tui.sources import LiveSource
+from cs336_tui.tui.sources import LiveSource, PeakView
+from cs336_tui.tui.tab_list import TABS
+from cs336_tui.tui.tabs.report import About
+from cs336_tui.tui.tabs.results import ResultsPane
 
 if TYPE_CHECKING:
     from cs336_tui.config.tuned_sweep import Search
     from cs336_tui.tui.sources import BenchFactory
+
 
 RACING = "A race runs, which nothing may disturb; try again after it."
 
@@ -180,4 +190,163 @@ class RunController:
         self._pane.set_skip_after_oom(skip)
         if (source := self._app.live.source) is not None:
             source.bench.skip_after_oom = skip
+        self._app.refresh_panes()
+
+
+def _all(session: Session) -> tuple[About, ...]:
+    """The session's cells, then what else there are reports on, each once."""
+    state = session.state
+    cells = [About(cell.spec, cell.cell) for cell in state.cells.values()]
+    needs = {report_key(about.spec) for about in cells}
+    others = {report_key(report.spec): About(report.spec, None) for report in state.reports_on_cells}
+    return (*cells, *(about for key, about in others.items() if key not in needs))
+
+
+class ReportController:
+    """Serves the tabs of reports."""
+
+    def __init__(self, app: Host) -> None:
+        self._app = app
+        self._chosen: tuple[Session, About] | None = None
+
+    def about(self, session: Session) -> About | None:
+        """The cell that reports are about: the chosen one, else the one that runs or was looked at. Of a session that
+        was opened or is replayed, what its latest report is about, unless that cell has one."""
+        if self._chosen is not None and self._chosen[0] is session:
+            return self._chosen[1]
+        cell = About(session.cell.spec, session.cell.cell) if session.cell else None
+        choosing = session is self._app.live and not self._app.replaying
+        reports = session.state.reports_on_cells
+        if choosing or not reports or (cell and any(report.spec == cell.spec for report in reports)):
+            return cell
+        latest = reports[-1]
+        return About(latest.spec, latest.cell)
+
+    def choose(self, session: Session, about: About) -> None:
+        """Stay with this, whichever cell runs."""
+        self._chosen = session, about
+        if about.cell is not None:
+            session.looked_at = about.cell
+
+    def choose_cell(self, cell: CellState) -> None:
+        """Make a cell of the shown session the one that every pane is about."""
+        if self._app.state.cells.get(cell.cell) is cell:  # another session may be shown meanwhile
+            self.choose(self._app.shown, About(cell.spec, cell.cell))
+            self._go_to(cell.cell)
+            self._app.stale = True
+
+    def follow(self) -> None:
+        self._chosen = None
+
+    def step(self, by: int) -> None:
+        """Go to the next of the session's cells and of what else there are reports on, or to the one before."""
+        session = self._app.shown
+        everything, now = _all(session), self.about(session)
+        if not everything:
+            return
+        place = everything.index(now) + by if now in everything else 0 if by > 0 else len(everything) - 1
+        about = everything[min(max(place, 0), len(everything) - 1)]
+        self.choose(session, about)
+        if about.cell is not None:
+            self._go_to(about.cell)
+        self._app.paint()
+
+    def _go_to(self, cell: int) -> None:
+        self._app.main.query_one(ResultsPane).go_to(list(self._app.state.cells).index(cell))
+
+    def ask(self, kind: ReportKind, spec: CellSpec, cell: int | None) -> bool:
+        """Have the report made; `cell`: the number, if it is in the session. False when it cannot be asked for."""
+        source = self._app.live.source
+        if source is None:
+            return False
+        if self.about(self._app.live) is None:  # the choices in Configure, which are the person's own
+            source.bench.trust.name(spec)
+        if cell is not None:
+            self.choose(self._app.live, About(spec, cell))
+        source.ask(kind, spec, cell)
+        return True
+
+    @property
+    def in_progress(self) -> str:
+        """The report that is being made and how far it is, for the top line; empty when none is."""
+        reports = self._app.live.state.reports
+        latest = reports[max(reports)] if reports and self._app.run_in_progress else None
+        return f"{latest.kind}: {latest.stage} ..." if latest and latest.status is None else ""
+
+    def finished(self, event: ReportFinished) -> None:
+        """Say so where the report cannot be seen."""
+        report = self._app.live.state.reports.get(event.report)
+        if (
+            report is None
+            or report.kind == "agreement"
+            or event.status == "cancelled"
+            or event.at < self._app.live.news_since
+        ):
+            return
+        tab = TABS[REPORTS[report.kind].tab]
+        opens = key_name(f"app.open_{tab.id}")
+        if self._app.main.shows(tab.id) and self._app.shown is self._app.live and event.status == "ok":
+            return
+        if event.status != "ok":
+            text = f"{tab.label} of {report.spec.title}: {event.error or event.status} ({opens})"
+            self._app.notify(text, title="No report", severity="error", markup=False, timeout=10)
+        elif report.kind == "oom":
+            text = f"Why {report.spec.title} ran out of memory can be read in {tab_name(tab.id)}."
+            self._app.notify(text, title="Out of memory", severity="warning", markup=False)
+        else:
+            self._app.notify(f"{tab.label} of {report.spec.title}: ready ({opens}).", title="Report", markup=False)
+
+
+class PeakController:
+    """Serves the Roofline tab: has peaks measured and keeps them."""
+
+    def __init__(self, app: Host) -> None:
+        self._app = app
+        self._waiting: list[WantedPeak] = []
+        self._asked_at = 0.0
+        self._problem = ""
+
+    @property
+    def view(self) -> PeakView:
+        app = self._app
+        can = app.live.source is not None and not app.replaying
+        return PeakView(
+            app.judging.peaks.get,
+            app.judging.version,
+            app.live.state.environment if can else None,
+            self._progress,
+            self._problem,
+        )
+
+    @property
+    def _progress(self) -> str:
+        if not self._waiting:
+            return ""
+        first = self._waiting[0]
+        if self._app.live.state.running_cell is not None:
+            return f"{first.device} {first.precision}: waits for the running cell"
+        more = f", {len(self._waiting) - 1} to follow" if len(self._waiting) > 1 else ""
+        return f"measuring {first.device} {first.precision} ... {time.monotonic() - self._asked_at:.0f} s{more}"
+
+    def ask(self, wanted: Sequence[WantedPeak]) -> bool:
+        """Have these measured before the next cell; False when that cannot be asked for."""
+        source = self._app.live.source
+        if source is None or self._app.replaying or self._waiting or not wanted:
+            return False
+        self._waiting, self._asked_at, self._problem = list(wanted), time.monotonic(), ""
+        source.measure_peaks(wanted, partial(self._app.call_later, self._take))  # told on another thread
+        return True
+
+    def _take(self, wanted: WantedPeak, found: DevicePeak | PeakError) -> None:
+        self._waiting = [each for each in self._waiting if each != wanted]
+        self._asked_at = time.monotonic()
+        environment = self._app.live.state.environment
+        if isinstance(found, PeakError):
+            self._problem = f"{wanted.device} {wanted.precision}: {found}"
+        elif environment is not None:
+            # By the threads that were in force, so that it is never taken for a peak with others.
+            key = peak_key(environment, wanted.device, wanted.precision, found.threads)
+            self._app.judging.take_peak(key, found)
+            if found.disturbance:
+                self._problem = f"{wanted.device} {wanted.precision}: not kept, {found.disturbance}"
         self._app.refresh_panes()

@@ -56,7 +56,7 @@ class Library:
 
     def change(self, act: Callable[[], None], then: Callable[[str], object]) -> None:
         """Name, annotate or delete a session by `act`; a line that says why not, empty when it was done."""
-        from cs336_tui.tui.dialogs.questions import problem_of
+        from cs336_tui.tui.dialogs.windows import problem_of
 
         self._work(lambda: problem_of(act, (LogError, OSError)), then)
 
@@ -198,7 +198,7 @@ class SessionController:
 
     def ask_trust(self, refused: Untrusted) -> None:
         """Ask whether what a session names is to be run, and do what was asked for."""
-        from cs336_tui.tui.dialogs.questions import Confirm
+        from cs336_tui.tui.dialogs.windows import Confirm
 
         trust = self._trust
 
@@ -216,7 +216,7 @@ class SessionController:
 
     def ask_cancel(self, session: Session) -> None:
         """Ask whether the jobs of a watched session are to be cancelled."""
-        from cs336_tui.tui.dialogs.questions import Confirm
+        from cs336_tui.tui.dialogs.windows import Confirm
 
         source = session.watched
         if source is None or isinstance(self._app.screen, Confirm):
@@ -252,7 +252,7 @@ class SessionController:
                 self._app.report(session.problem)
 
     def _ask_words(self, wish: Wish, info: SessionInfo) -> None:
-        from cs336_tui.tui.dialogs.questions import AskText
+        from cs336_tui.tui.dialogs.windows import AskText
 
         title, about, value = (
             ("Name", f"A name for session {info.session} (blank: none).", info.name)
@@ -271,7 +271,7 @@ class SessionController:
         self._app.push_screen(AskText(title, about, value), entered)
 
     def _ask_delete(self, info: SessionInfo) -> None:
-        from cs336_tui.tui.dialogs.questions import Confirm
+        from cs336_tui.tui.dialogs.windows import Confirm
 
         if info.path == self._app.live.path:
             self._app.warn("This is the app's own session; quit the app first, then delete it.")

@@ -23,7 +23,7 @@ from textual.widgets.option_list import Option
 from cs336_tui.config.reading import exists
 from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.window import Dialog
+from cs336_tui.tui.dialogs.windows import Dialog
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.widgets.entries import Chip, Chips, InputLine
 
@@ -233,7 +233,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
     @on(Input.Changed, "#name")
     def _named(self) -> None:
         from cs336_tui.export.catalogue import formats_of
-        from cs336_tui.export.file_formats import format_of
+        from cs336_tui.export.writing.files import format_of
 
         self._named_by_hand = self._file.value != self._usual_name
         named = format_of(Path(self._file.value))
@@ -286,7 +286,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
     def action_save(self) -> None:
         """Write it, on a thread. On a refusal the dialog stays and says why."""
         from cs336_tui.export.catalogue import write
-        from cs336_tui.export.file_formats import format_of, why_unknown
+        from cs336_tui.export.writing.files import format_of, why_unknown
 
         path, choice = self.path, self._choice
         if self._writing:
@@ -316,7 +316,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         self.dismiss((path,))
 
     def _refuse(self, why: str) -> None:
-        from cs336_tui.export.texts import in_brief
+        from cs336_tui.export.writing.texts import in_brief
 
         self._problem.update(f"! {in_brief(why, most=200)}")
 

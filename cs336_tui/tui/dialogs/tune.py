@@ -15,7 +15,7 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuned_sweep import Search, search_of
 from cs336_tui.config.tuning import COSTS, Goal, budget_of, check_budget, check_goal, limit_of, space_of
 from cs336_tui.stats.quantities import counted
-from cs336_tui.tui.dialogs.window import Dialog
+from cs336_tui.tui.dialogs.windows import Dialog
 from cs336_tui.tui.keys import bind_keys, key_name
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 

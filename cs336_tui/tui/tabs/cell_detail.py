@@ -10,19 +10,19 @@ from cs336_tui.config.counts import INTERVAL, steps_words, warmup_words
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import EffectiveSettings
-from cs336_tui.export.footnotes import limit_words
+from cs336_tui.export.writing.footnotes import limit_words
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import bandwidth, counted, percent
 from cs336_tui.stats.summaries import summarize
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_bars
+from cs336_tui.tui.format import title_rows
 from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.live import phase_times
 from cs336_tui.tui.tabs.status import all_checks, energy_words, half_width_words, too_much, verdict
-from cs336_tui.tui.titles import title_rows
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
 _OUTPUT_ROWS = 200

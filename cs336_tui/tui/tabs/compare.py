@@ -10,18 +10,17 @@ import msgspec
 from textual.binding import BindingType
 
 from cs336_tui.analysis.comparison import overlap
+from cs336_tui.analysis.effects import Trace, warmup_groups
 from cs336_tui.analysis.merge import Result, grouped, measured, merge
 from cs336_tui.analysis.pivot import VALUES, PivotError, select, varying
 from cs336_tui.analysis.published import ReferenceFileError, own, published
 from cs336_tui.analysis.reference import matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import Said, profiles_said
-from cs336_tui.analysis.warmup import Trace, warmup_groups
 from cs336_tui.config.axis import UserError
-from cs336_tui.export.tables import Table
+from cs336_tui.export.writing.tables import Table
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.questions import AskText, problem_of
-from cs336_tui.tui.dialogs.window import text_reader
+from cs336_tui.tui.dialogs.windows import AskText, problem_of, text_reader
 from cs336_tui.tui.judging import give_way
 from cs336_tui.tui.keys import bind, bind_keys, key_name, tab_name
 from cs336_tui.tui.requests import requests_of
@@ -237,12 +236,12 @@ def _markdown(
     """The tables of a view as markdown. Raises `UserError` where there is none."""
     from cs336_tui.analysis.ab import runs_in_turns, turns_of
     from cs336_tui.analysis.comparison import compare
-    from cs336_tui.export.comparison import comparison_table, turns_table
-    from cs336_tui.export.formats import render_all
     from cs336_tui.export.pivot import pivot_table
     from cs336_tui.export.reference import reference_tables
-    from cs336_tui.export.verdicts import trust_notes
+    from cs336_tui.export.subjects.comparison import comparison_table, turns_table
     from cs336_tui.export.writeups import layout_tables
+    from cs336_tui.export.writing.formats import render_all
+    from cs336_tui.export.writing.verdicts import trust_notes
 
     def tables() -> Iterator[Table]:
         match view:

@@ -17,14 +17,14 @@ from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Key, Pivot, PivotError, pivot, select, suggest
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import LANGUAGE_MODEL
-from cs336_tui.export.comparison import exposed_words, pair_columns, turns_table
 from cs336_tui.export.pivot import default_caption, figure_text, substitute_of
-from cs336_tui.export.tables import Column
-from cs336_tui.export.verdicts import doubt_notes, judged
+from cs336_tui.export.subjects.comparison import exposed_words, pair_columns, turns_table
+from cs336_tui.export.writing.tables import Column
+from cs336_tui.export.writing.verdicts import doubt_notes, judged
 from cs336_tui.tui import format
+from cs336_tui.tui.format import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import OUTCOMES
-from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import hidden_words, lay_out, shown_table, table_lines, without_shared
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
@@ -373,8 +373,8 @@ def _result(turns: Turns, width: int) -> Iterator[Line]:
 
 
 def _without(results: Sequence[Result], width: int) -> Iterator[Line]:
-    from cs336_tui.analysis.communication import NO_COMMUNICATION
-    from cs336_tui.export.data_parallel import in_turns_command  # with what writes commands
+    from cs336_tui.analysis.effects import NO_COMMUNICATION
+    from cs336_tui.export.subjects.data_parallel import in_turns_command
 
     yield from wrapped(
         "No cells of this session ran in turns. Turns alternate two cells step by step, so that drift cancels:",

@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cs336_tui.analysis.estimates import Estimate, least_times, stream_text
-from cs336_tui.analysis.fitting import Fit
-from cs336_tui.analysis.targets import Target
+from cs336_tui.analysis.targets import Fit, Target
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import MemoryBlock, Prediction
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
+from cs336_tui.tui.format import cell_columns, told_variants, unique_names
 from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.titles import cell_columns, told_variants, unique_names
 from cs336_tui.tui.widgets.columns import shown_table
 from cs336_tui.tui.widgets.lines import Line, Span, bar, facts, labelled, line, wrapped
 

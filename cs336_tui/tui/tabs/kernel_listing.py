@@ -14,7 +14,7 @@ from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import KernelRow, Phases, rows
 from cs336_tui.events.kernel_report import KINDS, KernelReport
 from cs336_tui.events.prediction import NO_RANGE
-from cs336_tui.export.kernel_use import NSYS
+from cs336_tui.export.subjects.kernel_use import NSYS
 from cs336_tui.stats.quantities import NONE, counted, scale, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import key_name

@@ -12,14 +12,23 @@ from cs336_tui.analysis.grouping import shared
 from cs336_tui.analysis.kernel_cells import AttentionSplit, CellPart, attention_split
 from cs336_tui.analysis.kernels import Phases, TimeShare
 from cs336_tui.events.kernel_report import KernelReport, RankTraffic
-from cs336_tui.export.kernel_cells import (
+from cs336_tui.export.subjects.kernel_cells import (
     cell_keys,
     kernel_cells_table,
     notes,
     results_of,
 )
-from cs336_tui.export.kernel_use import gap_table
-from cs336_tui.export.kernels import (
+from cs336_tui.export.subjects.kernel_use import (
+    GATHERS,
+    SHADES,
+    TRAFFIC,
+    gap_table,
+    gather_sums,
+    gathers_of,
+    shades,
+    traffic_table,
+)
+from cs336_tui.export.subjects.kernels import (
     ATTENTION,
     UNNAMED,
     UNNAMED_RECORDING,
@@ -29,8 +38,7 @@ from cs336_tui.export.kernels import (
     kind_shares,
     range_table,
 )
-from cs336_tui.export.rank_traffic import GATHERS, SHADES, TRAFFIC, gather_sums, gathers_of, shades, traffic_table
-from cs336_tui.export.tables import Column, Table, known
+from cs336_tui.export.writing.tables import Column, Table, known
 from cs336_tui.stats.quantities import FLOP_RATES, NONE, counted, scale, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_role

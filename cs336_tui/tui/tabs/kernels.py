@@ -18,8 +18,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import ReportState
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.questions import AskText, ChoiceList
-from cs336_tui.tui.dialogs.window import Reader
+from cs336_tui.tui.dialogs.windows import AskText, ChoiceList, Reader
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.tabs import kernel_listing, kernel_sheets
 from cs336_tui.tui.tabs.kernel_listing import Selection

@@ -28,12 +28,12 @@ from cs336_tui.tui.charts.bars import (
     slowest_of,
 )
 from cs336_tui.tui.charts.steps import step_chart
+from cs336_tui.tui.format import title_rows
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.status import half_width_words, verdict_line
-from cs336_tui.tui.titles import title_rows
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, facts, line, spread, width_of, wrapped
 
 _STEP_COLUMNS = 25

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.binding import BindingType
 
-from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.prediction import Prediction
+from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.session.states import CellState, ReportState
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.window import Reader, text_reader
+from cs336_tui.tui.dialogs.windows import Reader, text_reader
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.tabs import memory_tables, memory_timeline
 from cs336_tui.tui.tabs.memory_tables import blocks_page, peaks_page, rank_lines, reports_beside, saved_page
@@ -114,7 +114,7 @@ class MemoryPane(ReportPane):
     def draw(self, report: ReportState) -> None:
         record = report.content
         if isinstance(record, RankMemoryReport):
-            from cs336_tui.export.rank_memory import unit_of  # not for the first frame
+            from cs336_tui.export.subjects.memory_peaks import unit_of  # not for the first frame
 
             told = reports_beside(self.subject.state.contents(RankMemoryReport), record.spec) or [record]
             drawn = rank_lines(told, self.content_size.width, self.columns_page)

@@ -11,19 +11,19 @@ from cs336_tui.config.order import is_as_predicted
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import short
-from cs336_tui.events.memory_report import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.events.prediction import CATEGORIES, UNKNOWN_USE, MemoryBlock, Prediction
-from cs336_tui.export.memory import block_table, saved_table, spaced, tensor_text, unit_of_blocks
-from cs336_tui.export.rank_memory import rank_memory_table
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport
+from cs336_tui.export.subjects.memory import block_table, saved_table, spaced, tensor_text, unit_of_blocks
+from cs336_tui.export.subjects.memory_peaks import rank_memory_table
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit, counted
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import needs_of, run_alike
+from cs336_tui.tui.format import cell_columns, told_variants
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import how_it_ended
-from cs336_tui.tui.titles import cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
 from cs336_tui.tui.widgets.rows import Page, message

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from cs336_tui.events.memory_report import MemoryReport
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.export.memory import spaced
+from cs336_tui.events.reports import MemoryReport
+from cs336_tui.export.subjects.memory import spaced
 from cs336_tui.stats.quantities import ByteUnit
 from cs336_tui.tui.charts.bars import AXIS, axis, nice_ceiling, phase_role
 from cs336_tui.tui.tabs.memory_tables import block_details, blocks_table, difference

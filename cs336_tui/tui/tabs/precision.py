@@ -7,10 +7,10 @@ from functools import partial
 from typing import ClassVar
 
 from cs336_tui.analysis.comparison import Side
+from cs336_tui.analysis.effects import SpeedUp, mixed_speedups
 from cs336_tui.analysis.merge import merge, title_of
-from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.events.reports import PrecisionReport, ReportKind
-from cs336_tui.export.precision import (
+from cs336_tui.export.subjects.precision import (
     ADDEND_NOTE,
     BY_RULES,
     accumulation_table,
@@ -19,17 +19,17 @@ from cs336_tui.export.precision import (
     toy_table,
     toys,
 )
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.stats.ratio import LEVEL
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.window import text_reader
+from cs336_tui.tui.dialogs.windows import text_reader
+from cs336_tui.tui.format import cell_columns
 from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.status import OUTCOMES, settled_of
-from cs336_tui.tui.titles import cell_columns
 from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Page

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import msgspec
 from textual.binding import BindingType
 
-from cs336_tui.analysis.eta import Ends, Outlook, ends_s, eta_words, takes_words
-from cs336_tui.analysis.prices import Prices
+from cs336_tui.analysis.eta import Ends, Outlook, Prices, ends_s, eta_words, takes_words
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.export.tables import Column
+from cs336_tui.export.writing.tables import Column
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import Cells
+from cs336_tui.tui.format import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.keys import bind, key_name
 from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import Copied, Layout, copied_table, lay_out, shown_table
 from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
 from cs336_tui.tui.widgets.rows import WideRows

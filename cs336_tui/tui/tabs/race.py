@@ -11,7 +11,7 @@ from textual.containers import Container, Horizontal
 
 from cs336_tui.analysis.tuning import Entry
 from cs336_tui.session.state import SessionState
-from cs336_tui.tui.dialogs.window import Reader
+from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.keys import bind, key_name, tab_name
 from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import race_lines
@@ -75,8 +75,8 @@ class RacePane(Container):
         race, cells = self._shown.race, self._state.cells
 
         def make() -> str:
-            from cs336_tui.export.formats import render
-            from cs336_tui.export.tuning import race_table
+            from cs336_tui.export.subjects.tuning import race_table
+            from cs336_tui.export.writing.formats import render
 
             return render(race_table(race, cells), "markdown")
 

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from cs336_tui.analysis.agreement import COMPARED, agreement_key
-from cs336_tui.analysis.gains import gains_of, together
+from cs336_tui.analysis.findings import gains_of, together
 from cs336_tui.analysis.tuning import Entry, Race
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
 from cs336_tui.config.tuning import COSTS, Tuning, changed
 from cs336_tui.config.variants import short
-from cs336_tui.export.tuning import BASELINE, factor_words, left_out_lines
+from cs336_tui.export.subjects.tuning import BASELINE, factor_words, left_out_lines
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNKNOWN, count, duration, gigabytes
 from cs336_tui.tui import format

@@ -9,8 +9,8 @@ from typing import ClassVar
 import msgspec
 from textual.binding import BindingType
 
-from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import NO_MODEL
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import ReportState
@@ -108,8 +108,8 @@ class ReportPane(WideRows):
             return None
 
         def make() -> str:
-            from cs336_tui.export.formats import render_all
             from cs336_tui.export.reports import tables_of_reports
+            from cs336_tui.export.writing.formats import render_all
 
             return render_all(tables_of_reports([content]), "markdown")
 

@@ -11,9 +11,10 @@ from textual.binding import BindingType
 
 from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.events.events import CellFinished
-from cs336_tui.export.tables import Column
+from cs336_tui.export.writing.tables import Column
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
+from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.keys import bind, key_name
 from cs336_tui.tui.requests import requests_of
@@ -29,7 +30,6 @@ from cs336_tui.tui.tabs.results_columns import (
     sort_value,
 )
 from cs336_tui.tui.tabs.status import verdict
-from cs336_tui.tui.titles import told_variants
 from cs336_tui.tui.widgets.columns import UNSORTED, Layout, Sort, ellipsis, lay_out, words_room
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line
 from cs336_tui.tui.widgets.rows import TableRows

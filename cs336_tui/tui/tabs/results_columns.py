@@ -13,16 +13,16 @@ from cs336_tui.analysis.fields import FIELDS, shown_of, warmup_done
 from cs336_tui.analysis.measures import FLOP_RATE, MEASURES, QUANTILES, SIZE, Energy, Quantity, Runs, peak_bytes
 from cs336_tui.analysis.merge import Result
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.export.results_columns import COLUMNS, ResultRow
-from cs336_tui.export.tables import Column, Value
+from cs336_tui.export.subjects.results_columns import COLUMNS, ResultRow
+from cs336_tui.export.writing.tables import Column, Value
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import MILLISECONDS
 from cs336_tui.stats.summaries import Summary
 from cs336_tui.tui import format
+from cs336_tui.tui.format import CELL_KEYS, cell_columns, unique_names
 from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.tabs.status import VERDICT_ROOM, verdict
-from cs336_tui.tui.titles import CELL_KEYS, cell_columns, unique_names
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.roofline import RooflinePoint

@@ -18,21 +18,20 @@ from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoint, doubt, points
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
-from cs336_tui.export.formats import render
-from cs336_tui.export.peaks import NOISY
-from cs336_tui.export.roofline import left_out, roofline_table
-from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.subjects.roofline import NOISY, left_out, roofline_table
+from cs336_tui.export.writing.formats import render
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, NOT_MEASURED, Rate, bandwidth
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.roofline import Bandwidths, CellPoint, Roof, roofline_chart
+from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.keys import bind, key_name, tab_name
 from cs336_tui.tui.requests import WantedPeak, requests_of
 from cs336_tui.tui.sources import PeakView
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.titles import told_variants
 from cs336_tui.tui.widgets.columns import Laid, Sheet, on_screen
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, joined, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Rows, WideRows

@@ -10,7 +10,7 @@ import msgspec
 from textual.binding import BindingType
 from textual.events import Paste
 
-from cs336_tui.export.tables import Column
+from cs336_tui.export.writing.tables import Column
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checka
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from cs336_tui.export.tables import Column, Table, fitted
+from cs336_tui.export.writing.tables import Column, Table, fitted
 from cs336_tui.stats.quantities import NONE, Scale, Units, counted, scale
 from cs336_tui.tui.format import plain
 from cs336_tui.tui.keys import key_name
@@ -243,7 +243,7 @@ def copied_table(name: str, table: Table) -> Copied:
     """A table of the screen to be copied, with all its columns."""
 
     def make() -> str:
-        from cs336_tui.export.formats import render
+        from cs336_tui.export.writing.formats import render
 
         return render(table, "markdown")
 
@@ -318,8 +318,8 @@ class Sheet(msgspec.Struct, frozen=True):
 
     def markdown(self, caption: str) -> str:
         """All of it as GitHub-flavoured markdown."""
-        from cs336_tui.export.formats import render
-        from cs336_tui.export.texts import markdown_escape
+        from cs336_tui.export.writing.formats import render
+        from cs336_tui.export.writing.texts import markdown_escape
 
         table = render(msgspec.structs.replace(self.table, caption=""), "markdown")
         return "\n\n".join(

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula, sdpa_
 from cs336_tui.events.gpus import HOPPER
 from cs336_tui.worker.estimate.scratch import norm_scratch
 from cs336_tui.worker.estimate.tracker import Args, Kwargs
-from cs336_tui.worker.workload.imported.problems import OwnWords
+from cs336_tui.worker.workload.import_problems import OwnWords
 
 
 class _HasData(Exception):

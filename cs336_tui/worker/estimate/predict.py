@@ -10,15 +10,14 @@ from typing import NamedTuple
 
 import torch
 
-from cs336_tui.config.environment_variables import segments_expand
 from cs336_tui.config.flops import least_bytes, recomputed_blocks, unread_rows
-from cs336_tui.config.ranks import WITH_BUCKETS, sharing_of
+from cs336_tui.config.processes import segments_expand
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.values import PHASES, prepared_phases
+from cs336_tui.config.values import PHASES, WITH_BUCKETS, prepared_phases, sharing_of
 from cs336_tui.config.variants import RANGES, REFERENCE, is_imported
 from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
-from cs336_tui.events.memory_report import TensorForm
 from cs336_tui.events.prediction import LT_WORKSPACE_OP, WORKSPACE_OP, PhaseMemory, Prediction, Site, prediction_note
+from cs336_tui.events.reports import TensorForm
 from cs336_tui.worker.estimate.caching_allocator import as_cached, reserved
 from cs336_tui.worker.estimate.meta_device import (
     Autocast,

@@ -20,9 +20,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.values import prepared_phases
+from cs336_tui.config.values import prepared_phases, sharing_of
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.prediction import COMMUNICATION, OF_RANKS, Collective, PhaseMemory, Prediction
 from cs336_tui.worker.estimate.meta_device import (

@@ -22,11 +22,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from cs336_tui.events.memory_report import PhaseSpan, TensorForm
 from cs336_tui.events.prediction import ACTIVE_PHASES, CATEGORIES, NO_RANGE, OF_ACTIVATIONS, Category, MemoryBlock, Site
+from cs336_tui.events.reports import PhaseSpan, TensorForm
 from cs336_tui.worker.workload import attention_only, norms, passes, transformer
 from cs336_tui.worker.workload.building import Workload
-from cs336_tui.worker.workload.imported.problems import is_users_file
+from cs336_tui.worker.workload.import_problems import is_users_file
 from cs336_tui.worker.workload.precision import dtype_name
 
 MODEL_FILES = frozenset(each.__file__ for each in (transformer, attention_only, norms, passes))

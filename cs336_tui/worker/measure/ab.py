@@ -12,14 +12,14 @@ import torch
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Status, StepKind
 from cs336_tui.worker.measure import settings
-from cs336_tui.worker.measure.cell_run import CellRun, measured
+from cs336_tui.worker.measure.cell import CellRun, measured
 from cs336_tui.worker.measure.failures import Cancelled
 from cs336_tui.worker.measure.preparing import fresh_compiler
-from cs336_tui.worker.place import ALONE, ENDED_THE_ROUND, Place
+from cs336_tui.worker.ranks import ALONE, ENDED_THE_ROUND, Place
 from cs336_tui.worker.workload.building import threads_of
-from cs336_tui.worker.workload.compiling import forget_sizes
-from cs336_tui.worker.workload.imported.finding import UserModules, attach_user_modules, detach_user_modules
-from cs336_tui.worker.workload.imported.problems import raise_interrupt
+from cs336_tui.worker.workload.compile_and_capture import forget_sizes
+from cs336_tui.worker.workload.import_problems import raise_interrupt
+from cs336_tui.worker.workload.imported_modules import UserModules, attach_user_modules, detach_user_modules
 
 
 def run_round(

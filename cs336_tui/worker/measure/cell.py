@@ -1,35 +1,202 @@
-"""Runs one cell: build, compile or capture, warm up, measure, report."""
+"""Runs one cell: build, compile or capture, warm up, measure, report; alone, or in turns with another one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING
 
-from cs336_tui.config import environment_variables
+import torch
+from torch import nn
+
+from cs336_tui.config import processes
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.events.events import Event, Status, StepKind
 from cs336_tui.stats.quantities import counted
-from cs336_tui.worker.measure import settings, stopping_rule
-from cs336_tui.worker.measure.cell_memory import before_backward_bytes
-from cs336_tui.worker.measure.cell_run import CellRun, free_memory, measured
-from cs336_tui.worker.measure.failures import Cancelled
-from cs336_tui.worker.measure.preparing import fresh_compiler
-from cs336_tui.worker.measure.timing import (
-    ESTIMATING_RUNS,
-    StepTimer,
-    WindowBroken,
-    WindowTiming,
-    clock_for,
-    estimate_step,
-    time_window,
-)
-from cs336_tui.worker.place import ALONE, Place
-from cs336_tui.worker.workload.building import Workload
-from cs336_tui.worker.workload.imported.problems import raise_interrupt
-from cs336_tui.worker.workload.passes import Step
+from cs336_tui.worker.measure import settings, timing
+from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
+from cs336_tui.worker.measure.failures import Cancelled, is_out_of_memory
+from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
+from cs336_tui.worker.measure.process import RunQueueMeter
+from cs336_tui.worker.measure.reporter import CellReporter
+from cs336_tui.worker.measure.timing import L2Flush, StepTime, StepTimer, WindowTiming, clock_for
+from cs336_tui.worker.ranks import ALONE, Place
+from cs336_tui.worker.ranks.group import Group
+from cs336_tui.worker.workload.building import Workload, build, collect_garbage, configure_torch
+from cs336_tui.worker.workload.compile_and_capture import ReadyStep
+from cs336_tui.worker.workload.import_problems import raise_interrupt
+from cs336_tui.worker.workload.passes import Shared, Step
 from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
+
+if TYPE_CHECKING:
+    from cs336_tui.worker.ranks.check import Expected
+
+
+class CellRun:
+    """A cell while it is built, prepared and timed. Its progress is in `reporter`."""
+
+    def __init__(self, spec: CellSpec, cell: int, emit: Callable[[Event], None], place: Place = ALONE) -> None:
+        self.spec = spec
+        self.reporter = CellReporter(cell, emit)
+        self.device = torch.device(place.device_of(spec))
+        self.group = Group(place, self.device)
+        self.workload: Workload | None = None
+        self.step: ReadyStep | None = None
+        self.timer: StepTimer | None = None
+        self.peaks: Peaks | None = None  # None if the device could not be reached
+        self.flush: L2Flush | None = None
+        self._meter: PeakMeter | None = None
+        self._expected: Expected | None = None  # Gradients with which the compiled step of all ranks is compared
+        self._taken_before: int | None = None  # Optimizer steps before the measured ones, if some may be skipped
+
+    def check_ranks(self, spec: CellSpec) -> None:
+        """Configure torch for `spec` and compare a step that ranks share with one process. Raises `WrongRanks` of
+        `worker.ranks.check`."""
+        if self.spec.parallel == "none" or self.spec.pass_ in WITHOUT_BACKWARD:
+            return
+        from cs336_tui.worker.ranks.check import check_ranks  # it imports much
+
+        configure_torch(spec, self.device, self.group.place.here)
+        expected = check_ranks(self.spec, self.device, self.group, is_out_of_memory)
+        if expected.note:
+            self.reporter.notice(expected.note)
+        if spec.compile != "off" and not (expected.note or expected.still):
+            self._expected = expected
+        collect_garbage()  # the collector is off, and the cell's own model needs the room
+        free_memory(self.device)
+
+    def build(self, spec: CellSpec, built: Callable[[], object] = lambda: None) -> Step:
+        """Configure torch for `spec` and build the workload; the step as it is written."""
+        configure_torch(spec, self.device, self.group.place.here)
+        if (spec.flush_l2 or spec.timer == "do_bench") and self.device.type == "cuda":
+            self.flush = L2Flush(self.device)  # first, so that its memory is a segment of its own
+        if spec.timer == "do_bench" or self.flush:
+            self.reporter.flushed = self.flush.words if self.flush else f"none: {self.device.type} reports no L2 size"
+        self._meter = PeakMeter(self.device, self.flush.bytes if self.flush else 0)
+        self.workload = self._built(built)
+        self.reporter.built(self.workload)
+        self.step = step = self.workload.step(self.spec)
+        return step
+
+    def _built(self, built: Callable[[], object]) -> Workload:
+        if self.spec.is_collective:
+            from cs336_tui.worker.ranks.group import collective_workload
+
+            return collective_workload(self.spec, self.device, self.group.place.rank)
+        return build(self.spec, self.device, built=built, rank=self.group.place.rank, share=self._share)
+
+    def _share(self, model: nn.Module) -> Shared:
+        """The model as the ranks run it."""
+        if self.spec.parallel == "none":
+            return Shared(model)
+        from cs336_tui.worker.ranks.parallel import share  # it imports much
+
+        return share(model, spec=self.spec, device=self.device)
+
+    def prepare(self, step: Step, go_on: Callable[[], object]) -> StepTimer:
+        """Compile or capture the step if the spec asks for it; `go_on` may raise between two runs."""
+        assert self._meter is not None
+        self.step, preparation = prepare(
+            step, self.spec, self.device, self.reporter.enter, go_on,
+            settled=self.group.all, compiled=self._meter.reset,  # else autotuning is in the peaks of what has graphs
+        )  # fmt: skip
+        self.reporter.prepared(preparation, self.spec)
+        self._compare_compiled(step)
+        self.timer = StepTimer(self.step, clock_for(self.device), self.flush, self.group.barrier)
+        return self.timer
+
+    def _compare_compiled(self, step: Step) -> None:
+        """Compare the compiled step of all ranks with one process, too."""
+        if self._expected is None:
+            return
+        from cs336_tui.worker.ranks.check import compare_step
+
+        assert self.workload is not None
+        assert self._meter is not None
+        with self._meter.aside():  # the peaks of what has graphs go on
+            compare_step(step, self.workload, self._expected, self.device)
+            self._expected = None
+            step.end_trial()
+            free_memory(self.device)
+
+    def begin_measuring(self) -> None:
+        assert self._meter is not None
+        assert self.step is not None
+        training = self.step.training
+        # Counting may wait for the device.
+        self._taken_before = training.steps_taken if training and training.scales_gradients else None
+        self._meter.reset(allocated=allocates_in_steps(self.step, self.spec))
+        self.report_changed_settings("after it was built")
+        self.reporter.enter("measuring")
+
+    def report_steps(self, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
+        assert self.step is not None
+        self.reporter.steps_ended(self.step, kind, first, times)
+        if first == 0 and times and isinstance(self.step, Step):  # a captured step was checked before
+            self.step.check()
+
+    def report_changed_settings(self, since: str) -> None:
+        assert self.workload is not None
+        self.reporter.report_changed_settings(self.workload, since)
+
+    def report_remarks(self) -> None:
+        """Report counts that ended before their time, skipped optimizer steps and recompilations beside the cell's
+        number."""
+        spec, times_s = self.spec, self.reporter.times_s
+        counts: dict[StepKind, tuple[int, float | None]] = {
+            "warm-up": (spec.warmup_steps, spec.warmup_for),
+            "measured": (spec.measure_steps, spec.steps_for),
+        }
+        for kind, (most, for_s) in counts.items():
+            if for_s is not None and len(times_s[kind]) >= most and (sum_s := sum(times_s[kind])) < for_s:
+                self.reporter.notice(timing.why_short(kind, most, sum_s, for_s))
+        done = len(self.reporter.times_s["measured"])
+        training = self.step.training if self.step else None
+        taken = None if training is None or self._taken_before is None else training.steps_taken - self._taken_before
+        if taken is not None and taken != done:
+            skipped = done - taken
+            self.reporter.notice(
+                f"{skipped} of {done} optimizer steps were skipped, because gradients overflowed float16; these steps "
+                f"took less time than real ones"
+            )
+        for text in self.reporter.recompilations.remarks() if self.reporter.recompilations else ():
+            self.reporter.notice(text)
+
+    def read_peaks(self) -> None:
+        self.peaks = self._meter.read() if self._meter else None
+
+    def report_spill(self) -> None:
+        if text := spilled(self.peaks, self.device):
+            self.reporter.notice(text)
+
+    def release(self) -> None:
+        """Drop everything that was built."""
+        self.workload = self.step = self.timer = self.flush = None
+
+
+@contextmanager
+def measured(*runs: CellRun) -> Iterator[None]:
+    """Tell each run how long the measurement inside took, and its run-queue delay."""
+    meter, began = RunQueueMeter(), perf_counter()
+    try:
+        yield
+    finally:
+        took_s, delay = perf_counter() - began, meter.read()
+        for run in runs:
+            run.reporter.measured_for_s, run.reporter.run_queue_delay = took_s, delay
+
+
+def free_memory(device: torch.device) -> None:
+    """Give back the allocator's unused memory; a device that has failed for good has none."""
+    with suppress(RuntimeError):
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        elif device.type == "mps" and torch.backends.mps.is_available():
+            torch.mps.empty_cache()
 
 
 def run_cell(
@@ -46,7 +213,7 @@ def run_cell(
     Events, in order: ``building``; `ModelBuilt`; ``compiling`` and ``capturing`` with a `ModelPrepared` if the spec
     asks for either; ``warm-up`` (if any) and ``measuring`` with a `StepsTimed` after each step (one for all measured
     when pipelined, one for each stage by timer ``do_bench``); ``finishing``; always one `CellFinished`. Warm-up steps
-    are else synchronised one by one. Automatic counts (`stopping_rule`) are decided between steps, with a `Notice` that
+    are else synchronised one by one. Automatic counts (`timing`) are decided between steps, with a `Notice` that
     says why; those that come from time where steps are not looked at, by an estimate before. If the model changes a
     setting after construction, a `Notice` and a second `ModelBuilt` report it.
 
@@ -95,7 +262,7 @@ class _SingleRun(CellRun):
             self.reporter.enter("building")
             around.enter_context(fresh_compiler(self.spec.compile, always=self.spec.within is not None))
             if self.spec.within is not None:
-                self.reporter.cache_folder = environment_variables.USERS_CACHE_FOLDER
+                self.reporter.cache_folder = processes.USERS_CACHE_FOLDER
             around.enter_context(self.group.joined(self.spec.backend_in_use))
             self.check_ranks(self.spec)
             # The allocator's memory is given back so that a first step finds it as a plain script leaves it.
@@ -157,16 +324,16 @@ class _SingleRun(CellRun):
             self._measure(timer)
         self.report_changed_settings("while it was measured")
         if spec.steps_auto is not None and self.group.place.rank == 0:
-            reporter.notice(stopping_rule.why_stopped(reporter.times_s["measured"], spec.steps_auto))
+            reporter.notice(timing.why_stopped(reporter.times_s["measured"], spec.steps_auto))
         self.report_remarks()
 
     def _estimate(self) -> None:
         """Work out how many steps come to the time asked for, where that has to be known before they run."""
         spec = self.spec
         assert self.step is not None
-        step_s, first_s = estimate_step(self.step, clock_for(self.device), self.flush)
+        step_s, first_s = timing.estimate_step(self.step, clock_for(self.device), self.flush)
         self._steps = (spec.warmup_steps_of(step_s), spec.measure_steps_of(step_s))
-        ahead = f"{1 + ESTIMATING_RUNS} steps ran ahead, untimed: the first took {first_s:.3g} s"
+        ahead = f"{1 + timing.ESTIMATING_RUNS} steps ran ahead, untimed: the first took {first_s:.3g} s"
         flushed = " with its flush" if self.flush else ""
         took = f"{ahead}, a step{flushed} takes about {step_s * 1e3:.4g} ms"
         asked = []
@@ -191,11 +358,11 @@ class _SingleRun(CellRun):
             self._time_each(timer, "warm-up", most)
             return
         why_not = ""
-        for count in stopping_rule.warmup_looks(most):
+        for count in timing.warmup_looks(most):
             self._time_each(timer, "warm-up", count)
-            why_not = stopping_rule.why_not_warm(self.reporter.times_s["warm-up"])
+            why_not = timing.why_not_warm(self.reporter.times_s["warm-up"])
             if self.group.agree(not why_not):
-                self._time_each(timer, "warm-up", min(count + stopping_rule.AFTER_LOOK, most))
+                self._time_each(timer, "warm-up", min(count + timing.AFTER_LOOK, most))
                 return
         if self.group.place.rank == 0:
             self.reporter.notice(f"{why_not} after {counted(most, 'warm-up step')}, the limit")
@@ -205,10 +372,10 @@ class _SingleRun(CellRun):
         if spec.timer == "do_bench":
             self._time_window("measured", self._steps[1], WindowTiming(self.flush, whole=True))
         elif spec.steps_auto is not None:
-            for count in stopping_rule.step_looks(spec.measure_steps):
+            for count in timing.step_looks(spec.measure_steps):
                 self._time_each(timer, "measured", count)
                 times_s = self.reporter.times_s["measured"]
-                enough = stopping_rule.enough_measured(times_s, spec.steps_auto)
+                enough = timing.enough_measured(times_s, spec.steps_auto)
                 if count < spec.measure_steps and self.group.agree(enough):
                     break
         elif spec.sync == "each-step" and spec.steps_for is not None:
@@ -223,8 +390,8 @@ class _SingleRun(CellRun):
         assert self.step is not None
         try:
             with self._around("warm-up" if kind == "warm-up" else f"steps 1 to {count}"):
-                times = time_window(self.step, clock_for(self.device), count, self._go_on, how)
-        except WindowBroken as broken:
+                times = timing.time_window(self.step, clock_for(self.device), count, self._go_on, how)
+        except timing.WindowBroken as broken:
             self.report_steps(kind, 0, broken.times)
             raise broken.error from None
         self.report_steps(kind, 0, times)
@@ -245,7 +412,7 @@ class _SingleRun(CellRun):
         """Time steps until they come to so many seconds, or there are `most` of them."""
         times_s = self.reporter.times_s[kind]
         at_once = self.group.place.ranks > 1  # agreeing may take longer than a step
-        while count := self.group.agree(stopping_rule.steps_left(times_s, most, for_s, at_once=at_once)):
+        while count := self.group.agree(timing.steps_left(times_s, most, for_s, at_once=at_once)):
             self._time_each(timer, kind, len(times_s) + count)
 
     def _go_on(self, number: int) -> bool:

@@ -21,7 +21,7 @@ from cs336_tui.config.variants import is_imported
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ReportRequest, ToyDtypes
 from cs336_tui.worker.estimate.meta_device import RULES, Autocast
 from cs336_tui.worker.measure.failures import is_out_of_memory
-from cs336_tui.worker.measure.report_parts import Enter, header, joined, left_out
+from cs336_tui.worker.measure.reporter import Enter, header, joined, left_out
 from cs336_tui.worker.workload.attention_only import AttentionOnly
 from cs336_tui.worker.workload.building import build, collect_garbage, configure_torch
 from cs336_tui.worker.workload.passes import logits_of

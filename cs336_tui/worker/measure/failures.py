@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from cs336_tui.worker.workload.imported.problems import ImportProblem, message_line, message_of, print_traceback, told
+from cs336_tui.worker.workload.import_problems import ImportProblem, message_line, message_of, print_traceback, told
 
 
 class Cancelled(Exception):

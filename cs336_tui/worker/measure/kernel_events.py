@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from cs336_tui.config.variants import RANGES
 from cs336_tui.events.device_timeline import busy, extent, gaps_of, overlap_of
-from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
-from cs336_tui.events.kernel_report import Gaps, KernelGroup, KernelKind, Overlap
+from cs336_tui.events.kernel_report import Gaps, KernelGroup, KernelKind, Overlap, kernel_kind, operator_kind
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.stats.quantities import counted, time_text
 from cs336_tui.worker.workload.ranges import PHASE, RANGE

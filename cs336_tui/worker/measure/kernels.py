@@ -18,19 +18,18 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from cs336_tui.config.ranks import sharing_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import sharing_of
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.device_timeline import busy, is_communication, overlap, shares_over_time
-from cs336_tui.events.kernel_kinds import computes
-from cs336_tui.events.kernel_report import FUSED, AllGather, KernelGroup, KernelReport, RankTraffic
+from cs336_tui.events.kernel_report import FUSED, AllGather, KernelGroup, KernelReport, RankTraffic, computes
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.events.reports import ReportRequest
-from cs336_tui.worker.measure import report_parts
+from cs336_tui.worker.measure import reporter
 from cs336_tui.worker.measure.kernel_events import RawEvent, StepRead, kind_of, phase_times, read_step
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.measure.timing import Clock, clock_for
-from cs336_tui.worker.place import ALONE, Place
+from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import Step
@@ -208,7 +207,7 @@ OF_FIRST = "Kernels are those of rank 0."
 COMPILED = "torch.compile has fused the model: forward and backward have no parts, and no kernel is of one alone."
 
 
-def profile_kernels(request: ReportRequest, enter: report_parts.Enter, place: Place = ALONE) -> KernelReport:
+def profile_kernels(request: ReportRequest, enter: reporter.Enter, place: Place = ALONE) -> KernelReport:
     """Build the cell's workload, compile it if the cell is compiled, warm it up and profile one step: a GPU's kernels
     if the profiler sees them, else the host's operators. Saves the Chrome trace in the request's folder, if any. Raises
     what building and running a cell raises. Of several ranks, whose process group is joined, each profiles the same
@@ -222,20 +221,20 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter, place: Pl
         _warm_up(step, clock, enter)
         gathered = _gathers(spec, step, model, enter)
         enter("profiling")
-        taken = report_parts.steps_taken(step.training)
+        taken = reporter.steps_taken(step.training)
         profiler = _profile_step(step, clock, device, Group(place, device).barrier)
-        skipped = report_parts.skipped_note("profiled", step.training, taken)
+        skipped = reporter.skipped_note("profiled", step.training, taken)
         step.clear()
     enter("attributing")
     events = raw_events(profiler)
     read = read_step(events, step.phases, device.type)
     found, activity, unseen = read
     enter("predicting")
-    rehearsal, unpredicted = report_parts.rehearsed(spec, missing="No FLOPs beside the times")
+    rehearsal, unpredicted = reporter.rehearsed(spec, missing="No FLOPs beside the times")
     enter("saving the trace")
     of_rank = (spec.parallel, f"rank{place.rank}") if place.ranks > 1 else ()
     name = ("kernels", spec.size, f"ctx{spec.context_length}", spec.pass_, spec.precision, spec.device, *of_rank)
-    trace, unsaved = report_parts.save_file(
+    trace, unsaved = reporter.save_file(
         "Chrome trace", request.folder, name, ".json.gz", lambda path: profiler.export_chrome_trace(str(path))
     )
     groups = found.groups() if spec.compile == "off" else tuple(map(_fused, found.groups()))
@@ -243,10 +242,10 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter, place: Pl
     ranks: tuple[RankTraffic, ...] = ()
     if place.ranks > 1:
         ranks = (msgspec.structs.replace(traffic_of(events, read, step.phases, place.rank, gathered), trace=trace),)
-        compiled = report_parts.joined(compiled, OF_FIRST)
-    launched = report_parts.GRAPH_LEFT_OUT if spec.cuda_graph != "off" else ""
+        compiled = reporter.joined(compiled, OF_FIRST)
+    launched = reporter.GRAPH_LEFT_OUT if spec.cuda_graph != "off" else ""
     return KernelReport(
-        **report_parts.header(spec, device),
+        **reporter.header(spec, device),
         activity=activity,
         groups=groups,
         total_ns=found.total_ns,
@@ -260,27 +259,25 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter, place: Pl
         prediction=rehearsal.prediction if rehearsal else None,
         trace=trace,
         ranks=ranks,
-        note=report_parts.joined(unseen, compiled, launched, skipped, unpredicted, unsaved),
+        note=reporter.joined(unseen, compiled, launched, skipped, unpredicted, unsaved),
     )
 
 
-def _gathers(spec: CellSpec, step: Step, model: nn.Module, enter: report_parts.Enter) -> tuple[Gathered, ...]:
+def _gathers(spec: CellSpec, step: Step, model: nn.Module, enter: reporter.Enter) -> tuple[Gathered, ...]:
     """The all-gathers of a step of several ranks that FSDP or a user's own shares; each module marks its begin. None of
     a compiled model, which would run uncompiled with marks."""
     name = sharing_of(spec.parallel).name
     if spec.ranks == 1 or spec.compile != "off" or not (name == "fsdp2" or is_imported(name)):
         return ()
     enter("following all-gathers")
-    from cs336_tui.worker.ranks.gathers import follow_gathers, mark_begins
+    from cs336_tui.worker.ranks.parallel import follow_gathers, mark_begins
 
     found = follow_gathers(step, model)
     mark_begins(model, found)
     return found
 
 
-def _ready_step(
-    spec: CellSpec, device: torch.device, enter: report_parts.Enter, place: Place
-) -> tuple[Step, nn.Module]:
+def _ready_step(spec: CellSpec, device: torch.device, enter: reporter.Enter, place: Place) -> tuple[Step, nn.Module]:
     """The step with its phases and parts named, and its model. Names would break a compiled model's graphs: its parts
     have none."""
     shown = msgspec.structs.replace(spec, cuda_graph="off")
@@ -309,15 +306,15 @@ def _fused(group: KernelGroup) -> KernelGroup:
     return msgspec.structs.replace(group, range=FUSED) if in_model else group
 
 
-def _warm_up(step: Step, clock: Clock, enter: report_parts.Enter) -> None:
+def _warm_up(step: Step, clock: Clock, enter: reporter.Enter) -> None:
     """Run a few steps, until one takes its optimizer step: the gradient scaler may skip the first ones."""
-    for number in range(1, report_parts.MOST_WARMUP_STEPS + 1):
+    for number in range(1, reporter.MOST_WARMUP_STEPS + 1):
         enter(f"warm-up {number}")
-        taken, begin = report_parts.steps_taken(step.training), perf_counter()
+        taken, begin = reporter.steps_taken(step.training), perf_counter()
         _run(step, clock)
         step.clear()
         enough = number >= WARMUP_STEPS or perf_counter() - begin > LONG_STEP_S
-        if enough and (step.training is None or report_parts.steps_taken(step.training) > taken):
+        if enough and (step.training is None or reporter.steps_taken(step.training) > taken):
             return
 
 

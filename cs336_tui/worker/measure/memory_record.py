@@ -17,13 +17,17 @@ from torch.utils._pytree import tree_leaves
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import PHASES, prepared_phases
-from cs336_tui.events.memory_report import BlockMemory, MemoryReport, SavedBlock
 from cs336_tui.events.prediction import CATEGORIES, Site
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import BlockMemory, MemoryReport, ReportRequest, SavedBlock
 from cs336_tui.worker.estimate.tracker import Allocation, Args, Kwargs, MemoryTracker, TrackedTimeline
-from cs336_tui.worker.measure import report_parts
-from cs336_tui.worker.measure.allocator_events import AllocatorEvent, CpuRecorder, CudaRecorder, Recording
-from cs336_tui.worker.measure.cell_memory import saved_for_backward
+from cs336_tui.worker.measure import reporter
+from cs336_tui.worker.measure.cell_memory import (
+    AllocatorEvent,
+    CpuRecorder,
+    CudaRecorder,
+    Recording,
+    saved_for_backward,
+)
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.model_parts import BlockGroup, block_groups
@@ -114,7 +118,7 @@ TENSORS_ONLY = "Counted are the results of operations, not the workspace of kern
 CLEAR = "clear"  # The phase after a step's last one, which drops what the step left
 
 
-def record_memory(request: ReportRequest, enter: report_parts.Enter) -> MemoryReport:
+def record_memory(request: ReportRequest, enter: reporter.Enter) -> MemoryReport:
     """Build the cell, warm it up and record one step; of training the step before too, whose tensors it begins with.
     Raises what building and running raise, such as torch's errors when memory runs out."""
     spec = request.spec
@@ -128,12 +132,12 @@ def record_memory(request: ReportRequest, enter: report_parts.Enter) -> MemoryRe
     enter("saved for backward")
     saved, saved_note = _saved(workload, spec)
     enter("predicting")
-    rehearsal, prediction_note = report_parts.rehearsed(spec, device)
+    rehearsal, prediction_note = reporter.rehearsed(spec, device)
     timeline = found.timeline
     peak, forward = timeline.peak_event(), timeline.phase("forward")
     assert forward is not None
     return MemoryReport(
-        **report_parts.header(spec, device),
+        **reporter.header(spec, device),
         recorder=found.recorder,
         events=timeline.events,
         phases=timeline.phases,
@@ -146,7 +150,7 @@ def record_memory(request: ReportRequest, enter: report_parts.Enter) -> MemoryRe
         blocks=found.blocks,
         prediction=rehearsal.prediction if rehearsal else None,
         snapshot=found.snapshot,
-        note=report_parts.joined(found.note, *report_parts.left_out(spec), saved_note, prediction_note),
+        note=reporter.joined(found.note, *reporter.left_out(spec), saved_note, prediction_note),
         **columns(timeline.allocations),
     )
 
@@ -185,11 +189,11 @@ def _record(workload: Workload, request: ReportRequest, device: torch.device) ->
         if step.back_to_back:
             run_phases(step, workload, request.spec, tracker)
         recorded, passed = len(tracker.phases), len(tracker.moments)
-        taken = report_parts.steps_taken(workload.training)
+        taken = reporter.steps_taken(workload.training)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         run_phases(step, workload, request.spec, tracker)
-    note = report_parts.skipped_note("recorded", workload.training, taken)
+    note = reporter.skipped_note("recorded", workload.training, taken)
     phases = tracker.phases[recorded:]
     moments = tracker.moments[passed:]
     records = tracker.timeline().allocations
@@ -212,8 +216,8 @@ def _record(workload: Workload, request: ReportRequest, device: torch.device) ->
         return _RecordedStep("CPU profiler", timeline, blocks, peak, note=note)
     peak, spec = torch.cuda.max_memory_allocated(device), request.spec
     name = ("memory", spec.size, f"ctx{spec.context_length}", f"batch{spec.batch_size}", spec.pass_, spec.precision)
-    snapshot, unsaved = report_parts.save_file("memory snapshot", request.folder, name, ".pickle", recorder.save)
-    return _RecordedStep("CUDA allocator history", timeline, blocks, peak, snapshot, report_parts.joined(note, unsaved))
+    snapshot, unsaved = reporter.save_file("memory snapshot", request.folder, name, ".pickle", recorder.save)
+    return _RecordedStep("CUDA allocator history", timeline, blocks, peak, snapshot, reporter.joined(note, unsaved))
 
 
 def _recorder(device: torch.device) -> CpuRecorder | CudaRecorder | None:
@@ -249,9 +253,9 @@ def _saved(workload: Workload, spec: CellSpec) -> tuple[tuple[SavedBlock, ...], 
 
 def _warm_up(workload: Workload, spec: CellSpec) -> None:
     """Run one step; of a training step as many as it takes until the optimizer has its state."""
-    for _ in range(report_parts.MOST_WARMUP_STEPS):
+    for _ in range(reporter.MOST_WARMUP_STEPS):
         run_phases(workload.step(spec), workload, spec)
-        if workload.training is None or report_parts.steps_taken(workload.training):
+        if workload.training is None or reporter.steps_taken(workload.training):
             break
     # Gradients left here would be freed within the recording, which did not see them allocated.
     workload.model.zero_grad(set_to_none=True)

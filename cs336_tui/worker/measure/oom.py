@@ -14,13 +14,12 @@ from torch import nn
 from torch.nn.modules import module as registration
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.memory_report import OomReport
 from cs336_tui.events.prediction import CATEGORIES, Category, MemoryBlock
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import OomReport, ReportRequest
 from cs336_tui.worker.estimate.tracker import TOP, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.measure.failures import failed_allocation, is_out_of_memory
 from cs336_tui.worker.measure.memory_record import run_phases
-from cs336_tui.worker.measure.report_parts import MOST_WARMUP_STEPS, Enter, joined, rehearsed
+from cs336_tui.worker.measure.reporter import MOST_WARMUP_STEPS, Enter, joined, rehearsed
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_parts

@@ -19,9 +19,8 @@ import traceback
 from pathlib import Path
 from time import monotonic, sleep
 
-from cs336_tui.config import environment_variables
-from cs336_tui.config.environment_variables import environment
-from cs336_tui.config.processes import lives
+from cs336_tui.config import processes
+from cs336_tui.config.processes import environment, lives
 from cs336_tui.worker.measure.process import driver_initialised
 
 OUTPUT_VARIABLE, APP_VARIABLE = "CS336_TUI_SERVER_OUTPUT", "CS336_TUI_SERVER_APP"
@@ -85,7 +84,7 @@ def _import_everything() -> None:
                 importlib.import_module(name)
         for name in _NEEDED:
             importlib.import_module(name)
-    environment_variables.restore_cache_folder()  # children find the user's variables, not torch's
+    processes.restore_cache_folder()  # children find the user's variables, not torch's
 
 
 def _stay_with_parents() -> None:

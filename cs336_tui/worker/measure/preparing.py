@@ -18,7 +18,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from cs336_tui.config import environment_variables
+from cs336_tui.config import processes
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD, Compile
 from cs336_tui.config.variants import is_imported
@@ -27,9 +27,17 @@ from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure.failures import chain_of, says_out_of_memory
 from cs336_tui.worker.measure.timing import ESTIMATING_RUNS, clock_for
 from cs336_tui.worker.workload.building import collect_garbage
-from cs336_tui.worker.workload.compiling import break_reasons, captures, compilations, forget_compiled
-from cs336_tui.worker.workload.cuda_graph import WARMUP_STEPS, CapturedStep, ReadyStep, captured
-from cs336_tui.worker.workload.imported.problems import ImportProblem, is_users_file
+from cs336_tui.worker.workload.compile_and_capture import (
+    WARMUP_STEPS,
+    CapturedStep,
+    ReadyStep,
+    break_reasons,
+    captured,
+    captures,
+    compilations,
+    forget_compiled,
+)
+from cs336_tui.worker.workload.import_problems import ImportProblem, is_users_file
 from cs336_tui.worker.workload.passes import Step
 
 LEAST_RUNS, LEAST_CAPTURING_RUNS, MOST_RUNS = 2, 3, 8
@@ -61,21 +69,19 @@ class Preparation(NamedTuple):
 def fresh_compiler(*modes: Compile, always: bool = False) -> Iterator[None]:
     """Run cells with these modes with empty caches, in memory and on disk, so that compiling takes its full time; only
     if one of them compiles, or `always`, for what user code compiles itself. If the user names a folder for torch's
-    caches (`environment_variables.USERS_CACHE_FOLDER`), it is used as it is."""
+    caches (`processes.USERS_CACHE_FOLDER`), it is used as it is."""
     if set(modes) <= {"off"} and not always:
         yield
         return
     forget_compiled()
     with ExitStack() as around:
         around.callback(forget_compiled)
-        if (folder := environment_variables.USERS_CACHE_FOLDER) is None:
+        if (folder := processes.USERS_CACHE_FOLDER) is None:
             # A killed child leaves the folder: the runner makes children create theirs inside its own.
             made = tempfile.TemporaryDirectory(prefix="compile-", ignore_cleanup_errors=True)
             folder = around.enter_context(made)
             within = {name: os.path.join(folder, inner) for name, inner in _WITHIN_CACHE.items()}  # noqa: PTH118
-            around.enter_context(
-                environment_variables.environment({environment_variables.CACHE_FOLDER: folder, **within})
-            )
+            around.enter_context(processes.environment({processes.CACHE_FOLDER: folder, **within}))
         around.enter_context(_headers_in(folder))
         yield
 

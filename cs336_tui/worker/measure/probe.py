@@ -14,12 +14,12 @@ import torch
 from msgspec.structs import replace
 from torch import distributed
 
-from cs336_tui.config.environment_variables import set_variables, slowing
+from cs336_tui.config.processes import set_variables, slowing
 from cs336_tui.config.spec import ModelDims, Precision
 from cs336_tui.events.environment import DeviceInfo, TorchEnvironment
 from cs336_tui.worker.workload.attention import attentions_on
 from cs336_tui.worker.workload.building import make_optimizer
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from cs336_tui.worker.workload.passes import Step, Training
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for, tf32_override, why_no_float8
 from cs336_tui.worker.workload.transformer import Transformer, random_batch

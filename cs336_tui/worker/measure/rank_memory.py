@@ -15,11 +15,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from torch.profiler import kineto_available
 
-from cs336_tui.events.memory_report import RankMemoryReport, RankMoment
-from cs336_tui.events.reports import ReportRequest
-from cs336_tui.worker.measure import report_parts
-from cs336_tui.worker.measure.allocator_events import CpuRecorder, Recording
-from cs336_tui.worker.place import ALONE, Place
+from cs336_tui.events.reports import RankMemoryReport, RankMoment, ReportRequest
+from cs336_tui.worker.measure import reporter
+from cs336_tui.worker.measure.cell_memory import CpuRecorder, Recording
+from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import let_gloo_settle
 from cs336_tui.worker.ranks.parallel import bucket_bytes, gathered, held_by, shards, share
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
@@ -30,7 +29,7 @@ LATER_STEP = 3
 INITIALISED = "initialised"
 
 
-def record_rank_memory(request: ReportRequest, enter: report_parts.Enter, place: Place = ALONE) -> RankMemoryReport:
+def record_rank_memory(request: ReportRequest, enter: reporter.Enter, place: Place = ALONE) -> RankMemoryReport:
     """Build this rank's part of the cell and run steps. The process group is joined. Raises what building and running
     raise, such as torch's errors when memory runs out."""
     spec = request.spec
@@ -43,12 +42,12 @@ def record_rank_memory(request: ReportRequest, enter: report_parts.Enter, place:
         counter.mark()
         enter("recording")
         taken: list[int] = []  # The numbers of steps whose optimizer step was not skipped
-        for number in range(1, report_parts.MOST_WARMUP_STEPS + 1):
-            before = report_parts.steps_taken(workload.training)
+        for number in range(1, reporter.MOST_WARMUP_STEPS + 1):
+            before = reporter.steps_taken(workload.training)
             for moment in _moments_of(workload.step(spec)):
                 uses.append((number, moment, _uses(workload, there)))
                 counter.mark()
-            if workload.training is None or report_parts.steps_taken(workload.training) > before:
+            if workload.training is None or reporter.steps_taken(workload.training) > before:
                 taken.append(number)
             if len(taken) == LATER_STEP:
                 break
@@ -56,7 +55,7 @@ def record_rank_memory(request: ReportRequest, enter: report_parts.Enter, place:
     counts = counter.found([sum(by_category.values()) for _, _, by_category in uses])
     moments = zip(uses, counts, strict=True)
     return RankMemoryReport(
-        **report_parts.header(spec, device),
+        **reporter.header(spec, device),
         recorder=counter.name,
         moments=tuple(
             RankMoment(
@@ -66,7 +65,7 @@ def record_rank_memory(request: ReportRequest, enter: report_parts.Enter, place:
             for (number, moment, by_category), found in moments
             if number in kept
         ),
-        note=report_parts.joined(*report_parts.left_out(spec)),
+        note=reporter.joined(*reporter.left_out(spec)),
     )  # fmt: skip
 
 

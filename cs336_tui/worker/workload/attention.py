@@ -15,8 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import ATTENTIONS
 from cs336_tui.config.variants import is_imported
-from cs336_tui.worker.workload.compiling import nothing_compiled
-from cs336_tui.worker.workload.imported.components import ImportedAttention, imported_attention
+from cs336_tui.worker.workload.compile_and_capture import nothing_compiled
+from cs336_tui.worker.workload.imported_components import ImportedAttention, imported_attention
 from cs336_tui.worker.workload.precision import RECIPES, Context
 from cs336_tui.worker.workload.transformer import AttentionCore
 

@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cs336_tui.config.ranks import NO_MODEL
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import NO_MODEL
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.attention import core_of
 from cs336_tui.worker.workload.attention_only import AttentionOnly, attention_loss, attention_shape
-from cs336_tui.worker.workload.compiling import captures, compiled, nothing_compiled
-from cs336_tui.worker.workload.imported.components import (
+from cs336_tui.worker.workload.compile_and_capture import captures, compiled, nothing_compiled
+from cs336_tui.worker.workload.import_problems import OwnWords
+from cs336_tui.worker.workload.imported_components import (
     ImportedModel,
     import_model,
     imported_loss,
     imported_norm,
     imported_optimizer,
 )
-from cs336_tui.worker.workload.imported.finding import joined, revisions_of, revisions_of_classes
-from cs336_tui.worker.workload.imported.problems import OwnWords
+from cs336_tui.worker.workload.imported_modules import joined, revisions_of, revisions_of_classes
 from cs336_tui.worker.workload.model_parts import checkpoint_blocks
 from cs336_tui.worker.workload.norms import NORM_CLASSES, MakeNorm, NormOnly, norm_loss, own_norm
 from cs336_tui.worker.workload.passes import Shared, Step, Training, cross_entropy

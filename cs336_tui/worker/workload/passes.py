@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from cs336_tui.config.spec import Pass
 from cs336_tui.config.values import ACCUMULATION, phases_of
 from cs336_tui.events.events import GRADIENT_SYNC
-from cs336_tui.worker.workload.imported.problems import ImportProblem, place_of, raise_interrupt, told
+from cs336_tui.worker.workload.import_problems import ImportProblem, place_of, raise_interrupt, told
 from cs336_tui.worker.workload.precision import Context
 from cs336_tui.worker.workload.transformer import Batch, Loss
 

@@ -18,8 +18,8 @@ from torch.autograd import Function
 
 from cs336_tui.config.variants import RANGES, Range
 from cs336_tui.worker.workload.attention_only import AttentionOnly
-from cs336_tui.worker.workload.imported.finding import attribute_of
-from cs336_tui.worker.workload.imported.problems import ImportProblem, explained
+from cs336_tui.worker.workload.import_problems import ImportProblem, explained
+from cs336_tui.worker.workload.imported_modules import attribute_of
 from cs336_tui.worker.workload.model_parts import part_of_each
 from cs336_tui.worker.workload.norms import NormOnly
 from cs336_tui.worker.workload.passes import Step

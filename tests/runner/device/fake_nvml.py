@@ -61,18 +61,13 @@ class FakeGpu:
 
 def mig_instance(uuid: str) -> FakeGpu:
     """A MIG instance: memory and processes, and nothing of what belongs to the whole GPU."""
-    codes = {
-        "nvmlDeviceGetUtilizationRates": NOT_SUPPORTED,
-        "nvmlDeviceGetPowerUsage": NOT_SUPPORTED,
-        "nvmlDeviceGetEnforcedPowerLimit": INVALID_ARGUMENT,
-        "nvmlDeviceGetTemperature": INVALID_ARGUMENT,
-        "nvmlDeviceGetTemperatureV": INVALID_ARGUMENT,
-        "nvmlDeviceGetClockInfo": NOT_SUPPORTED,
-        "nvmlDeviceGetCurrentClocksEventReasons": NOT_SUPPORTED,
-        "nvmlDeviceGetCurrentClocksThrottleReasons": NOT_SUPPORTED,
-        "nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED,
-        "nvmlDeviceGetPersistenceMode": NOT_SUPPORTED,
-    }
+    not_supported = (
+        "UtilizationRates PowerUsage ClockInfo TotalEnergyConsumption PersistenceMode "
+        "CurrentClocksEventReasons CurrentClocksThrottleReasons"
+    )
+    invalid = "EnforcedPowerLimit Temperature TemperatureV"
+    codes = {f"nvmlDeviceGet{name}": NOT_SUPPORTED for name in not_supported.split()}
+    codes |= {f"nvmlDeviceGet{name}": INVALID_ARGUMENT for name in invalid.split()}
     return FakeGpu(uuid, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", total=10 * GIB, used=GIB, errors=codes)
 
 
@@ -156,7 +151,7 @@ class FakeNvmlLibrary:
     # Queries of one GPU.
 
     def _query(self, symbol: str) -> Callable[..., int]:
-        fill = getattr(self, f"_fill_{symbol}", None)
+        fill = getattr(self, f"_fill_{symbol}", None) or _VALUES.get(symbol)
         if fill is None:
             raise AttributeError(f"undefined symbol: {symbol}")
 
@@ -168,15 +163,6 @@ class FakeNvmlLibrary:
             return code or fill(gpu, *args) or SUCCESS
 
         return query
-
-    def _fill_nvmlDeviceGetUUID(self, gpu: FakeGpu, buffer: Any, _length: Any) -> None:
-        buffer.value = gpu.uuid.encode()
-
-    def _fill_nvmlDeviceGetName(self, gpu: FakeGpu, buffer: Any, _length: Any) -> None:
-        buffer.value = gpu.name.encode()
-
-    def _fill_nvmlDeviceGetMaxMigDeviceCount(self, gpu: FakeGpu, count: Any) -> None:
-        count._obj.value = len(gpu.mig)
 
     def _fill_nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, memory: Any) -> None:
         memory._obj.total, memory._obj.used = gpu.total, gpu.used + gpu.reserved
@@ -193,31 +179,11 @@ class FakeNvmlLibrary:
     def _fill_nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu, rates: Any) -> None:
         rates._obj.gpu, rates._obj.memory = gpu.utilisation, 0
 
-    def _fill_nvmlDeviceGetPowerUsage(self, gpu: FakeGpu, milliwatts: Any) -> None:
-        milliwatts._obj.value = gpu.power_mw
-
-    def _fill_nvmlDeviceGetEnforcedPowerLimit(self, gpu: FakeGpu, milliwatts: Any) -> None:
-        milliwatts._obj.value = gpu.power_limit_mw
-
-    def _fill_nvmlDeviceGetTemperature(self, gpu: FakeGpu, _sensor: Any, celsius: Any) -> None:
-        celsius._obj.value = gpu.temperature
-
     def _fill_nvmlDeviceGetTemperatureV(self, gpu: FakeGpu, temperature: Any) -> None:
         temperature._obj.temperature = gpu.temperature
 
     def _fill_nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: Any, mhz: Any) -> None:
         mhz._obj.value = {pynvml.NVML_CLOCK_SM: gpu.sm_clock, pynvml.NVML_CLOCK_MEM: gpu.memory_clock}[kind.value]
-
-    def _fill_nvmlDeviceGetCurrentClocksEventReasons(self, gpu: FakeGpu, reasons: Any) -> None:
-        reasons._obj.value = gpu.reasons
-
-    _fill_nvmlDeviceGetCurrentClocksThrottleReasons = _fill_nvmlDeviceGetCurrentClocksEventReasons
-
-    def _fill_nvmlDeviceGetPersistenceMode(self, gpu: FakeGpu, mode: Any) -> None:
-        mode._obj.value = gpu.persistence
-
-    def _fill_nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu, millijoules: Any) -> None:
-        millijoules._obj.value = gpu.energy_mj
 
     def _fill_nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: FakeGpu, count: Any, array: Any) -> int:
         return _fill_processes(gpu.compute, count, array)
@@ -227,6 +193,39 @@ class FakeNvmlLibrary:
 
     _fill_nvmlDeviceGetComputeRunningProcesses_v2 = _fill_nvmlDeviceGetComputeRunningProcesses_v3
     _fill_nvmlDeviceGetGraphicsRunningProcesses_v2 = _fill_nvmlDeviceGetGraphicsRunningProcesses_v3
+
+
+def _texts(attribute: str) -> Callable[..., None]:
+    """Fills a buffer with a text of the GPU."""
+
+    def fill(gpu: FakeGpu, buffer: Any, _length: Any) -> None:
+        buffer.value = getattr(gpu, attribute).encode()
+
+    return fill
+
+
+def _numbers(read: Callable[[FakeGpu], int]) -> Callable[..., None]:
+    """Fills a number of the GPU into the last argument."""
+
+    def fill(gpu: FakeGpu, *arguments: Any) -> None:
+        arguments[-1]._obj.value = read(gpu)
+
+    return fill
+
+
+_VALUES = {
+    "nvmlDeviceGetUUID": _texts("uuid"),
+    "nvmlDeviceGetName": _texts("name"),
+    "nvmlDeviceGetMaxMigDeviceCount": _numbers(lambda gpu: len(gpu.mig)),
+    "nvmlDeviceGetPowerUsage": _numbers(lambda gpu: gpu.power_mw),
+    "nvmlDeviceGetEnforcedPowerLimit": _numbers(lambda gpu: gpu.power_limit_mw),
+    "nvmlDeviceGetTemperature": _numbers(lambda gpu: gpu.temperature),
+    "nvmlDeviceGetCurrentClocksEventReasons": _numbers(lambda gpu: gpu.reasons),
+    "nvmlDeviceGetCurrentClocksThrottleReasons": _numbers(lambda gpu: gpu.reasons),
+    "nvmlDeviceGetPersistenceMode": _numbers(lambda gpu: gpu.persistence),
+    "nvmlDeviceGetTotalEnergyConsumption": _numbers(lambda gpu: gpu.energy_mj),
+}
+"""The queries that fill in one value."""
 
 
 def _fill_processes(processes: list[tuple[int, int]], count: Any, array: Any) -> int:

@@ -1,4 +1,4 @@
-"""Reading the fields of one GPU, and its loss and return."""
+"""Reading the fields of one GPU, its loss and return, and the processes of others on it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ import pytest
 
 from cs336_tui.events.environment import GpuSample
 from cs336_tui.events.gpus import ORDINARY_REASONS, clock_reasons
-from cs336_tui.runner.device.gpu import PROCESSES_S, RETRY_S, SLOW_S, GpuMonitor
+from cs336_tui.runner.device.gpu import PROCESSES_S, RETRY_S, SLOW_S, GpuMonitor, OtherProcesses
 from tests.runner.device import fake_nvml as fake
 from tests.runner.device.conftest import Install
 from tests.runner.device.fake_nvml import GIB, FakeGpu, FakeNvmlLibrary
 
 
-def sample_of(library: FakeNvmlLibrary, uuid: str = "GPU-a") -> GpuSample:
+def following(uuid: str) -> GpuMonitor:
     monitor = GpuMonitor()
     monitor.follow(uuid)
+    return monitor
+
+
+def sample_of(library: FakeNvmlLibrary, uuid: str = "GPU-a") -> GpuSample:
+    monitor = following(uuid)
     sample, why = monitor.sample(0.0)
     monitor.close()
     assert library.open == 0
@@ -82,12 +87,11 @@ def test_memory_falls_back_to_the_older_call_and_then_to_none(nvml_library: Fake
 
 
 def test_an_old_driver_is_read_through_its_older_symbols(install_nvml: Install) -> None:
-    stranger = (1, 3 * GIB)
-    gpu = FakeGpu("GPU-a", reasons=0x4, compute=[stranger, (os.getpid(), GIB)])
+    gpu = FakeGpu("GPU-a", reasons=0x4, compute=[(1, 3 * GIB), (os.getpid(), GIB)], persistence=0)
     sample = sample_of(install_nvml(FakeNvmlLibrary(gpu, missing=fake.NEW_SYMBOLS)))
     assert sample.memory_used_bytes == 11 * GIB
     assert sample.clock_reasons == ("software power cap",)
-    assert sample.temperature_c == 61.0
+    assert (sample.temperature_c, sample.persistence_mode) == (61.0, False)
     assert [process.pid for process in sample.other_processes or ()] == [1]
 
 
@@ -107,8 +111,7 @@ def test_temperature_survives_the_removal_of_its_deprecated_call(install_nvml: I
 def test_what_a_gpu_cannot_answer_is_asked_once(nvml_library: FakeNvmlLibrary) -> None:
     nvml_library.gpus[0].errors["nvmlDeviceGetUtilizationRates"] = fake.NOT_SUPPORTED
     nvml_library.gpus[0].errors["nvmlDeviceGetPowerUsage"] = fake.NO_PERMISSION
-    monitor = GpuMonitor()
-    monitor.follow("GPU-a")
+    monitor = following("GPU-a")
     for now in range(3):
         monitor.sample(now)
     assert nvml_library.calls["nvmlDeviceGetUtilizationRates"] == 1
@@ -123,13 +126,8 @@ def test_a_mig_instance_has_memory_and_no_utilisation(nvml_library: FakeNvmlLibr
     assert sample.clock_reasons is sample.sm_clock_mhz is sample.persistence_mode is None
 
 
-def test_persistence_mode_that_is_off_is_known_to_be_off(install_nvml: Install) -> None:
-    assert sample_of(install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a", persistence=0)))).persistence_mode is False
-
-
 def test_slow_fields_and_processes_are_read_at_their_own_pace(nvml_library: FakeNvmlLibrary) -> None:
-    monitor = GpuMonitor()
-    monitor.follow("GPU-b")
+    monitor = following("GPU-b")
     for tick in range(21):  # 10 s at two samples a second
         monitor.sample(tick / 2)
     assert nvml_library.calls["nvmlDeviceGetMemoryInfo_v2"] == 21
@@ -144,8 +142,7 @@ def test_slow_fields_and_processes_are_read_at_their_own_pace(nvml_library: Fake
 def test_a_list_of_processes_tells_its_age_and_can_be_had_fresh(nvml_library: FakeNvmlLibrary) -> None:
     gpu = nvml_library.gpus[0]
     gpu.compute = [(os.getpid(), GIB), (1, GIB)]
-    monitor = GpuMonitor()
-    monitor.follow("GPU-a")
+    monitor = following("GPU-a")
 
     def listed(now: float, *, fresh: bool = False) -> tuple[float | None, list[int]]:
         sample, _ = monitor.sample(now, fresh=fresh)
@@ -164,8 +161,7 @@ def test_a_list_of_processes_tells_its_age_and_can_be_had_fresh(nvml_library: Fa
 
 @pytest.mark.parametrize("code", [fake.GPU_IS_LOST, fake.UNKNOWN, 16])
 def test_a_lost_gpu_keeps_its_identity_and_no_value_and_comes_back(nvml_library: FakeNvmlLibrary, code: int) -> None:
-    monitor = GpuMonitor()
-    monitor.follow("GPU-a")
+    monitor = following("GPU-a")
     before, _ = monitor.sample(0.0)
     assert before is not None
     assert before.temperature_c == 61.0
@@ -191,8 +187,7 @@ def test_a_lost_gpu_keeps_its_identity_and_no_value_and_comes_back(nvml_library:
 
 
 def test_a_loss_found_by_a_slow_field_leaves_nothing_behind(nvml_library: FakeNvmlLibrary) -> None:
-    monitor = GpuMonitor()
-    monitor.follow("GPU-a")
+    monitor = following("GPU-a")
     monitor.sample(0.0)
     nvml_library.gpus[0].errors["nvmlDeviceGetEnforcedPowerLimit"] = fake.GPU_IS_LOST
     assert monitor.sample(0.5)[1] is None
@@ -200,8 +195,7 @@ def test_a_loss_found_by_a_slow_field_leaves_nothing_behind(nvml_library: FakeNv
 
 
 def test_a_gpu_whose_uuid_is_gone_after_the_loss_stays_lost(nvml_library: FakeNvmlLibrary) -> None:
-    monitor = GpuMonitor()
-    monitor.follow("GPU-a")
+    monitor = following("GPU-a")
     monitor.sample(0.0)
     nvml_library.gpus[0].errors["*"] = fake.GPU_IS_LOST
     monitor.sample(1.0)
@@ -212,8 +206,7 @@ def test_a_gpu_whose_uuid_is_gone_after_the_loss_stays_lost(nvml_library: FakeNv
 
 
 def test_following_another_gpu_forgets_the_lost_one(nvml_library: FakeNvmlLibrary) -> None:
-    monitor = GpuMonitor()
-    monitor.follow("GPU-a")
+    monitor = following("GPU-a")
     nvml_library.gpus[0].errors["*"] = fake.GPU_IS_LOST
     monitor.sample(0.0)
     monitor.follow("GPU-b")
@@ -265,3 +258,63 @@ def test_clock_reasons_have_names(mask: int, names: tuple[str, ...]) -> None:
 def test_heat_and_power_faults_are_not_ordinary() -> None:
     assert set(clock_reasons(0xFFF)) - ORDINARY_REASONS >= set(clock_reasons(0x8 | 0x20 | 0x40 | 0x80))
     assert "software power cap" in ORDINARY_REASONS
+
+
+def test_strangers_are_named_with_their_memory() -> None:
+    others = OtherProcesses(namespaced=False).among({1: 7, os.getpid(): 5}, child=None)
+    assert others is not None
+    (stranger,) = others
+    assert (stranger.pid, stranger.memory_bytes) == (1, 7)
+    assert stranger.name
+
+
+@pytest.mark.parametrize("unknown", [None, 0])
+def test_memory_that_nvml_does_not_know_is_none(unknown: int | None) -> None:
+    others = OtherProcesses(namespaced=False).among({1: unknown}, child=None)
+    assert others is not None
+    assert others[0].memory_bytes is None
+
+
+def test_a_grandchild_is_own_even_after_its_parent_has_gone() -> None:
+    waits = "import sys; sys.stdin.read()"
+    starts_one = f"import subprocess; print(subprocess.Popen([sys.executable, '-c', {waits!r}]).pid, flush=True)"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", f"import sys; {starts_one}; {waits}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    grandchild = int(parent.stdout.readline())
+    processes = OtherProcesses(namespaced=False)
+    try:
+        assert processes.among({grandchild: 1}, child=None) == ()
+        parent.kill()
+        parent.wait()
+        assert processes.among({grandchild: 1}, child=None) == ()
+    finally:
+        parent.communicate()
+
+
+def test_the_running_cell_is_own_whoever_its_parent() -> None:
+    processes = OtherProcesses(namespaced=False)
+    assert processes.among({1: 1}, child=1) == ()
+    assert processes.among({1: 1}, child=None) == ()  # it may outlast its cell by a moment
+
+
+def test_a_process_that_cannot_be_looked_up_is_a_stranger_without_a_name() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    others = OtherProcesses(namespaced=False).among({gone.pid: 3}, child=None)
+    assert others is not None
+    assert (others[0].pid, others[0].name) == (gone.pid, None)
+
+
+def test_in_a_container_nobody_else_is_never_certain() -> None:
+    processes = OtherProcesses(namespaced=True)
+    assert processes.among({}, child=None) is None
+    assert processes.among({1: 1}, child=None) is None  # may be our own child under the host's PID
+    assert processes.among({os.getpid(): 1}, child=None) is None
+    recognised = processes.among({os.getpid(): 1, 1: 2}, child=None)
+    assert recognised is not None
+    assert [p.pid for p in recognised] == [1]

@@ -24,6 +24,7 @@ from cs336_tui.session.log import LogReader
 from tests.commands import COMMAND, SMALL, bench
 from tests.runner.device.conftest import Install
 from tests.runner.device.fake_nvml import FakeGpu, FakeNvmlLibrary
+from tests.runner.device.test_gpu import following
 from tests.terminal import Terminal
 
 NEVER = 3600.0
@@ -81,8 +82,7 @@ def test_any_call_that_blocks_costs_a_moment_and_then_nothing_until_it_answers(
     library: BlockingLibrary, symbol: str
 ) -> None:
     before = stuck_threads()
-    monitor = GpuMonitor()
-    monitor.follow("GPU-a")
+    monitor = following("GPU-a")
     library.blocked = {symbol}
     for now in range(5):  # the second and later ones ask nothing while the first is out
         began = time.monotonic()
@@ -108,8 +108,7 @@ def test_any_call_that_blocks_costs_a_moment_and_then_nothing_until_it_answers(
 
 
 def test_one_field_that_blocks_each_time_costs_that_field_only(library: BlockingLibrary) -> None:
-    monitor = GpuMonitor()
-    monitor.follow("GPU-a")
+    monitor = following("GPU-a")
     whole, _ = monitor.sample(0.0)
 
     class Slow(threading.Event):
@@ -136,8 +135,7 @@ def test_many_slow_calls_take_no_longer_together_than_one_may(library: BlockingL
         def wait(self, _timeout: float | None = None) -> bool:
             return super().wait(0.06)
 
-    monitor = GpuMonitor()
-    monitor.follow("GPU-a")
+    monitor = following("GPU-a")
     monitor.sample(0.0)
     library.go_on, library.blocked = Slow(), set(SYMBOLS)
     began = time.monotonic()
@@ -150,8 +148,7 @@ def test_many_slow_calls_take_no_longer_together_than_one_may(library: BlockingL
 
 def test_another_gpu_is_followed_while_one_does_not_answer(library: BlockingLibrary) -> None:
     before = stuck_threads()
-    monitor = GpuMonitor()
-    monitor.follow("GPU-a")
+    monitor = following("GPU-a")
     library.blocked = {"nvmlDeviceGetHandleByUUID"}
     assert monitor.sample(0.0)[0] is None
     library.blocked.clear()

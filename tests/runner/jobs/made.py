@@ -8,8 +8,7 @@ from pathlib import Path
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
-from cs336_tui.runner.jobs.folder import folder_of, log_path, write_request
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, JobStatus, LaunchError, folder_of, log_path, write_request
 from cs336_tui.runner.jobs.watcher import Watcher
 from cs336_tui.session.state import SessionState, fold
 from tests.samples import ENVIRONMENT
@@ -109,6 +108,11 @@ class Made:
         self.watcher.step()
         self._await_launcher()
         self.watcher.step()
+
+    def end(self) -> None:
+        """Have the watcher look until it has no more patience with a job that is over."""
+        self.step()
+        self.step(after_s=6.0)
 
     def _await_launcher(self) -> None:
         answered = threading.Event()

@@ -15,8 +15,15 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
-from cs336_tui.runner.jobs.folder import log_path, request_path, write_choice, write_request
-from cs336_tui.runner.jobs.job import JobRequest, LaunchChoice, LaunchError
+from cs336_tui.runner.jobs.job import (
+    JobRequest,
+    LaunchChoice,
+    LaunchError,
+    log_path,
+    request_path,
+    write_choice,
+    write_request,
+)
 from cs336_tui.session.log import LogError
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import delete, load
@@ -104,11 +111,11 @@ def test_a_job_is_watched_taken_over_killed_resumed_and_cancelled(tmp_path: Path
     second_works = threading.Thread(target=second.work)
     second_works.start()
     follower.until(lambda state: state.cells[0].step_times_s)
-    assert second.is_follower
+    assert second._tail is not None
     first.close()
     first_works.join(PATIENCE_S)
     pid = int(follower.state.jobs["1"].submitted.id.partition("@")[0])
-    follower.until(lambda _: not second.is_follower)
+    follower.until(lambda _: second._tail is None)
     os.killpg(pid, signal.SIGKILL)
     follower.until(lambda state: state.ended)
     second_works.join(PATIENCE_S)

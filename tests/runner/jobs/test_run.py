@@ -12,8 +12,7 @@ import pytest
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.jobs.folder import log_path, request_path, write_request
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, Resources
+from cs336_tui.runner.jobs.job import JobCell, JobRequest, Resources, log_path, request_path, write_request
 from cs336_tui.runner.jobs.run import addresses_in, allocation_of, begin_log, nodes_of, work_over_nodes
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState, fold

@@ -9,8 +9,7 @@ import pytest
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import HostSample
-from cs336_tui.runner.jobs.folder import output_path, request_path, write_request
-from cs336_tui.runner.jobs.job import JobStatus
+from cs336_tui.runner.jobs.job import JobStatus, output_path, request_path, write_request
 from cs336_tui.session.lock import lock_path
 from tests.runner.jobs.made import END, RESUMED, RUNNING, Made, ended, started, steps
 from tests.samples import ENVIRONMENT
@@ -83,22 +82,14 @@ def test_a_log_that_never_comes_ends_its_cells_with_the_launchers_reason(one: Ma
     assert one.watcher.is_done
 
 
-def test_a_job_that_says_nothing_is_named_by_its_last_words(one: Made):
+@pytest.mark.parametrize("reason", ["", "FAILED: exit code 1"])
+def test_a_job_that_failed_is_named_by_the_launcher_if_that_says_anything_and_its_last_words(one: Made, reason: str):
     output_path(one.folder, "1").write_text("Traceback ...\nImportError: no torch here\n\n")
-    one.over("1", JobStatus("over", ending="failed"))
-    one.step()
-    one.step(after_s=6.0)
+    one.over("1", JobStatus("over", reason, ending="failed"))
+    one.end()
     assert one.statuses == ["failed", "failed"]
-    assert one.state.cells[0].finished.error == "job id1: ImportError: no torch here"
-
-
-def test_a_job_that_failed_is_named_by_the_launcher_and_its_last_words(one: Made):
-    output_path(one.folder, "1").write_text("ImportError: no torch here\n\n")
-    one.over("1", JobStatus("over", "FAILED: exit code 1", ending="failed"))
-    one.step()
-    one.step(after_s=6.0)
-    assert one.state.cells[0].finished
-    assert one.state.cells[0].finished.error == "job id1: FAILED: exit code 1; ImportError: no torch here"
+    said = "; ".join(filter(None, (reason, "ImportError: no torch here")))
+    assert [cell.finished.error for cell in one.state.cells.values()] == [f"job id1: {said}"] * 2
 
 
 def test_cells_that_a_job_stopped_are_called_as_the_launcher_says(one: Made):
@@ -129,8 +120,7 @@ def test_memory_that_ran_out_is_a_result_of_the_cell_that_ran(one: Made):
     one.begin("1", (0, 1))
     one.write("1", started(0))
     one.over("1", JobStatus("over", "out of memory", ending="oom"))
-    one.step()
-    one.step(after_s=6.0)
+    one.end()
     assert one.statuses == ["oom", "cancelled"]
     assert [cell.finished.job_over for cell in one.state.cells.values()] == [False, True]
 
@@ -223,8 +213,7 @@ def test_a_result_that_came_after_the_jobs_end_counts_for_the_next_watcher(one: 
     one.begin("1", (0, 1))
     one.write("1", started(0))
     one.over("1")
-    one.step()
-    one.step(after_s=6.0)
+    one.end()
     assert one.statuses == ["killed", "killed"]
     one.write("1", steps(0, 0.5), ended(0), started(1), steps(1, 0.1))
     one.watcher = one.new_watcher()
@@ -266,8 +255,7 @@ def test_a_job_that_was_killed_is_withdrawn_and_its_lock_goes(one: Made):
     assert lock.exists()
     assert request_path(one.folder, "1").exists()
     one.over("1")
-    one.step()
-    one.step(after_s=6.0)
+    one.end()
     assert not lock.exists()
     assert not request_path(one.folder, "1").exists()
 
@@ -282,8 +270,7 @@ def test_a_launcher_that_does_not_answer_is_told_once_and_holds_nothing_up(one: 
     assert [notice.text for notice in one.state.notices] == ["squeue: Unable to contact slurm controller"]
     one.launcher.problem = None
     one.over("1")
-    one.step()
-    one.step(after_s=6.0)
+    one.end()
     assert one.statuses == ["ok", "killed"]
 
 
@@ -329,8 +316,7 @@ def test_a_report_that_a_job_left_unmade_ends_with_it(one: Made):
     one.run("1", 0, 1)
     one.write("1", ev.ReportStarted(at=6.0, report=0, kind="kernels", spec=one.specs[0], cell=0))
     one.over("1")
-    one.step()
-    one.step(after_s=6.0)
+    one.end()
     (report,) = one.state.reports.values()
     assert (report.status, report.error) == ("killed", "job id1: killed by signal 9")
 

@@ -335,11 +335,18 @@ class NeverLeaves(Breaks):
         dist.barrier()
 
 
-class HasUnused(nn.Embedding):
-    """A model with a parameter that no step uses."""
+class Plain(nn.Embedding):
+    """A model that is compiled in a moment."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__(vocab_size, vocab_size)
+
+
+class HasUnused(Plain):
+    """A model with a parameter that no step uses."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(vocab_size)
         self.unused = nn.Parameter(torch.zeros(3))
 
 
@@ -360,11 +367,8 @@ class Toy(nn.Module):
         return self.head(self.linear(self.embedding(tokens)) * self.scale)
 
 
-class OnItsGpu(nn.Embedding):
+class OnItsGpu(Plain):
     """A model whose process may use no GPU but its own."""
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__(vocab_size, vocab_size)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         gpus = range(torch.cuda.device_count())
@@ -374,11 +378,8 @@ class OnItsGpu(nn.Embedding):
         return super().forward(tokens)
 
 
-class Draws(nn.Embedding):
+class Draws(Plain):
     """A model that drops in evaluation, too."""
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__(vocab_size, vocab_size)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(super().forward(tokens), 0.5, training=True)
@@ -391,13 +392,10 @@ class Drops(nn.Sequential):
         super().__init__(nn.Embedding(vocab_size, vocab_size), nn.Dropout(0.5))
 
 
-class HasNoRoomAlone(nn.Embedding):
+class HasNoRoomAlone(Plain):
     """A model whose first step has no memory on the first rank."""
 
     forwards = 0
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__(vocab_size, vocab_size)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         HasNoRoomAlone.forwards += 1
@@ -411,13 +409,6 @@ class WrongWhenCompiled(Individual):
 
     def forward(self, *arguments):
         return super().forward(*arguments) * (2 if torch.compiler.is_compiling() else 1)
-
-
-class Plain(nn.Embedding):
-    """A model that is compiled in a moment."""
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__(vocab_size, vocab_size)
 
 
 class Unlike(nn.Embedding):

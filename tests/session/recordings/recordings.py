@@ -1,4 +1,4 @@
-"""The folder of recordings of real GPUs, and their figures counted in plain Python."""
+"""Recordings opened; the folder of those of real GPUs, and their figures counted in plain Python."""
 
 from __future__ import annotations
 
@@ -9,6 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, read
+
+
+def cells_of(path: Path, opening: Opening | None = None) -> tuple[Recorded, ...]:
+    return read(path, path.name, opening or Opening())
+
+
+def report_of(path: Path) -> KernelReport:
+    """The report on kernels of a file's only cell."""
+    (cell,) = cells_of(path)
+    assert isinstance(cell.report, KernelReport)
+    return cell.report
+
+
+def refusal(path: Path) -> str:
+    """Why a file is refused, in one line that names it."""
+    with pytest.raises(RecordingError) as caught:
+        cells_of(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value).removeprefix(f"{path}: ")
+
 
 FOLDER = Path(__file__).parents[4] / "shared/recordings"
 TRACES = {

@@ -13,28 +13,14 @@ import pytest
 
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.session.recordings import chrome, recording, trace
-from cs336_tui.session.recordings.opening import read
-from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, RecordingError
+from cs336_tui.session.recordings.recording import Opening, OpeningCancelled
 from tests.session.recordings import made_traces as made
 from tests.session.recordings.made_traces import launch, op, span, trace_of, user, write
-
-
-def report_of(path: Path) -> KernelReport:
-    (cell,) = read(path, path.name, Opening())
-    assert isinstance(cell.report, KernelReport)
-    return cell.report
+from tests.session.recordings.recordings import refusal, report_of
 
 
 def kernels_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {group.name: (group.op, group.durations_ns) for group in report_of(path).groups}
-
-
-def refusal(path: Path) -> str:
-    with pytest.raises(RecordingError) as caught:
-        read(path, path.name, Opening())
-    assert str(caught.value).startswith(f"{path}: ")
-    assert len(str(caught.value).splitlines()) == 1
-    return str(caught.value).removeprefix(f"{path}: ")
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from cs336_tui.analysis import kernels
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.export.kernels import kernel_document, kernel_table, kernel_tables
+from cs336_tui.export.subjects.kernels import kernel_document, kernel_table, kernel_tables
 from cs336_tui.session.recordings import nsys_stats, recording
-from cs336_tui.session.recordings.opening import read
-from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, Recorded, RecordingError
+from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, RecordingError, read
+from tests.session.recordings.recordings import cells_of, refusal, report_of
 
 GEMM, COPY = "void gemm<float, 4>(float*, int)", "[CUDA memcpy Host-to-Device]"
 
@@ -40,15 +40,9 @@ Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (n
 """
 
 
-def cells_of(path: Path, text: str, opening: Opening | None = None) -> tuple[Recorded, ...]:
+def stats(path: Path, text: str) -> Path:
     path.write_text(text)
-    return read(path, path.name, opening or Opening())
-
-
-def report_of(path: Path, text: str) -> KernelReport:
-    (cell,) = cells_of(path, text)
-    assert isinstance(cell.report, KernelReport)
-    return cell.report
+    return path
 
 
 @pytest.fixture
@@ -57,7 +51,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_every_launch_of_a_trace_is_there(file: Path) -> None:
-    (cell,) = cells_of(file, TRACE)
+    (cell,) = cells_of(stats(file, TRACE))
     report = cell.report
     assert isinstance(report, KernelReport)
     assert {group.name: group.durations_ns for group in report.groups} == {GEMM: (4301, 4299), "add": (99,)}
@@ -70,12 +64,12 @@ def test_every_launch_of_a_trace_is_there(file: Path) -> None:
 def test_times_are_exact_in_every_unit(file: Path, unit: str, factor: int) -> None:
     durations = (1, 41_280, 999_999_999, 123_456_789_012)
     lines = [f"0,{duration / factor:.9f},k" for duration in durations]
-    report = report_of(file, "\n".join([f"Start({unit}),Duration({unit}),Name", *lines]))
+    report = report_of(stats(file, "\n".join([f"Start({unit}),Duration({unit}),Name", *lines])))
     assert report.groups[0].durations_ns == durations
 
 
 def test_tables_of_totals_show_the_files_figures(file: Path) -> None:
-    report = report_of(file, SUMS)
+    report = report_of(stats(file, SUMS))
     table = kernel_table(report)
     keys = ("share", "total_ns", "instances", "avg_ns", "med_ns", "min_ns", "max_ns", "std_ns", "name")
     shown = [[row[key].strip() for key in map([c.key for c in table.columns].index, keys)] for row in table.rows]
@@ -88,7 +82,7 @@ def test_tables_of_totals_show_the_files_figures(file: Path) -> None:
 
 
 def test_nothing_is_made_up_of_totals(file: Path) -> None:
-    report = report_of(file, SUMS)
+    report = report_of(stats(file, SUMS))
     document = kernel_document(report)
     assert (document["launches"], document["total_ns"]) == (3, 8699)
     assert all(document[key] is None for key in ("span_ns", "busy_ns", "idle_share", "launches_per_s", "gaps"))
@@ -106,28 +100,28 @@ def test_totals_of_one_name_and_several_grids_are_added_and_the_rest_is_unknown(
         "60.0,600,2,300.0,300.0,250,350,70.7, 896    1    1, 256    1    1,k\n"
         "40.0,400,1,400.0,400.0,400,400,0.0, 1    1    1, 256    1    1,k\n"
     )
-    (row,) = kernels.rows(report_of(file, text))
+    (row,) = kernels.rows(report_of(stats(file, text)))
     assert (row.total_ns, row.instances, row.min_ns, row.max_ns) == (1000, 3, 250, 400)
     assert (row.avg_ns, row.med_ns, row.std_ns) == (pytest.approx(1000 / 3), None, None)
 
 
 def test_old_headers_and_missing_columns_are_read(file: Path) -> None:
     (row,) = kernels.rows(
-        report_of(file, "Time(%),Total Time (ns),Instances,Average,Minimum,Maximum,Name\n100,10,2,5,4,6,k")
+        report_of(stats(file, "Time(%),Total Time (ns),Instances,Average,Minimum,Maximum,Name\n100,10,2,5,4,6,k"))
     )
     assert (row.avg_ns, row.med_ns, row.min_ns, row.max_ns, row.std_ns) == (5.0, None, 4, 6, None)
 
 
 def test_of_a_file_with_launches_and_totals_the_launches_count(file: Path) -> None:
-    report = report_of(file, f"{SUMS}\nProcessing [report.sqlite] with [cuda_gpu_trace.py]...\n{TRACE}")
+    report = report_of(stats(file, f"{SUMS}\nProcessing [report.sqlite] with [cuda_gpu_trace.py]...\n{TRACE}"))
     assert (report.launches, report.total_ns) == (3, 8699)
     assert all(group.summary is None for group in report.groups)
 
 
 def test_reports_follow_each_other_without_an_empty_line_too(file: Path) -> None:
-    assert [cell.report.total_ns for cell in cells_of(file, SUMS + SUMS) if isinstance(cell.report, KernelReport)] == [
-        8699
-    ] * 2
+    assert [
+        cell.report.total_ns for cell in cells_of(stats(file, SUMS + SUMS)) if isinstance(cell.report, KernelReport)
+    ] == [8699] * 2
 
 
 def test_a_summary_with_copies_keeps_them_apart(file: Path) -> None:
@@ -137,45 +131,38 @@ def test_a_summary_with_copies_keeps_them_apart(file: Path) -> None:
         "90.0,900,1,900.0,900.0,900,900,0.0,CUDA_KERNEL,k\n"
         "10.0,100,2,50.0,50.0,50,50,0.0,MEMORY_OPER,[CUDA memset]\n"
     )
-    report = report_of(file, text)
+    report = report_of(stats(file, text))
     assert (report.launches, report.total_ns, [group.name for group in report.copies]) == (1, 900, ["[CUDA memset]"])
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 def test_text_of_windows_is_read(file: Path, encoding: str) -> None:
     file.write_bytes(SUMS.replace("\n", "\r\n").encode(encoding))
-    (cell,) = read(file, file.name, Opening())
-    assert isinstance(cell.report, KernelReport)
-    assert cell.report.total_ns == 8699
+    assert report_of(file).total_ns == 8699
 
 
 def test_compressed_text_is_read(file: Path) -> None:
     packed = gzip.compress(SUMS.encode())
     file.write_bytes(packed)
-    (cell,) = read(file, file.name, Opening())
-    assert isinstance(cell.report, KernelReport)
-    assert cell.report.total_ns == 8699
+    assert report_of(file).total_ns == 8699
     file.write_bytes(packed[:-12])
-    with pytest.raises(RecordingError, match="cut or broken"):
-        read(file, file.name, Opening())
+    assert "cut or broken" in refusal(file)
 
 
 def test_a_bomb_is_refused_before_it_fills_the_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "INFLATED", 1 << 16)
     file.write_bytes(gzip.compress(HEAD.encode() + b"1,2,3,k\n" * 200_000))
-    with pytest.raises(RecordingError, match="too large to be read: more lines"):
-        read(file, file.name, Opening())
+    assert "too large to be read: more lines" in refusal(file)
 
 
 def test_times_whose_sum_would_overflow_are_refused(file: Path) -> None:
     lines = SUMS.splitlines()
     row = ",".join(["100.0", "2000000000000000000", *lines[1].split(",")[2:]])
-    with pytest.raises(RecordingError, match="longer than a century"):
-        report_of(file, "\n".join([lines[0], *[row] * 30]))
+    assert "longer than a century" in refusal(stats(file, "\n".join([lines[0], *[row] * 30])))
 
 
 def test_tabs_separate_too(file: Path) -> None:
-    assert report_of(file, "Start (ns)\tDuration (ns)\tName\n1\t1,234\tk").total_ns == 1234
+    assert report_of(stats(file, "Start (ns)\tDuration (ns)\tName\n1\t1,234\tk")).total_ns == 1234
 
 
 HEAD = "Start (ns),Duration (ns),CorrId,Name\n"
@@ -202,9 +189,7 @@ HEAD = "Start (ns),Duration (ns),CorrId,Name\n"
     ],
 )
 def test_what_is_no_such_report_is_refused_in_one_line(file: Path, text: str) -> None:
-    with pytest.raises(RecordingError) as refused:
-        cells_of(file, text)
-    assert "\n" not in str(refused.value)
+    assert refusal(stats(file, text))
 
 
 @given(st.text(max_size=200), st.integers(0, 500))
@@ -227,10 +212,9 @@ def test_reading_can_be_cancelled(file: Path) -> None:
         raise OpeningCancelled
 
     with pytest.raises(OpeningCancelled):
-        cells_of(file, HEAD + "1,2,3,k\n" * 10_000, Opening(cancel))
+        cells_of(stats(file, HEAD + "1,2,3,k\n" * 10_000), Opening(cancel))
 
 
 def test_too_large_a_file_is_refused_unread(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nsys_stats, "MOST_BYTES", 100)
-    with pytest.raises(RecordingError, match="too large"):
-        cells_of(file, TRACE)
+    assert "too large" in refusal(stats(file, TRACE))

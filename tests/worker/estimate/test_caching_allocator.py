@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cs336_tui.events.gpus import cublas_workspace_bytes
-from cs336_tui.events.memory_report import TensorForm
 from cs336_tui.events.prediction import Site
+from cs336_tui.events.reports import TensorForm
 from cs336_tui.worker.estimate.caching_allocator import (
     CachingAllocator,
     ExpandableAllocator,

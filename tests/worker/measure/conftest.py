@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.config import environment_variables
+from cs336_tui.config import processes
 
 
 @pytest.fixture(scope="session")
@@ -26,8 +26,8 @@ def warm_cache(_warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     and each graph is compiled once."""
     from torch._inductor import config
 
-    monkeypatch.setattr(environment_variables, "USERS_CACHE_FOLDER", str(_warm_folder))
-    monkeypatch.setenv(environment_variables.CACHE_FOLDER, str(_warm_folder))
+    monkeypatch.setattr(processes, "USERS_CACHE_FOLDER", str(_warm_folder))
+    monkeypatch.setenv(processes.CACHE_FOLDER, str(_warm_folder))
     # More threads would be processes that each import torch. torch's own way of undoing restores a setting; pytest's
     # may delete it.
     with config.patch(compile_threads=1):

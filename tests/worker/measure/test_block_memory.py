@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from cs336_tui.analysis.memory import BlockRow, block_rows
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import MemoryReport, ReportRequest
 from cs336_tui.worker.measure import memory_record
 from cs336_tui.worker.measure.memory_record import record_memory
 from tests.worker.measure.cells import small_spec

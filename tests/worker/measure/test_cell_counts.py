@@ -43,7 +43,7 @@ def run_scripted(spec: CellSpec, script: Iterable[float], monkeypatch: pytest.Mo
             return super().time()._replace(total_s=next(times))
 
     with monkeypatch.context() as patch:
-        patch.setattr("cs336_tui.worker.measure.cell_run.StepTimer", Scripted)
+        patch.setattr("cs336_tui.worker.measure.cell.StepTimer", Scripted)
         return run(spec)
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cs336_tui.worker.measure import cell_run
+from cs336_tui.worker.measure import cell
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, spilled
 from tests.worker.measure.cells import run, small_spec
 
@@ -52,7 +52,7 @@ def test_more_memory_than_the_device_has_is_remarked(monkeypatch: pytest.MonkeyP
 
 
 def test_a_cell_says_so_beside_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_run, "spilled", lambda _peaks, device: f"too much of {device}")
+    monkeypatch.setattr(cell, "spilled", lambda _peaks, device: f"too much of {device}")
     assert run(small_spec()).finished.remarks == ("too much of cpu",)
 
 

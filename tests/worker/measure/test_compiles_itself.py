@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from tests.worker.measure.cells import PLAIN, run, small_spec
 
 WHY = why_cannot_compile("cpu")

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cs336_tui.config import environment_variables
+from cs336_tui.config import processes
 from cs336_tui.events.events import Event, ModelPrepared, StepsTimed
 from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.workload.building import make_optimizer
-from cs336_tui.worker.workload.compiling import compiled, why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import compiled, why_cannot_compile
 from cs336_tui.worker.workload.passes import Step, Training
 from cs336_tui.worker.workload.transformer import random_batch
 from tests.worker.measure.cells import PLAIN, Report, run, small_spec
@@ -81,11 +81,11 @@ class Tiny(nn.Module):
 
 def user_names(folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the user name this folder for torch's caches; None for none, where torch may have named one."""
-    monkeypatch.setattr(environment_variables, "USERS_CACHE_FOLDER", folder)
+    monkeypatch.setattr(processes, "USERS_CACHE_FOLDER", folder)
     if folder is None:
-        monkeypatch.delenv(environment_variables.CACHE_FOLDER, raising=False)
+        monkeypatch.delenv(processes.CACHE_FOLDER, raising=False)
     else:
-        monkeypatch.setenv(environment_variables.CACHE_FOLDER, folder)
+        monkeypatch.setenv(processes.CACHE_FOLDER, folder)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_compiling_is_in_no_step(own: dict[str, Any], monkeypatch: pytest.Monkey
     assert not any("compiled again" in remark for remark in report.finished.remarks)
     assert report.built.in_force.compiler is not None
     assert report.built.in_force.compiler.startswith("inductor")
-    assert environment_variables.CACHE_FOLDER not in os.environ
+    assert processes.CACHE_FOLDER not in os.environ
 
 
 @can_compile
@@ -276,7 +276,7 @@ def test_without_a_compiler_one_line_says_what_to_do() -> None:
     source = """
 import os
 import sys
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from cs336_tui.worker.measure.probe import probe
 for compiler in (None, "no-such-compiler"):
     if compiler:
@@ -287,9 +287,7 @@ for compiler in (None, "no-such-compiler"):
     from tests.worker.measure.cells import run, small_spec
     print(run(small_spec(compile="default")).finished.error)
 """
-    kept = {
-        name: value for name, value in os.environ.items() if name not in ("CXX", environment_variables.CACHE_FOLDER)
-    }
+    kept = {name: value for name, value in os.environ.items() if name not in ("CXX", processes.CACHE_FOLDER)}
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=True, env=kept | {"PATH": ""}
     )
@@ -316,18 +314,18 @@ def test_a_user_cache_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
     user_names(str(tmp_path), monkeypatch)
     (tmp_path / "kept").touch()
     with fresh_compiler("default"):
-        assert os.environ[environment_variables.CACHE_FOLDER] == str(tmp_path)
+        assert os.environ[processes.CACHE_FOLDER] == str(tmp_path)
     assert (tmp_path / "kept").exists()
     user_names(None, monkeypatch)
     with fresh_compiler("off", "default"):
-        folder = Path(os.environ[environment_variables.CACHE_FOLDER])
+        folder = Path(os.environ[processes.CACHE_FOLDER])
         assert folder.is_dir()
     assert not folder.exists()
-    assert environment_variables.CACHE_FOLDER not in os.environ
+    assert processes.CACHE_FOLDER not in os.environ
     with fresh_compiler("off"):
-        assert environment_variables.CACHE_FOLDER not in os.environ
+        assert processes.CACHE_FOLDER not in os.environ
     with fresh_compiler("off", always=True):
-        folder = Path(os.environ[environment_variables.CACHE_FOLDER])
+        folder = Path(os.environ[processes.CACHE_FOLDER])
         assert not [*folder.iterdir()]
         assert os.environ["TRITON_CACHE_DIR"] == str(folder / "triton")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.config import environment_variables
+from cs336_tui.config import processes
 from cs336_tui.config.counts import steps_in
 from cs336_tui.config.spec import PASSES, Pass
 from cs336_tui.config.values import PHASES
@@ -229,7 +229,7 @@ def test_the_most_steps_end_a_window_before_its_time_is_over(monkeypatch: pytest
 
 def test_a_run_that_is_to_end_in_time_tells_whose_caches_it_began_with() -> None:
     folders = [run(small_spec(within=within, measure_steps=1)).built.in_force.cache_folder for within in (60, None)]
-    assert folders == [environment_variables.USERS_CACHE_FOLDER, None]
+    assert folders == [processes.USERS_CACHE_FOLDER, None]
 
 
 def test_a_window_by_time_is_estimated_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from cs336_tui.worker.measure.failures import (
     is_out_of_memory,
     outcome_of,
 )
-from cs336_tui.worker.workload.cuda_graph import CaptureError
+from cs336_tui.worker.workload.compile_and_capture import CaptureError
 
 NCCL = (
     "NCCL error in: ProcessGroupNCCL.cpp:3699, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL "

@@ -13,12 +13,11 @@ import torch
 
 from cs336_tui.analysis.memory import Timeline
 from cs336_tui.config.variants import RANGES
-from cs336_tui.events.memory_report import MemoryReport, TensorForm
 from cs336_tui.events.prediction import CATEGORIES, Site
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import MemoryReport, ReportRequest, TensorForm
 from cs336_tui.worker.estimate.tracker import Allocation, TrackedTimeline
 from cs336_tui.worker.measure import memory_record
-from cs336_tui.worker.measure.allocator_events import (
+from cs336_tui.worker.measure.cell_memory import (
     AllocatorEvent,
     CpuRecorder,
     CudaMark,

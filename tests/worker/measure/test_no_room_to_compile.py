@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.config import environment_variables
+from cs336_tui.config import processes
 from cs336_tui.events.events import CellFinished, Event
 from cs336_tui.worker.measure.ab import run_round
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from tests.worker.measure.cells import run, small_spec
 
 WHY = why_cannot_compile("cpu")
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 
 @pytest.fixture(autouse=True)
 def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_variables, "USERS_CACHE_FOLDER", None)
-    monkeypatch.delenv(environment_variables.CACHE_FOLDER, raising=False)
+    monkeypatch.setattr(processes, "USERS_CACHE_FOLDER", None)
+    monkeypatch.delenv(processes.CACHE_FOLDER, raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
 
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.memory_report import OomReport
 from cs336_tui.events.prediction import CATEGORIES
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.events.reports import OomReport, ReportRequest
 from cs336_tui.worker.estimate.predict import rehearse
 from cs336_tui.worker.measure.oom import explain_oom, may_try, predicted_moment
 from tests.worker.measure.cells import small_spec

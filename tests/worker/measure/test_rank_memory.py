@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cs336_tui.events.reports import ReportRequest
-from cs336_tui.worker.measure.allocator_events import AllocatorEvent, Recording
+from cs336_tui.worker.measure.cell_memory import AllocatorEvent, Recording
 from cs336_tui.worker.measure.rank_memory import counted, record_rank_memory, without_lost_frees
 from tests.watching import small_spec
 

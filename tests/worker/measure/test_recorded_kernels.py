@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.analysis.kernel_names import short_name
-from cs336_tui.events.kernel_kinds import kernel_kind, operator_kind
+from cs336_tui.analysis.kernels import short_name
+from cs336_tui.events.kernel_report import kernel_kind, operator_kind
 
 ROOT = Path(__file__).parents[3]
 NAMES = ROOT / "tests/data/kernel-names.tsv"

@@ -15,14 +15,13 @@ from cs336_tui.analysis import memory as memory_findings
 from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import FUSED, KernelReport
-from cs336_tui.events.memory_report import MemoryReport
-from cs336_tui.events.reports import PrecisionReport, ReportKind, ReportRequest
+from cs336_tui.events.reports import MemoryReport, PrecisionReport, ReportKind, ReportRequest
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.dtypes import bytes_at_most, read_dtypes
 from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.oom import attempt, explain_oom
-from cs336_tui.worker.measure.report_parts import COMPILE_LEFT_OUT
+from cs336_tui.worker.measure.reporter import COMPILE_LEFT_OUT
 from tests.worker.measure.cells import small_spec
 from tests.worker.workload.own_code import Folder
 from tests.worker.workload.own_models import BASICS, GPT, PLAIN

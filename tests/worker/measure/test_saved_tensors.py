@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.memory_report import SavedBlock
+from cs336_tui.events.reports import SavedBlock
 from cs336_tui.worker.measure.cell_memory import saved_for_backward
 from cs336_tui.worker.workload.building import build
 from tests.worker.measure.cells import small_spec

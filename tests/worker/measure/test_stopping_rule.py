@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cs336_tui.stats.intervals import mean_interval
-from cs336_tui.worker.measure.stopping_rule import (
+from cs336_tui.worker.measure.timing import (
     enough_measured,
     is_narrow,
     noise_has_settled,
@@ -96,7 +96,9 @@ def test_measuring_ends_when_the_interval_is_narrow() -> None:
         assert interval is not None
         assert 2 * interval.half_share < 0.01
         assert count < 60
-        assert f"stopped after {count} steps: the mean is known to ± 0." in why_stopped(times_s[:count], 0.01)
+        why = why_stopped(times_s[:count], 0.01)
+        assert f"stopped after {count} steps: the mean is known to ± 0." in why
+        assert why.endswith(" (95 %)"), "the level of an interval stands apart from its sign"
 
 
 def test_a_narrower_interval_takes_more_steps() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cs336_tui.events.events import CellFinished, Event
 from cs336_tui.worker.measure.ab import run_round
-from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
 from tests.worker.measure.cells import PLAIN, small_spec
 
 WHY = why_cannot_compile("cpu")

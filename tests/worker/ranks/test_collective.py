@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cs336_tui.config.choices import sweep_from
-from cs336_tui.worker.ranks.collective import OPERATIONS, Message, WrongMessage
+from cs336_tui.worker.ranks.group import OPERATIONS, Message, WrongMessage
 
 RANKS = 3
 

@@ -13,8 +13,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cs336_tui.worker.ranks.gathers import Gathered, _Follower, follow_gathers, mark_begins
-from cs336_tui.worker.ranks.parallel import mesh_on, shard_fully
+from cs336_tui.worker.ranks.parallel import Gathered, _Follower, follow_gathers, mark_begins, mesh_on, shard_fully
 from cs336_tui.worker.workload.building import build
 from cs336_tui.worker.workload.passes import Shared
 from cs336_tui.worker.workload.ranges import READY

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from cs336_tui.worker.place import STACK_SIGNAL, Place
+from cs336_tui.worker.ranks import STACK_SIGNAL, Place
 from cs336_tui.worker.ranks.group import Group
 
 

@@ -14,7 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.ranks.parallel import share
 from cs336_tui.worker.workload.building import build
-from cs336_tui.worker.workload.imported.problems import ImportProblem
+from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.passes import Shared
 from tests.watching import small_spec
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cs336_tui.config.spec import ModelDims, Pass
 from cs336_tui.worker.workload.building import make_optimizer
-from cs336_tui.worker.workload.cuda_graph import (
+from cs336_tui.worker.workload.compile_and_capture import (
     END_ALLOCATING,
     WARMUP_STEPS,
     CapturedStep,

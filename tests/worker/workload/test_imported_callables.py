@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_tui.worker.workload.imported.components import (
+from cs336_tui.worker.workload.import_problems import ImportProblem
+from cs336_tui.worker.workload.imported_components import (
     ImportedAttention,
     imported_attention,
     imported_loss,
     imported_optimizer,
 )
-from cs336_tui.worker.workload.imported.problems import ImportProblem
 from cs336_tui.worker.workload.passes import Training
 from tests.worker.workload.own_code import Folder
 

@@ -12,7 +12,7 @@ from cs336_tui.config.flops import parameters
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import NORMS
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
-from cs336_tui.worker.workload.imported.problems import ImportProblem
+from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.norms import NORM_CLASSES
 from tests.attention_cells import attention_spec
 from tests.samples import a_spec

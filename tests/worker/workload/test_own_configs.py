@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cs336_tui.worker.workload.imported.components import import_model
-from cs336_tui.worker.workload.imported.problems import ImportProblem
+from cs336_tui.worker.workload.import_problems import ImportProblem
+from cs336_tui.worker.workload.imported_components import import_model
 from tests.worker.measure.cells import small_spec
 from tests.worker.workload.own_code import Folder
 

@@ -16,7 +16,7 @@ from torch import nn
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.variants import RANGES
 from cs336_tui.worker.workload.building import Workload, build
-from cs336_tui.worker.workload.imported.problems import ImportProblem
+from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.model_parts import part_of_each
 from cs336_tui.worker.workload.ranges import name_parts
 from tests.worker.measure.cells import small_spec

@@ -1,0 +1,333 @@
+"""Cells against each other, as tables: pairs of two sessions, two cells in turns, results that agree or not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.analysis.ab import Exposed, Round, Turns
+from cs336_tui.analysis.agreement import COMPARED, Agreement, Errors, agreement, percentage
+from cs336_tui.analysis.comparison import Comparison, Pair, Side
+from cs336_tui.analysis.fields import FIELDS, VARIANTS, shown_of, warmup_value
+from cs336_tui.analysis.merge import Result, grouped
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.variants import is_imported
+from cs336_tui.events.reports import AgreementReport
+from cs336_tui.export.subjects.results_columns import LEFT
+from cs336_tui.export.writing.footnotes import provenance_notes, std_kind
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, ratio_record, summary_record
+from cs336_tui.export.writing.verdicts import doubt_word
+from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, counted
+from cs336_tui.stats.ratio import FROM_ONE_ROUND, Ratio
+from cs336_tui.stats.summaries import Summary
+
+SETTINGS = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS, "warmup", "steps")
+"""Fields of a pair that a table may show, those of A."""
+RESULTS = {True: "same", False: "differs", None: "not compared"}
+"""The words for an agreement."""
+_AGREEMENT_MEANS = (
+    "errors are norms of differences over norms, of the worst range of positions and of the worst parameter",
+    "differs: by more than rounding in the coarser of both precisions explains",
+    f"compared: {COMPARED}",
+)
+
+
+def pair_columns(
+    notation: Notation = MILLISECONDS, *, digits: str = ".4g", unknown: str = UNKNOWN
+) -> dict[str, Column[Pair]]:
+    """Every column that a comparison may have, by key; `digits` are of the ratio and its interval."""
+
+    def setting(key: str) -> Column[Pair]:
+        return Column(key, FIELDS[key].title, key in LEFT, text=lambda pair: shown_of(pair.a.spec, key))
+
+    columns: tuple[Column[Pair], ...] = (
+        Column("cell", left=True, text=lambda pair: cell_title(pair.a.spec)),
+        *map(setting, SETTINGS),
+        Column("a", f"A ± std ({notation.symbol})", text=lambda pair: side_mean(pair.a, notation)),
+        Column("b", f"B ± std ({notation.symbol})", text=lambda pair: side_mean(pair.b, notation)),
+        Column("ratio", "A / B", text=lambda pair: f"{pair.ratio.ratio:{digits}}" if pair.ratio else unknown),
+        Column("interval", text=lambda pair: pair.ratio.bounds(digits) if pair.ratio else ""),
+        Column("outcome", "A is", left=True, text=lambda pair: pair.outcome if pair.ratio else ""),
+        Column("differs", "differs, A | B", left=True, text=lambda pair: "; ".join(pair.differs)),
+    )
+    return {column.key: column for column in columns}
+
+
+def comparison_table(
+    comparison: Comparison,
+    *,
+    notation: Notation = MILLISECONDS,
+    caption: str = "",
+    doubts: Sequence[str] = (),
+    sides: Sequence[Sequence[Result]] = (),
+) -> Table:
+    """Both sides' mean ± std, their ratio with its interval and the outcome; below, `doubts` about the numbers
+    of either and what differs between the sides. `sides` are the cells of A and of B, for the doubt of a row."""
+    columns = pair_columns(notation)
+    return Table.of(
+        comparison.pairs,
+        [columns[key] for key in ("cell", "a", "b", "ratio", "interval", "outcome")],
+        record=_record,
+        caption=caption or f"Step times of A ({comparison.a}) over those of B ({comparison.b})",
+        footnotes=(*doubts, *_notes(comparison)),
+        label="comparison",
+        doubt=doubt_of_pairs(sides),
+    )
+
+
+def doubt_of_pairs(sides: Sequence[Sequence[Result]]) -> Callable[[Pair], str]:
+    """The doubt of a pair of these two sides' cells, in a word; empty if there is none."""
+    specs = [grouped(side, lambda result: result.spec) for side in sides]
+
+    def doubt(pair: Pair) -> str:
+        return doubt_word(
+            result for known, side in zip(specs, (pair.a, pair.b), strict=False) for result in known.get(side.spec, ())
+        )
+
+    return doubt
+
+
+def side_mean(side: Side, notation: Notation) -> str:
+    """Mean ± std of a side, or why there is none."""
+    return notation.mean_and_std(side.summary) if side.summary else side.note
+
+
+def side_record(name: str, side: Side, *more: str) -> dict[str, Value]:
+    """The steps of a side, its runs, `more` of its fields, and why it has no steps."""
+    runs = attributes(side, "runs", *more, prefix=f"{name}_")
+    return summary_record(name, side.summary) | runs | {f"{name}_note": side.note or None}
+
+
+def _record(pair: Pair) -> dict[str, Value]:
+    record = cell_record(pair.a.spec) | {"warmup": warmup_value(pair.a.spec)}
+    record |= side_record("a", pair.a) | side_record("b", pair.b)
+    return record | ratio_record(pair.ratio, "ratio") | {"verdict": pair.outcome, "differs": "; ".join(pair.differs)}
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    yield f"interval: {comparison.level * 100:g} %, of the ratio of the means"
+    yield from dict.fromkeys(f"method: {pair.ratio.method}" for pair in comparison.pairs if pair.ratio)
+    yield outcome_note(comparison.margin)
+    ddofs = {side.summary.ddof for pair in comparison.pairs for side in (pair.a, pair.b) if side.summary}
+    yield from (f"std: {std_kind(ddof)}" for ddof in sorted(ddofs))
+    yield from (f"in every pair, A | B: {note}" for note in comparison.notes)
+    yield from (
+        f"{cell_title(pair.a.spec)}, A | B: {'; '.join(pair.differs)}" for pair in comparison.pairs if pair.differs
+    )
+    yield from comparison.mixed
+    yield from _alone("A", comparison.only_a)
+    yield from _alone("B", comparison.only_b)
+
+
+def outcome_note(margin: float) -> str:
+    """The meaning of the outcomes, for a margin of this share."""
+    return (
+        f"faster and slower: the whole interval on one side of 1 and the ratio at least {margin * 100:g} % from it; "
+        f"same: the whole interval within 1 ± {margin * 100:g} %; else ambiguous"
+    )
+
+
+def _alone(name: str, sides: Iterable[Side]) -> Iterator[str]:
+    if titles := [cell_title(side.spec) for side in sides]:
+        yield f"only in {name}: {', '.join(titles)}"
+
+
+def cell_title(spec: CellSpec) -> str:
+    """A side's cell in a line."""
+    warmup = shown_of(spec, "warmup")
+    return f"{spec.heading} · warm-up {warmup}" if warmup else spec.heading
+
+
+def turns_table(turns: Turns, results: Sequence[Result], *, notation: Notation = MILLISECONDS) -> Table:
+    """Each round's mean ± std of both and their ratio with its interval, then those of all rounds that count.
+
+    Below: the outcome in a sentence, what A and B are and in what they differ, how far their numbers can be trusted,
+    and where they come from. Rounds that never began have a record and are counted below. `results` are the cells of
+    all rounds.
+    """
+    unit = notation.symbol
+    every = f"{len(turns.counted)} of {len(turns.rounds)} rounds" if len(turns.counted) < len(turns.rounds) else "all"
+    begun: list[Round | None] = [each for each in turns.rounds if each.began]
+    columns: list[Column[Round | None]] = [
+        Column("round", left=True, text=lambda each: str(each.number) if each else every),
+        Column("a", f"A ± std ({unit})", text=lambda each: _mean(_sides(turns, each)[0], notation)),
+        Column("b", f"B ± std ({unit})", text=lambda each: _mean(_sides(turns, each)[1], notation)),
+        Column("n", "n each", rank=2, text=lambda each: _steps_each(*_sides(turns, each))),
+        Column("ratio", "A / B", text=lambda each: f"{of.ratio:.4f}" if (of := _ratio(turns, each)) else UNKNOWN),
+        Column("interval", rank=1, text=lambda each: of.bounds(".4f") if (of := _ratio(turns, each)) else ""),
+    ]
+    if any(each.note for each in begun if each):
+        columns.append(Column("note", left=True, text=lambda each: each.note if each else ""))
+
+    def doubt(each: Round | None) -> str:
+        return doubt_word(results[2 * each.number - 2 : 2 * each.number] if each else results)
+
+    shown = Table.of((*begun, None), columns, doubt=doubt)
+    return msgspec.structs.replace(
+        shown,
+        records=tuple(_turns_record(turns, each) for each in (*turns.rounds, None)),
+        caption=f"A and B in turns: {_title(turns.a)} over {_title(turns.b)}",
+        footnotes=(*_turns_notes(turns, notation), *provenance_notes(results)),
+        label="ab",
+        findings=tuple(_findings(turns, notation)),
+    )
+
+
+def _sides(turns: Turns, of: Round | None) -> tuple[Summary | None, Summary | None]:
+    return (of.a, of.b) if of else (turns.a.summary, turns.b.summary)
+
+
+def _ratio(turns: Turns, of: Round | None) -> Ratio | None:
+    return of.ratio if of else turns.ratio
+
+
+def _mean(summary: Summary | None, notation: Notation) -> str:
+    return notation.mean_and_std(summary) if summary else UNKNOWN
+
+
+def _steps_each(a: Summary | None, b: Summary | None) -> str:
+    return str(a.n) if a and b and a.n == b.n else UNKNOWN
+
+
+def _turns_record(turns: Turns, of: Round | None) -> dict[str, Value]:
+    """A round, or all of them. Lists hold step times in seconds, in the order of the pairs."""
+    record: dict[str, Value] = {"round": of.number if of else "all"}
+    for name, side, summary in zip("ab", (turns.a, turns.b), _sides(turns, of), strict=True):
+        record |= {name: _title(side)} | summary_record(name, summary)
+    record |= ratio_record(_ratio(turns, of), "ratio")
+    record |= {
+        **attributes(None if of else turns, verdict="outcome", explanation="explanation"),
+        "differs": None if of else "; ".join(turns.differs),
+        "a_judged": None if of else _counts(turns.a_judged, turns.a.runs),
+        "b_judged": None if of else _counts(turns.b_judged, turns.b.runs),
+        "note": of.note or None if of else None,
+    }
+    exposed = None if of else turns.exposed
+    record |= attributes(
+        exposed,
+        exposed_of="side",
+        exposed_s="mean_s",
+        exposed_low_s="low_s",
+        exposed_high_s="high_s",
+        exposed_share="share",
+    )
+    for place, name in enumerate("ab"):
+        record[f"{name}_times_s"] = tuple(pair[place] for pair in of.pairs) if of else ()
+    return record
+
+
+def _findings(turns: Turns, notation: Notation) -> Iterator[str]:
+    yield turns.explanation
+    if turns.exposed:
+        yield exposed_words(turns.exposed, turns.level, notation)
+
+
+def _turns_notes(turns: Turns, notation: Notation) -> Iterator[str]:
+    yield from _findings(turns, notation)
+    if turns.exposed and is_imported(turns.communicating.spec.optimizer):
+        yield "the custom optimizer runs on both sides, so its communication is not in the difference"
+    for name, side, judged in (("A", turns.a, turns.a_judged), ("B", turns.b, turns.b_judged)):
+        yield f"{name}: {_title(side)}" + (f"; its numbers: {_counts(judged, side.runs)}" if judged else "")
+    yield f"differs, A | B: {'; '.join(turns.differs) or 'nothing'}"
+    yield (
+        "a round is a fresh process with both models in memory, timed in pairs (A B, B A, A B ...); a step inherits "
+        "the other's caches, so its time differs slightly from that of the cell alone"
+    )
+    if not_run := [each.note for each in turns.rounds if not each.began]:
+        was = "was" if len(not_run) == 1 else "were"
+        yield f"{len(not_run)} of {counted(len(turns.rounds), 'round')} {was} not run: {not_run[0]}"
+    if turns.ratio:
+        yield f"interval of all: {turns.level * 100:g} %, {turns.ratio.method}"
+        if any(each.ratio for each in turns.rounds):
+            yield f"interval of a round: {turns.level * 100:g} %, {FROM_ONE_ROUND}, its pairs held by the same rule"
+    yield outcome_note(turns.margin)
+    yield f"times: {notation.symbol} per step, over the measured steps, without the warm-up steps"
+    yield "peak memory: not observable, both models are in memory at once"
+
+
+def exposed_words(of: Exposed, level: float, notation: Notation = MILLISECONDS) -> str:
+    """``exposed communication of A: 12.1 ms (10.9 to 13.4; 95 %), 8.0 % of the step (7.2 to 8.9)``."""
+    low_s, high_s, step_s = of.low_s, of.high_s, of.step_s
+    text, bounds, shares = partial(notation.time, mean_s=step_s, std_s=None), " (no interval)", ""
+    if low_s is not None and high_s is not None:
+        text = partial(notation.time, mean_s=step_s, std_s=(high_s - low_s) / 4)
+        bounds = f" ({text(low_s)} to {text(high_s)}; {level * 100:g} %)"
+        shares = f" ({low_s / step_s * 100:.1f} to {high_s / step_s * 100:.1f})"
+    return (
+        f"exposed communication of {of.side}: {text(of.mean_s)} {notation.symbol}{bounds}, {of.share * 100:.1f} % of "
+        f"the step{shares}: its step time minus that of the same ranks without communication"
+    )
+
+
+def _counts(judged: Mapping[str, int], runs: int) -> str:
+    """``steady in 4 of 5 rounds, outliers in 1``."""
+    shown = [f"{name} in {number}" for name, number in sorted(judged.items(), key=lambda item: -item[1])]
+    if shown:
+        shown[0] += f" of {counted(runs, 'round')}"
+    return ", ".join(shown)
+
+
+def _title(side: Side) -> str:
+    spec = side.spec
+    model = f"{spec.size_label} · ctx {spec.context_length} · batch {spec.batch_size}"
+    return " · ".join((model, spec.pass_, spec.precision, spec.device, *spec.variants))
+
+
+class _Compared(NamedTuple):
+    report: AgreementReport
+    found: Agreement | None
+    """None of the first, with which the others are compared."""
+
+
+def agreement_tables(reports: Sequence[AgreementReport]) -> Iterator[Table]:
+    """One table, each report against the first of the same dimensions, tokens and pass; none if no two are alike."""
+    rows = [
+        _Compared(report, agreement(report, first) if report is not first else None)
+        for first, *others in grouped(reports, _work).values()
+        for report in (first, *others)
+        if others
+    ]
+    if not rows:
+        return
+    yield Table.of(
+        rows,
+        (
+            lambda row: cell_record(row.report.spec),
+            Column("cell", left=True, text=lambda row: row.report.spec.title),
+            Column("logits_error", "logits", read=lambda row: _worst(row.found and row.found.logits), show=_error_text),
+            Column(
+                "gradients_error",
+                "gradients",
+                read=lambda row: _worst(row.found and row.found.gradients),
+                show=_error_text,
+            ),
+            Column("result", left=True, read=lambda row: RESULTS[row.found.agrees] if row.found else "compared with"),
+            Column(
+                "why",
+                left=True,
+                rank=1,
+                read=lambda row: row.found.why if row.found else "",
+                text=lambda row: row.found.why if row.found and not row.found.agrees else "",
+            ),
+        ),
+        caption="Logits and gradients",
+        footnotes=_AGREEMENT_MEANS,
+        label="agreement",
+    )
+
+
+def _work(report: AgreementReport) -> tuple[object, ...]:
+    spec = report.spec
+    return spec.dims, spec.context_length, spec.batch_size, spec.pass_, spec.workload, spec.seed, spec.device
+
+
+def _worst(errors: Errors | None) -> float | None:
+    return errors.worst_error if errors and math.isfinite(errors.worst_error) else None
+
+
+def _error_text(share: float | None) -> str:
+    return UNKNOWN if share is None else percentage(share)

@@ -1,0 +1,310 @@
+"""Peaks of memory as tables: of cells by phase, of each rank by use, and of a cell that ran out; and the active memory
+of a recorded step over time as a figure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.variants import short
+from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, PhaseMemory
+from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport, RankMoment
+from cs336_tui.export.subjects.memory import UNITS, operation, size_column, spaced, tensor_text
+from cs336_tui.export.writing.drawing import Drawing
+from cs336_tui.export.writing.footnotes import ACTIVATIONS_MEAN
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, known
+from cs336_tui.stats.quantities import NONE, ByteUnit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from cs336_tui.analysis.memory import PhasePeaks, Timeline
+
+
+def peaks_table(reports: Sequence[MemoryReport]) -> Table:
+    """A row for each report: the peak of each phase and of the step, recorded, counted and predicted."""
+    from cs336_tui.analysis.memory import phase_peaks
+
+    found = phase_peaks(reports)
+    unit = ByteUnit.for_largest(max((row.step for row in found), default=0))
+    sizes = (
+        "forward", "backward", "optimizer", "step", "activations", "allocator",
+        "predicted_forward", "predicted_step", "predicted_activations",
+    )  # fmt: skip
+    titles = {name: name.replace("_", " ") for name in sizes} | {"allocator": "allocator's count"}
+
+    def record(row: PhasePeaks) -> dict[str, Value]:
+        ratio = row.predicted_step / row.step if row.predicted_step and row.step else None
+        amounts = {f"{name}_bytes": getattr(row, name) for name in sizes}
+        return cell_record(row.spec) | {"peak_bytes": row.step} | amounts | {"predicted_over_recorded": ratio}
+
+    columns: tuple[Column[PhasePeaks], ...] = (
+        Column("size", left=True, text=lambda row: " · ".join((row.spec.size_label, *row.spec.variants))),
+        Column("context"),
+        Column("batch"),
+        Column("pass", left=True),
+        Column("precision", left=True),
+        *(size_column(f"{name}_bytes", title, unit) for name, title in titles.items()),
+        Column("predicted_over_recorded", "predicted / recorded", show=known("{:.3f}", NONE)),
+    )
+    if all(report.spec.recording for report in reports):  # of these there is no choice, no count and no prediction
+        measured = [column for column in columns[5:] if "predicted" not in column.key and "allocator" not in column.key]
+        columns = (Column("recording", left=True), Column("device", left=True), *measured)
+    return Table.of(
+        found,
+        columns,
+        record=record,
+        caption="Peak memory by phase",
+        footnotes=_peaks_notes(reports),
+        label="memory-peaks",
+    )
+
+
+def _peaks_notes(reports: Iterable[MemoryReport]) -> Iterator[str]:
+    yield "forward: the peak while forward runs; step: the peak of the whole recorded step"
+    yield ACTIVATIONS_MEAN
+    own = [report for report in reports if not report.spec.recording]
+    if own:
+        yield "recorded after warm-up, apart from timing; a training step begins with the gradients of the one before"
+    yield "recorders: " + ", ".join(dict.fromkeys(report.recorder for report in reports))
+    yield "devices: " + ", ".join(dict.fromkeys(f"{r.device_name}, torch {r.torch}" for r in reports))
+    yield from dict.fromkeys(report.note for report in reports if report.note)
+    yield UNITS
+
+
+_CATEGORIES = {
+    "parameters": "params",
+    "gradients": "grads",
+    "optimizer_state": "state",
+    "activations": "activ.",
+    COMMUNICATION: "comm.",
+    "buffers": "buffers",
+}
+"""Uses of memory with their headings on a screen."""
+_UP_TO: Mapping[str, tuple[str, ...]] = {
+    "after forward": ("zero_grad", "forward", "loss"),
+    "before optimizer": ("backward",),
+    "after backward": ("backward",),
+    "after optimizer": ("optimizer",),
+}
+"""Phases between a moment and the one before."""
+
+
+class _Row(NamedTuple):
+    spec: CellSpec
+    moment: RankMoment
+    predicted: PhaseMemory | None = None
+    """Live bytes at the moment, and the most since the moment before."""
+
+
+def unit_of(reports: Sequence[RankMemoryReport]) -> ByteUnit:
+    """The unit of their table."""
+    moments = [moment for report in reports for moment in report.moments]
+    return ByteUnit.for_largest(max((m.peak_bytes or sum(m.by_category.values()) for m in moments), default=0))
+
+
+def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
+    """A row for each moment, rank and cell: the cells of one rank at one moment are neighbours."""
+    rows = [_Row(report.spec, moment, _predicted(report, moment)) for report in reports for moment in report.moments]
+    moments = list(dict.fromkeys((row.moment.step, row.moment.moment) for row in rows))
+    rows.sort(key=lambda row: (moments.index((row.moment.step, row.moment.moment)), row.moment.rank))
+    unit = unit_of(reports)
+    several = len({row.spec.optimizer for row in rows}) > 1
+
+    def predicted(key: str) -> Iterator[Column[_Row]]:
+        if any(row.predicted for row in rows):
+            yield size_column(key, "predicted", unit)
+
+    columns: tuple[Column[_Row], ...] = (
+        Column("size", left=True, text=lambda row: row.spec.size_label),
+        Column("step", text=lambda row: str(row.moment.step or "")),
+        Column("moment", left=True),
+        Column("rank"),
+        Column("parallel", left=True),
+        *([Column[_Row]("optimizer", left=True, text=lambda row: short(row.spec.optimizer))] if several else []),
+        *(size_column(f"{name}_bytes", spaced(name), unit, brief) for name, brief in _CATEGORIES.items()),
+        size_column("rest_bytes", "rest", unit),
+        size_column("live_bytes", "allocated", unit, "alloc."),
+        *predicted("predicted_live_bytes"),
+        size_column("peak_bytes", "peak", unit),
+        *predicted("predicted_peak_bytes"),
+    )
+    return Table.of(
+        rows,
+        columns,
+        record=_record,
+        caption="Memory of each rank",
+        footnotes=(*_notes(reports), UNITS),
+        label="rank-memory",
+    )
+
+
+def _predicted(report: RankMemoryReport, moment: RankMoment) -> PhaseMemory | None:
+    """None of the first step, which no prediction is of."""
+    phases = report.prediction.phases if report.prediction else {}
+    found = [phases[name] for name in _UP_TO.get(moment.moment, ()) if name in phases]
+    if not found or moment.step <= 1:
+        return None
+    return PhaseMemory(by_category=found[-1].by_category, peak_bytes=max(each.peak_bytes for each in found))
+
+
+def _record(row: _Row) -> dict[str, Value]:
+    moment, predicted = row.moment, row.predicted
+    return {
+        **cell_record(row.spec),
+        **attributes(row.spec, "ranks", "parallel", "optimizer", "backend"),
+        **attributes(moment, "step", "moment", "rank"),
+        **{f"{name}_bytes": moment.by_category.get(name) for name in _CATEGORIES},
+        **attributes(moment, "rest_bytes", "live_bytes"),
+        "predicted_live_bytes": predicted and predicted.end_bytes,
+        **attributes(moment, "peak_bytes"),
+        "predicted_peak_bytes": predicted and predicted.peak_bytes,
+    }
+
+
+def _notes(reports: Sequence[RankMemoryReport]) -> Iterator[str]:
+    yield "per rank, of shards its own part; buffers: the model's, and the batch"
+    yield "activations: what autograd keeps for backward, logits and loss; a train-step has the logits to its end"
+    yield (
+        "communication: what the container keeps for it: buckets of gradients (DDP's are copies), gathered weights, "
+        "tensors of its own"
+    )
+    yield "rest: allocated minus the uses before it (rounding, cuBLAS workspaces); 0 on a CPU"
+    if any(report.prediction for report in reports):
+        yield "predicted: of a later step, on the rank whose optimizer has most"
+    yield "peak: the most that was allocated since the moment before; step: of those that took an optimizer step"
+    yield "apart from timing; counted by: " + ", ".join(dict.fromkeys(report.recorder for report in reports))
+    yield "devices: " + ", ".join(dict.fromkeys(f"{r.device_name}, torch {r.torch}" for r in reports))
+    yield from dict.fromkeys(report.note for report in reports if report.note)
+
+
+def oom_table(report: OomReport) -> Table:
+    """The size asked for, live memory by category, the largest live allocations, and the prediction beside it."""
+    unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
+    seen = "seen in a second attempt" if report.observed else "predicted, not seen"
+    return Table.of(
+        _oom_records(report),
+        (
+            Column("what", left=True),
+            Column("bytes", unit.name, show=unit.fixed),
+            Column("where", rank=1, left=True, show=known("{}", "")),
+        ),
+        record=lambda each: cell_record(report.spec) | {"observed": report.observed} | each,
+        caption=f"Out of memory: {report.spec.title} · batch {report.spec.batch_size}",
+        footnotes=(f"what was live: {seen}", UNITS, *([report.note] if report.note else [])),
+        label=f"oom-{report.spec.title}",
+    )
+
+
+def _oom_records(report: OomReport) -> Iterator[dict[str, Value]]:
+    def record(what: str, kind: str, size: int | None, where: str | None = None) -> dict[str, Value]:
+        return {"what": what, "kind": kind, "bytes": size, "where": where}
+
+    phase = {None: None, "building": "while the model was built"}.get(report.phase, f"in {report.phase}")
+    yield record("asked for", "request", report.request_bytes, phase)
+    yield record("live", "live", report.live_bytes)
+    yield record("the device has", "capacity", report.capacity_bytes)
+    if report.prediction:
+        found = report.prediction
+        yield record("predicted peak", "prediction", found.peak_bytes, f"in {found.peak_phase}")
+        if found.activation_peak_bytes is not None:
+            where = f"in {found.activation_peak_phase}"
+            yield record("predicted activation peak", "prediction", found.activation_peak_bytes, where)
+    for category in CATEGORIES:
+        yield record(f"live: {spaced(category)}", "category", report.by_category.get(category, 0))
+    for number, block in enumerate(report.largest, 1):
+        site = block.site
+        parts = (site.range, site.frame, operation(site), tensor_text(block))
+        yield record(f"block {number}: {spaced(block.category)}", "block", block.bytes, " · ".join(filter(None, parts)))
+
+
+MOST_COLUMNS = 1000
+"""Columns of the timeline at most: as many as a page can show. Each is the highest moment of its share of events."""
+_LABELLED_SHARE = 0.06
+"""A phase with a smaller share of the width has its name in the title of the axis only."""
+
+# Okabe and Ito 2008: told apart with every common kind of colour vision. What lives longest lies at the bottom.
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    "parameters": ("#0072B2", ""),
+    "optimizer_state": ("#56B4E9", "..."),
+    "buffers": ("#999999", ""),
+    "gradients": ("#CC79A7", "///"),
+    "activations": ("#E69F00", ""),
+    "temporary": ("#D55E00", "xxx"),
+    "unknown": ("#BBBBBB", "\\\\\\"),
+}
+"""Colour and hatch of each category."""
+
+
+def memory_figure(report: MemoryReport) -> Drawing:
+    """Live bytes by category against the allocations and frees of the step, stacked, with its phases marked."""
+
+    def draw(figure: Figure) -> None:
+        from cs336_tui.analysis.memory import Timeline
+
+        axis = figure.subplots()
+        unit = ByteUnit.for_largest(report.peak_bytes)
+        _areas(axis, Timeline(report), unit)
+        _phases(axis, report)
+        _peak(axis, report, unit)
+        axis.set_xlim(0, report.events)
+        axis.set_ylim(0, report.peak_bytes / unit.bytes * 1.15 or 1.0)
+        axis.set_xlabel("event (an allocation or a free) · phases: " + ", ".join(span.phase for span in report.phases))
+        axis.set_ylabel(f"live ({unit.name})")
+        handles, names = axis.get_legend_handles_labels()
+        figure.legend(handles[::-1], names[::-1], loc="outside right upper")
+
+    spec = report.spec
+    batch = "" if spec.recording else f" b{spec.batch_size}"
+    name = "memory-timeline-" + re.sub("[^A-Za-z0-9.+]+", "-", f"{spec.title}{batch}")
+    title = f"Active memory of one step\n{spec.heading}, {report.device_name}"
+    return Drawing(name, title, (9.5, 4.5), draw)
+
+
+def _areas(axis: Axes, timeline: Timeline, unit: ByteUnit) -> None:
+    """Each category's bytes on top of those before it; a category that is never there is left out."""
+    import numpy as np
+
+    columns = min(MOST_COLUMNS, timeline.events)
+    at = timeline.moments(columns)
+    live = timeline.by_category[:, at] / unit.bytes
+    # The last one, too, is as wide as an event.
+    at, live = np.append(at, timeline.events), np.append(live, live[:, -1:], axis=1)
+    floor = np.zeros(columns + 1)
+    heights = dict(zip(timeline.categories, live, strict=True))
+    for category, (colour, hatch) in _LOOKS.items():
+        height = heights.get(category)
+        if height is None or not height.any():
+            continue
+        axis.fill_between(
+            at, floor, floor + height, step="post", label=category.replace("_", " "), facecolor=colour,
+            hatch=hatch, edgecolor="white", linewidth=0,
+        )  # fmt: skip
+        floor = floor + height
+
+
+def _phases(axis: Axes, report: MemoryReport) -> None:
+    for span in report.phases:
+        axis.axvline(span.first, color="#333333", linewidth=0.6, linestyle=":")
+        if span.end - span.first >= _LABELLED_SHARE * report.events:
+            middle = (span.first + span.end) / 2
+            axis.annotate(span.phase, (middle, 0.985), xycoords=("data", "axes fraction"), ha="center", va="top")
+
+
+def _peak(axis: Axes, report: MemoryReport, unit: ByteUnit) -> None:
+    peak = report.peak_bytes / unit.bytes
+    left = report.peak_event > report.events / 2
+    activations = report.activation_peak_bytes
+    apart = f" (activations at most {unit.fixed(activations)})" if activations is not None else ""
+    axis.plot([report.peak_event], [peak], marker="v", color="#000000", linestyle="none", clip_on=False)
+    axis.annotate(
+        f"peak {unit.fixed(report.peak_bytes)} {unit.name}{apart}",
+        (report.peak_event, peak),
+        (-7 if left else 7, 1),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="bottom",
+    )

@@ -1,0 +1,127 @@
+"""`cs336-tui doctor` on the NVIDIA driver, with the real pynvml over a replaced library."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cs336_tui.cli.machine import gpus_of, lanes_row, missing, ranks_row, sampled_gpus
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.runner.device.nvml import NO_LIBRARY, nvml_report
+from tests.runner.device import fake_nvml as fake
+from tests.runner.device.conftest import Install, install_nvml, no_nvml
+from tests.runner.device.fake_nvml import FakeGpu, FakeNvmlLibrary
+
+__all__ = ["install_nvml", "no_nvml"]
+
+CPU = DeviceInfo(name="cpu", label="CPU", precisions=("fp32",))
+CUDA = DeviceInfo(name="cuda:0", label="NVIDIA H100", precisions=("fp32",))
+
+
+def environment(*devices: DeviceInfo, cuda: str | None = "12.8", problems: tuple[str, ...] = ()) -> Environment:
+    return Environment(
+        host="h", os="Linux", cpu="c", cpu_count=2, memory_bytes=1, python="3", app="0", torch="2.7", cuda=cuda,
+        devices=devices, problems=problems,
+    )  # fmt: skip
+
+
+def said(env: Environment) -> str:
+    return "\n".join(missing(env, nvml_report()))
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (fake.VERSION_MISMATCH, "driver and its library differ in version"),
+        (fake.DRIVER_NOT_LOADED, "driver is not loaded"),
+        (fake.NO_PERMISSION, "this user may not talk to the NVIDIA driver"),
+        (fake.GPU_IS_LOST, "GPU is lost"),
+        (fake.UNKNOWN, "gives no reason"),
+    ],
+)
+def test_a_driver_that_does_not_open_is_named_with_its_code(install_nvml: Install, code: int, words: str) -> None:
+    install_nvml(FakeNvmlLibrary(init_error=code))
+    text = said(environment(CPU))
+    assert words in text
+    assert f"(NVML error {code})" in text
+    assert "nothing is missing" not in text
+
+
+@pytest.mark.parametrize("symbol", ["handle", "*"])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(fake.GPU_IS_LOST, "the GPU is lost: it fell off the bus"), (16, "must be reset"), (fake.UNKNOWN, "Unknown")],
+)
+def test_a_gpu_that_does_not_answer_is_named_beside_those_that_do(
+    install_nvml: Install, symbol: str, code: int, words: str
+) -> None:
+    install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a"), FakeGpu("GPU-b", errors={symbol: code})))
+    text = said(environment(CPU, CUDA))
+    assert "GPU 1 does not answer" in text
+    assert words in text
+    assert f"(NVML error {code})" in text
+    assert "GPU 0" not in text
+
+
+def test_a_driver_without_a_gpu_is_no_machine_that_lacks_nothing(install_nvml: Install) -> None:
+    install_nvml(FakeNvmlLibrary())
+    assert "no GPU on this machine" in said(environment(CPU))
+
+
+@pytest.mark.usefixtures("no_nvml")
+def test_no_library_is_told_unless_the_machine_has_another_gpu() -> None:
+    assert NO_LIBRARY in said(environment(CPU, cuda=None))
+    assert said(environment(CPU, DeviceInfo(name="mps", label="Apple", precisions=("fp32",)))) == "nothing is missing"
+
+
+def test_what_was_told_already_is_not_told_twice(install_nvml: Install) -> None:
+    install_nvml(FakeNvmlLibrary(init_error=fake.VERSION_MISMATCH))
+    why = nvml_report().why
+    assert why is not None
+    assert said(environment(CPU, problems=(why,))).count("differ in version") == 1
+
+
+def test_a_healthy_gpu_lacks_nothing(install_nvml: Install) -> None:
+    install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a")))
+    assert said(environment(CPU, CUDA)) == "nothing is missing"
+    assert "install a CUDA build of torch" in said(environment(CPU, cuda=None))
+
+
+def test_what_several_ranks_communicate_by_is_told():
+    two = (CUDA, msgspec.structs.replace(CUDA, name="cuda:1"))
+    here = msgspec.structs.replace(environment(*two), backends=("gloo", "nccl"))
+    assert ranks_row(here) == "up to 2 on GPUs, with gloo and nccl"
+    assert ranks_row(msgspec.structs.replace(environment(CPU), backends=("gloo",))) == "on the CPU only, with gloo"
+    assert ranks_row(environment(CPU)) == "this torch has no backend for several"
+
+
+def test_the_lanes_of_a_machine_are_told_with_their_cores() -> None:
+    gpus = [msgspec.structs.replace(CUDA, name=f"cuda:{n}") for n in range(8)]
+    two = ((0, 2), (1, 3))
+    assert lanes_row(environment(CPU), two) == "2 on the CPU with --threads 1: cores 0,2 | 1,3"
+    many = lanes_row(environment(CPU, *gpus), [(n,) for n in range(64)])
+    assert many == ("8, one for each GPU; 64 on the CPU with --threads 1: cores 0 | 1 | 2 | 3 | 4 | 5 | 6 | ... | 63")
+    assert lanes_row(environment(CPU, *gpus[:2]), ((0,),)) == "2, one for each GPU"
+    assert lanes_row(environment(CPU, CUDA), ((0,),)) == "one: there is neither a second GPU nor a second core"
+
+
+def test_each_gpu_is_told_with_the_words_of_the_device_pane(install_nvml: Install) -> None:
+    whole = FakeGpu("GPU-b", mig=[fake.mig_instance("MIG-b0")])
+    install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a", reasons=4), whole, FakeGpu("GPU-c", name="NVIDIA GH200 480GB")))
+    cuda = msgspec.structs.replace(CUDA, uuid="GPU-a")
+    lines = gpus_of(environment(CPU, cuda), sampled_gpus())
+    assert [line.strip() for line in lines if line.startswith("  GPU")] == [
+        "GPU 0 of 3 · cuda:0 · NVIDIA H100 80GB HBM3",
+        "GPU 1 of 3 · NVIDIA H100 80GB HBM3",
+        "GPU 1 of 3, MIG 0 of 1 · NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "GPU 2 of 3 · NVIDIA GH200 480GB",
+    ]
+    told = [line.strip() for line in lines]
+    assert told[2].startswith("memory 10.7/85.9 GB, util 42 %, power 350/700 W, temp 61 °C, clocks 1755/2619 MHz, ")
+    assert "limited software power cap" in told[2]
+    assert "MIG instance: NVML tells utilisation, power, temperature and clocks of the whole GPU only" in told
+    assert any(line.startswith("coherent memory: the GPU reaches the host's memory") for line in told)
+
+
+def test_a_machine_without_a_gpu_has_no_list_of_them() -> None:
+    assert gpus_of(environment(CPU), ()) == []

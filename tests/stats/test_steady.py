@@ -1,0 +1,205 @@
+"""Steadiness of step times: classes of series of known truth, and the warm-up needed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.steady_state import (
+    LEAST_RIGHT,
+    MOST_FALSE,
+    NOISES,
+    TRUTHS,
+    Condition,
+    autoregression,
+    confusion,
+    found,
+    right_share,
+    shares,
+    synthetic,
+)
+from cs336_tui.stats.steady import classify, enough_warmup, limit_spikes
+
+SEEDS = range(30)
+"""A part of the 200 seeds of `python -m benchmarks.steady_state`."""
+
+
+def times(steps: int, noise: float = 0.01, seed: int = 0) -> np.ndarray:
+    return 0.05 * (1 + noise * np.random.default_rng(seed).standard_normal(steps))
+
+
+def test_the_right_class_is_found_and_flat_series_raise_no_alarm(capsys: pytest.CaptureFixture[str]) -> None:
+    noises = (min(NOISES), max(NOISES))
+    results = {
+        condition: found(condition, SEEDS)
+        for condition in itertools.starmap(Condition, itertools.product(TRUTHS, noises, (0.0, 0.5)))
+    }
+    with capsys.disabled():
+        print(f"\n\n{shares(results)}\n\n{confusion(results)}")
+    for truth in TRUTHS:
+        counts = sum((of for condition, of in results.items() if condition.truth == truth), Counter())
+        assert right_share(truth, counts) >= (1 - MOST_FALSE if truth == "flat" else LEAST_RIGHT), truth
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+@pytest.mark.parametrize("steps", [15, 300])
+def test_short_and_long_flat_series_raise_few_alarms(steps: int, correlation: float) -> None:
+    alarms = sum(
+        classify(synthetic(Condition("flat", 0.02, correlation), s, steps)).classes != ("flat",) for s in SEEDS
+    )
+    assert alarms <= 2
+
+
+def test_a_skewed_distribution_is_not_bimodal() -> None:
+    rng = np.random.default_rng(0)
+    bimodal = sum("bimodal" in classify(1 + 0.05 * rng.gamma(2, 1, 100)).classes for _ in SEEDS)
+    assert bimodal <= 4
+
+
+def test_cold_steps_are_warmup_and_the_rest_is_steady() -> None:
+    series = times(15)
+    series[:2] = 0.5, 0.06
+    steadiness = classify(series)
+    assert steadiness.classes == ("warm-up",)
+    assert (steadiness.warmup_steps, steadiness.steady_after) == (2, 2)
+    assert steadiness.findings[0].share == pytest.approx(9, rel=0.05)
+    assert steadiness.sentence.startswith("The first 2 steps are up to 10 times as slow")
+
+
+def test_a_throttle_is_found_where_it_is_and_by_how_much() -> None:
+    series = times(100)
+    series[60:] *= 1.06
+    steadiness = classify(series)
+    (slowdown,) = steadiness.findings
+    assert slowdown.name == "slowdown"
+    assert slowdown.after == pytest.approx(60, abs=1)
+    assert slowdown.share == pytest.approx(0.06, abs=0.01)
+    assert (steadiness.warmup_steps, steadiness.steady_after) == (0, slowdown.after)
+    assert slowdown.text.startswith(f"from step {slowdown.after + 1} on steps are ")
+
+
+def test_a_slowdown_that_ends_is_said_to_end() -> None:
+    series = times(60)
+    series[20:40] *= 1.1
+    assert classify(series).sentence == "Steps 21 to 40 are 10 % slower."
+
+
+def test_a_drift_is_never_steady() -> None:
+    steadiness = classify(times(100) * np.linspace(1, 1.08, 100))
+    assert steadiness.classes == ("slowdown", "drift")
+    assert steadiness.steady_after is None
+    assert steadiness.findings[1].share == pytest.approx(0.08, abs=0.01)
+
+
+def test_a_drift_reaches_from_the_first_step_to_the_last() -> None:
+    series = np.linspace(1, 1.2, 20) + 0.01 * (-1.0) ** np.arange(20)
+    drift = next(finding for finding in classify(series).findings if finding.name == "drift")
+    assert drift.share == pytest.approx(0.2 / series.mean(), rel=0.03)
+
+
+def test_a_spike_is_an_outlier_and_no_change() -> None:
+    series = times(50)
+    series[30] *= 1.5
+    steadiness = classify(series)
+    (outlier,) = steadiness.findings
+    assert (outlier.name, outlier.after) == ("outliers", 30)
+    assert outlier.share == pytest.approx(0.5, abs=0.05)
+    assert steadiness.steady_after == 0
+    assert steadiness.limited >= 1
+
+
+def test_levels_that_alternate_in_stretches_are_bimodal() -> None:
+    series = times(100) * (1 + 0.08 * ((np.arange(100) // 12) % 2))
+    assert classify(series).classes == ("bimodal",)
+
+
+def test_noise_and_correlation_are_estimated() -> None:
+    noise = autoregression(np.random.default_rng(3), (2000,), 0.5)
+    steadiness = classify(0.05 * (1 + 0.02 * noise))
+    assert steadiness.classes == ("flat",)
+    assert steadiness.noise == pytest.approx(0.02, rel=0.1)
+    assert steadiness.correlation == pytest.approx(0.5, abs=0.1)
+
+
+def test_few_steps_say_so() -> None:
+    steadiness = classify(times(9))
+    assert steadiness.classes == ("too-few",)
+    assert steadiness.sentence == "9 steps: too few to tell, at least 10 are needed."
+    assert (steadiness.findings[0].share, steadiness.limited) == (0, 0)
+    assert classify(()).classes == ("too-few",)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_impossible_time_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="step time"):
+        classify([*times(20), bad])
+
+
+def test_equal_times_are_flat() -> None:
+    assert classify([0.05] * 30).classes == ("flat",)
+
+
+def test_the_unit_does_not_matter() -> None:
+    series = synthetic(Condition("warm-up, throttle", 0.01, 0.5), 4)
+    one, other = classify(series), classify(series * 1000)
+    assert one.classes == other.classes
+    assert one.sentence == other.sentence
+
+
+def test_only_what_is_far_from_its_neighbours_is_limited() -> None:
+    series = np.concatenate([times(20), 1.5 * times(20, seed=1)])
+    limited = limit_spikes(series)
+    assert np.allclose(limited, series, rtol=0.03)
+    series[30] *= 3
+    assert limit_spikes(series)[30] < 0.09
+
+
+@given(st.lists(st.floats(1e-7, 1e3), min_size=10, max_size=40))
+@settings(max_examples=150, deadline=None)
+def test_any_times_are_classified(series: list[float]) -> None:
+    steadiness = classify(series)
+    assert steadiness.findings
+    assert steadiness.sentence.endswith(".")
+    for steps in (steadiness.steady_after, steadiness.warmup_steps):
+        assert steps is None or 0 <= steps < len(series)
+
+
+def test_advice_on_warmup() -> None:
+    cold = times(5)
+    cold[:2] *= 4
+    assert enough_warmup(cold, times(10, seed=1)) == "2 warm-up steps would have been enough"
+    assert enough_warmup(cold[:2], times(10, seed=1)) == "2 warm-up steps were just enough"
+    assert enough_warmup(times(5), times(10, seed=1)) == "no warm-up step was needed"
+    assert enough_warmup((), times(5)) == "too few steps to tell, at least 10 are needed"
+    falling = times(40) * (1 + 0.8 * np.exp(-np.arange(40) / 3))
+    advice = enough_warmup(falling[:3], falling[3:])
+    assert advice.startswith("still falling after 3; 1")
+    assert advice.endswith(" warm-up steps would have been enough")
+    slow = times(10) * np.linspace(1.5, 1, 10)
+    assert enough_warmup(slow[:5], slow[5:]) == "still falling after 10"
+
+
+def test_ten_thousand_steps_take_less_than_a_second() -> None:
+    series = synthetic(Condition("warm-up, throttle", 0.01, 0.5), 1, 10_000)
+    begin = time.process_time()  # what others do to the machine meanwhile is no matter
+    classify(series)
+    assert time.process_time() - begin < 1
+
+
+@pytest.mark.parametrize(
+    "series",
+    [[1e-6] * 6 + [1000.0] + [1e-6] * 6, [1e-4, 1.0] * 8, [1e-9] * 19 + [1e3], [1e-9, 1e-3, 1e3] * 5],
+    ids=["one", "two levels", "last", "three levels"],
+)
+def test_steps_of_any_spread_are_classified(series: list[float]) -> None:
+    steadiness = classify(series)
+    assert steadiness.classes
+    for number in re.findall(r"\d+(?= %)", steadiness.sentence):
+        assert int(number) < 1000, "more is told as a factor"
