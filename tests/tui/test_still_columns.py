@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from textual.geometry import Size
@@ -33,35 +33,33 @@ from tests.session.made import Cell, session_of
 from tests.tui.make_log import DEMO_LOG
 from tests.tui.watched import demo, until
 
+P = TypeVar("P")
 WIDTHS = (40, 78, 100, 118, 198)
 
 
-class Sized(ResultsPane):
+def sized(pane: type[P], width: int, height: int = 30) -> P:
     """The pane without an app, in a window of some size."""
 
-    def __init__(self, width: int, height: int = 30) -> None:
-        super().__init__()
-        self.window = Size(width, height)
+    class Sized(pane):  # type: ignore[valid-type,misc]
+        content_size = Size(width, height)
+        has_focus = False
 
-    @property
-    def content_size(self) -> Size:
-        return self.window
+        def refresh(self, *_: object, **__: object) -> Sized:
+            return self
 
-    @property
-    def has_focus(self) -> bool:  # type: ignore[override]
-        return False
+        def refresh_bindings(self) -> None:
+            pass
 
-    @has_focus.setter
-    def has_focus(self, value: bool) -> None:
-        pass
+    return Sized()
 
-    def refresh(self, *_: object, **__: object) -> ResultsPane:  # type: ignore[override]
-        return self
 
-    @property
-    def heading(self) -> list[str]:
-        """The lines above the rows; the rows in sight are told by what follows the blanks."""
-        return [row.partition(" of ")[0] for row in self.text.splitlines()[: self._heading_rows]]
+def results(width: int) -> ResultsPane:
+    return sized(ResultsPane, width)
+
+
+def heading(pane: ResultsPane) -> list[str]:
+    """The lines above the rows; the rows in sight are told by what follows the blanks."""
+    return [row.partition(" of ")[0] for row in pane.text.splitlines()[: pane._heading_rows]]
 
 
 def demo_session() -> Iterable[Event]:
@@ -73,13 +71,13 @@ def demo_session() -> Iterable[Event]:
     "session", [demo_session, mixed_session, ranks_session, jobs_session, lanes_session], ids=lambda each: each.__name__
 )
 def test_the_heading_changes_with_the_set_of_cells_alone(session: Callable[[], Iterable[Event]], width: int) -> None:
-    state, pane = SessionState(), Sized(width)
+    state, pane = SessionState(), results(width)
     told: dict[tuple[int, ...], list[str]] = {}
     for event in session():
         state.apply(event)
         pane.show(state, state.running_cell)
         if state.cells:
-            assert told.setdefault(tuple(state.cells), pane.heading) == pane.heading
+            assert told.setdefault(tuple(state.cells), heading(pane)) == heading(pane)
     assert told
 
 
@@ -101,13 +99,13 @@ class Known(Judging):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_verdicts_are_capped_and_move_no_column(width: int) -> None:
-    state, pane, told = state_of(demo()), Sized(width), Known()
+    state, pane, told = state_of(demo()), results(width), Known()
     pane.show(state, None)
     before = pane.text.splitlines()
     pane.show(state, None, judging=told)
     after = pane.text.splitlines()
     assert [len(row) for row in before[: pane._heading_rows]] == [len(row) for row in after[: pane._heading_rows]]
-    assert pane.heading == [row.partition(" of ")[0] for row in before[: pane._heading_rows]]
+    assert heading(pane) == [row.partition(" of ")[0] for row in before[: pane._heading_rows]]
     if "verdict" in pane.text:
         assert "slowed-by-se… +1" in pane.text
         assert [row.index("✓ ok") for row in before if "✓ ok" in row] == [
@@ -115,8 +113,8 @@ def test_verdicts_are_capped_and_move_no_column(width: int) -> None:
         ]
 
 
-def at_its_end(width: int) -> Sized:
-    state, pane = state_of(demo()), Sized(width)
+def at_its_end(width: int) -> ResultsPane:
+    state, pane = state_of(demo()), results(width)
     pane.show(state, None)
     return pane
 
@@ -139,14 +137,14 @@ def test_every_column_is_on_a_page_and_is_counted(width: int) -> None:
 
 def test_the_table_keeps_what_tells_cells_apart_when_narrow() -> None:
     wide, narrow = at_its_end(198), at_its_end(45)
-    assert {"#", "ctx", "batch", "median", "FLOP/s"} <= {*wide.heading[-1].split()}
-    assert len(narrow.heading[-1]) <= 45
+    assert {"#", "ctx", "batch", "median", "FLOP/s"} <= {*heading(wide)[-1].split()}
+    assert len(heading(narrow)[-1]) <= 45
     for kept in ("size", "pass", "mean ms"):
-        assert kept in narrow.heading[-1]
+        assert kept in heading(narrow)[-1]
     assert "47.28" in narrow.text
 
 
-def rows_of(pane: Sized, column: str) -> list[str]:
+def rows_of(pane: ResultsPane, column: str) -> list[str]:
     """The texts of a column in the order of the rows."""
     at = [each.key for each in pane._columns].index(column)
     return [pane._texts(pane._cells[place], None)[at] for place in pane._order]
@@ -155,20 +153,20 @@ def rows_of(pane: Sized, column: str) -> list[str]:
 def test_a_person_chooses_the_columns_and_their_order() -> None:
     pane = at_its_end(78)
     pane.choose(("mean", "size", "memory", "p20", "context", "seed", "energy"))
-    assert pane.heading[-1].split() == "mean ms size peak p20 ms ctx seed energy J/step status".split()
+    assert heading(pane)[-1].split() == "mean ms size peak p20 ms ctx seed energy J/step status".split()
     assert "14.945  small" in pane.text
     assert "all cells" not in pane.text
     pane.choose(("interval",))
     assert "precision" in pane.text  # Results has none of these
-    state, pane = SessionState(), Sized(60)
+    state, pane = SessionState(), results(60)
     pane.choose(("mean", "size", "pass", "precision", "tokens", "verdict"))
     told: dict[tuple[int, ...], list[str]] = {}
     for event in demo_session():
         state.apply(event)
         pane.show(state, None)
-        assert told.setdefault(tuple(state.cells), pane.heading) == pane.heading
-    assert "mean ms" in pane.heading[-1]
-    assert "verdict" not in pane.heading[-1]  # the last goes first
+        assert told.setdefault(tuple(state.cells), heading(pane)) == heading(pane)
+    assert "mean ms" in heading(pane)[-1]
+    assert "verdict" not in heading(pane)[-1]  # the last goes first
     assert "+2 columns →" in pane.text
 
 
@@ -203,7 +201,7 @@ def test_turning_the_order_of_unsorted_cells_puts_the_slowest_on_top() -> None:
 
 
 def test_a_running_cell_keeps_its_row() -> None:
-    state, pane = SessionState(), Sized(100)
+    state, pane = SessionState(), results(100)
     pane.sort = Sort("mean")
     orders: dict[int, list[int]] = {}
     for event in demo_session():
@@ -215,13 +213,13 @@ def test_a_running_cell_keeps_its_row() -> None:
 
 def test_the_sign_of_the_order_moves_no_heading() -> None:
     pane = at_its_end(198)
-    plain = pane.heading[-1]
+    plain = heading(pane)[-1]
     for column in pane._columns:
         pane.sort = Sort(column.key)
         pane.resort()
-        assert pane.heading[-1].count("▴") == 1
-        assert pane.heading[-1].replace("▴", " ").split() == plain.split()
-        assert pane.heading[-1].index(column.heading) == plain.index(column.heading)
+        assert heading(pane)[-1].count("▴") == 1
+        assert heading(pane)[-1].replace("▴", " ").split() == plain.split()
+        assert heading(pane)[-1].index(column.heading) == plain.index(column.heading)
 
 
 def test_a_text_longer_than_its_room_is_cut_with_an_ellipsis_and_moves_no_other() -> None:
@@ -254,7 +252,7 @@ MODELS, CHECKPOINTS, OPTIMIZERS = ("reference", "mine:GPT"), (0, 4), ("adamw", "
 def results_of(choices: Iterable[dict[str, Any]], width: int) -> str:
     """The results of cells with these choices, over."""
     cells = [Cell(a_spec(**({"pass_": "forward"} | each)), [0.1234, 0.1233, 0.1239, 0.1235]) for each in choices]
-    pane = Sized(width)
+    pane = results(width)
     pane.show(session_of(*cells), None)
     return pane.text
 
@@ -292,32 +290,12 @@ def test_whose_model_it_is_is_seen_in_a_small_window(models: list[dict[str, Any]
     assert "attention" not in shown
 
 
-class SizedQueue(QueuePane):
-    """The queue without an app, in a window of some size."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.window = Size(width, 20)
-
-    @property
-    def content_size(self) -> Size:
-        return self.window
-
-    has_focus = False  # type: ignore[assignment]
-
-    def refresh(self, *_: object, **__: object) -> QueuePane:  # type: ignore[override]
-        return self
-
-    def refresh_bindings(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize("width", [50, 78, 118, 198])
 @pytest.mark.parametrize(
     "session", [demo_session, mixed_session, jobs_session, lanes_session], ids=lambda e: e.__name__
 )
 def test_the_columns_of_the_queue_follow_from_its_cells(session: Callable[[], Iterable[Event]], width: int) -> None:
-    state, pane = SessionState(), SizedQueue(width)
+    state, pane = SessionState(), sized(QueuePane, width, 20)
     told: dict[object, str] = {}
     for event in session():
         state.apply(event)
@@ -343,18 +321,11 @@ def test_kernels_keep_their_columns_whatever_is_selected_and_sorted() -> None:
 
 
 def test_sessions_are_sorted_by_a_column_and_the_cursor_stays_on_its_session(tmp_path: Path) -> None:
-    class Sized(SessionsPane):
-        content_size = Size(118, 20)
-        has_focus = False  # type: ignore[assignment]
-
-        def refresh(self, *_: object, **__: object) -> SessionsPane:  # type: ignore[override]
-            return self
-
     infos = [
         SessionInfo(session=name, path=tmp_path / name, name=name, started_at=at, cells=ok + 1, ok=ok)
         for name, at, ok in (("beta", 30.0, 2), ("alpha", 20.0, 5), ("gamma", 10.0, 1))
     ]
-    pane = Sized()
+    pane = sized(SessionsPane, 118, 20)
     pane.take(infos)
     pane.cursor = 1
     before = pane.text.splitlines()[0]

@@ -33,11 +33,8 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
     """Result, error, phases, every step time (warm-up first), verdicts, settings, machine, and the process's output."""
     head = [*(line((row, "title")) for row in title_rows(cell.spec.title, width, 4)), line(status.status(cell))]
     if cell.spec.recording:
-        told = wrapped(
-            "Recorded elsewhere, not run or timed here: Kernels and Memory show what the file holds.", width, "muted"
-        )
         machine = _titled("Machine", _machine(state, cell))
-        return [*head, (), *told, *([(), *machine] if machine else [])]
+        return [*head, (), *wrapped(status.RECORDED_ELSEWHERE, width, "muted"), *([(), *machine] if machine else [])]
     sections = [
         head,
         _error(cell, width),
@@ -51,7 +48,7 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
         _titled("Measured steps, ms", _times(cell.step_times_s, cell.running.std(state.ddof), width, "measured")),
         _titled("Checks of these steps", all_checks(found.judgement, width) if found and found.judgement else []),
         _titled("Before the first step", _prepared(cell, width)),
-        _limit(cell, width),
+        labelled("whole run", words, width) if (words := limit_words(cell)) else [],
         _titled("Asked for", asked(cell.spec, width)),
         _titled("Effective settings, read back", _in_force(cell, cell.in_force, width) if cell.in_force else []),
         _titled("Machine", _machine(state, cell)),
@@ -240,11 +237,6 @@ def _machine(state: SessionState, cell: CellState) -> list[Line]:
         if cell.spec.recording and (device := environment.device(cell.spec.device)):
             lines.append(row("device", device.label))
     return lines
-
-
-def _limit(cell: CellState, width: int) -> list[Line]:
-    words = limit_words(cell)
-    return labelled("whole run", words, width) if words else []
 
 
 def _span(low_s: float | None, high_s: float | None, std_s: float | None) -> str:

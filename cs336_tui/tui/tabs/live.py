@@ -123,9 +123,10 @@ def live_lines(
     the time of all, if known, which a `race` decides as it goes on. The chart, the phases and the ranks have their rows
     before the first step."""
     if cell.spec.recording:
-        told = "Recorded elsewhere, not run or timed here: Kernels and Memory show what the file holds."
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
-        return [*title, _where(state, cell, held, outlook), (), *wrapped(told, width, "muted")][:height]
+        return [*title, _where(state, cell, held, outlook), (), *wrapped(status.RECORDED_ELSEWHERE, width, "muted")][
+            :height
+        ]
     airy = height >= _AIRY_FROM
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),

@@ -434,18 +434,17 @@ def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit)
 def _categories(
     report: OomReport, predicted: Prediction | None, unit: ByteUnit, width: int, columns_page: int
 ) -> TableLines:
-    def row(name: str, live: int, share: str, peak: int) -> tuple[str, ...]:
-        return name, unit.figure(live), share, unit.figure(peak) if predicted else format.NOT_YET
+    whole, live = report.live_bytes, report.by_category | {"all": report.live_bytes}
+    peaks = predicted.by_category | {"all": predicted.peak_bytes} if predicted else {}
+
+    def share(name: str) -> str:
+        return "" if name == "all" else format.percent(live.get(name, 0) / whole if whole else None)
 
     columns = (
-        Column("held for", left=True),
-        Column(f"live, {unit.name}"),
-        Column("share", rank=2),
-        Column("predicted peak", rank=1),
-    )
-    whole, live = report.live_bytes, {category: report.by_category.get(category, 0) for category in CATEGORIES}
-    shares = {category: format.percent(held / whole if whole else None) for category, held in live.items()}
-    peaks = predicted.by_category if predicted else {}
-    rows = [row(spaced(name), live[name], shares[name], peaks.get(name, 0)) for name in CATEGORIES]
-    rows.append(row("all", whole, "", predicted.peak_bytes if predicted else 0))
-    return table_lines(Table(columns=columns, rows=tuple(rows)), width, page=columns_page, binding=COLUMNS)
+        Column[str]("held for", left=True, text=spaced),
+        Column[str](f"live, {unit.name}", text=lambda name: unit.figure(live.get(name, 0))),
+        Column[str]("share", rank=2, text=share),
+        Column[str]("predicted peak", rank=1,
+                    text=lambda name: unit.figure(peaks.get(name, 0)) if predicted else format.NOT_YET),
+    )  # fmt: skip
+    return table_lines(shown_table((*CATEGORIES, "all"), columns), width, page=columns_page, binding=COLUMNS)
