@@ -124,15 +124,14 @@ def live_lines(
     before the first step."""
     if cell.spec.recording:
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
-        return [*title, _where(state, cell, held, outlook), (), *wrapped(status.RECORDED_ELSEWHERE, width, "muted")][
-            :height
-        ]
+        told = wrapped(status.RECORDED_ELSEWHERE, width, "muted")
+        return [*title, _where(state, cell, held, outlook), (), *told][:height]
     airy = height >= _AIRY_FROM
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         *_lanes(state, cell, width),
         _where(state, cell, held, outlook, left, has_end=not race),
-        _race(race, width) if race else _progress(state, width),
+        spread(line((race, "strong")), line((tab_name("race"), "muted")), width) if race else _progress(state, width),
         _headline(state, cell, found, width),
         _rates(state, cell, found, width),
     ]
@@ -234,10 +233,6 @@ def _lanes(state: SessionState, cell: CellState, width: int) -> list[Line]:
     others = len(state.running) - (cell.cell in state.running)
     how = line((f"{key_name('app.follow_next')} shows {format.plural(others, 'other')}", "muted")) if others else ()
     return [spread(line((status.where(state, cell), "strong")), how, width)]
-
-
-def _race(race: str, width: int) -> Line:
-    return spread(line((race, "strong")), line((tab_name("race"), "muted")), width)
 
 
 def _progress(state: SessionState, width: int) -> Line:
