@@ -34,9 +34,9 @@ from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.memory_timeline import Picture, memory_timeline
 from cs336_tui.tui.widgets.lines import Line, bar, column, width_of
-from tests.samples import START, ranks_session, state_of
+from tests.samples import START, a_spec, cell_start, ranks_session, session_start, state_of
 from tests.tui.make_log import DEMO_LOG
-from tests.tui.watched import SMALL, WIDE, Benches, a_step, demo, in_the_middle, log_of, text, until
+from tests.tui.watched import SMALL, a_step, demo, in_the_middle, log_of, text, until
 
 
 def drawn(lines: list[Line]) -> list[str]:
@@ -256,32 +256,23 @@ def test_a_zoomed_axis_goes_around_the_measured_steps_as_soon_as_there_are_any()
     assert "812 ms, off scale" in rows[0]
 
 
-async def test_all_figures_of_a_paint_are_of_one_state() -> None:
-    bench = Benches()
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
-        await pilot.press("r")
-        await until(pilot, "▶ running")
-        bench.sink([StageChanged(at=START + 2, cell=0, stage="warm-up")])
-        for first, time_s in enumerate((0.311, 0.1105)):
-            phases = {"forward": (time_s,)}
-            bench.sink([msgspec.structs.replace(a_step(0, time_s, first, "warm-up"), phases_s=phases)])
-            live = await until(pilot, f"{time_s * 1e3:.4g}")
-        forward = next(row for row in live.splitlines() if "forward" in row and "%" in row)
-        assert "110.50 ms" in forward, "the phases are of the step in the headline"
-        bench.sink([StageChanged(at=START + 2, cell=0, stage="measuring")])
-        for first in range(25):
-            phases = {"forward": (0.2,)}
-            bench.sink([msgspec.structs.replace(a_step(0, 0.2, first), phases_s=phases)])
-        live = await until(pilot, "(n=25)")
-        assert any("forward" in row and "200.00 ms" in row for row in live.splitlines())
-        assert re.search(r"25 measured +200", live), "the table goes to the newest step"
+def test_all_figures_of_a_paint_are_of_one_state() -> None:
+    state = state_of([*session_start([a_spec()]), *cell_start(0), StageChanged(at=START + 2, cell=0, stage="warm-up")])
 
+    def shown_after(time_s: float, first: int, kind: str) -> str:
+        state.apply(msgspec.structs.replace(a_step(0, time_s, first, kind), phases_s={"forward": (time_s,)}))
+        return text(live_lines(state, state.cells[0], 60, 36))
 
-def test_equal_steps_can_be_zoomed() -> None:
-    rows = rows_of([], [0.1] * 10, zoomed=True)
-    assert len({row.count("█") for row in rows[1:-2]}) <= 2
+    shown_after(0.311, 0, "warm-up")
+    seen = shown_after(0.1105, 1, "warm-up")
+    assert "110.5 ms latest warm-up step" in seen
+    forward = next(row for row in seen.splitlines() if "forward" in row and "%" in row)
+    assert "110.50 ms" in forward, "the phases are of the step in the headline"
+    state.apply(StageChanged(at=START + 2, cell=0, stage="measuring"))
+    seen = [shown_after(0.2, first, "measured") for first in range(25)][-1]
+    assert "(n=25)" in seen
+    assert any("forward" in row and "200.00 ms" in row for row in seen.splitlines())
+    assert re.search(r"25 measured +200", seen), "the table goes to the newest step"
 
 
 @pytest.mark.parametrize("pass_", PHASES)

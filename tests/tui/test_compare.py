@@ -308,3 +308,11 @@ def test_without_turns_a_cell_of_several_ranks_has_the_command_that_tells_what_i
     one = turns_text([round_[0] for round_ in rounds_of(a_round(1.0))])
     assert A.ranks == 1
     assert "--parallel" not in one
+
+
+def test_two_cells_that_differ_in_a_variant_say_in_which() -> None:
+    a = merge([("a", session_of(Cell(a_spec(pass_="forward"), STEADY_S)))])
+    b = merge([("b", session_of(Cell(a_spec(pass_="forward", attention="sdpa"), STEADY_S)))])
+    page = pairs_page(a, b, 200)
+    assert "attention" in text(list(page.heading))
+    assert "naive | sdpa" in "".join(shown_of(page))

@@ -41,20 +41,6 @@ async def to_sessions(app: Cs336App, pilot: Pilot[int]) -> SessionsPane:
     return pane
 
 
-@pytest.mark.parametrize("size", [SMALL, WIDE, (40, 12)])
-async def test_the_list_is_newest_first_with_how_its_cells_stand(
-    size: tuple[int, int], bench: Benches, folder: Path
-) -> None:
-    async with opened(bench, size=size, session_dir=folder) as (app, pilot):
-        pane = await to_sessions(app, pilot)
-        assert [info.session for info in pane.infos] == [DEMO, MIXED, STOPPED]
-        text = screen_text(app)
-        assert DEMO[:10] in text
-        if size != (40, 12):
-            assert "✓ 18 ok ▲ 1 OOM" in text
-            assert "✓ 1 ok · 2 left" in text
-
-
 async def test_an_opened_session_fills_every_pane_and_b_goes_back(bench: Benches, folder: Path) -> None:
     async with opened(bench, session_dir=folder) as (app, pilot):
         await to_sessions(app, pilot)

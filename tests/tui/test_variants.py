@@ -1,26 +1,29 @@
-"""A user's own models and variants on the screen: choosing, folding, running, reading results."""
+"""Choices of models and variants in Configure, a user's own among them, and those that this machine cannot run."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from cs336_tui.analysis.merge import merge
+from cs336_tui.config import presets
+from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.presets import Preset, RecentModel, recent_models, remember
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS
+from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.configure.entries import RecentEntry, fold_label
+from cs336_tui.tui.configure.entries import RecentEntry, fold_label, listed
 from cs336_tui.tui.configure.form import entries_of
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.format import told_variants
-from cs336_tui.tui.tabs.compare_pages import pairs_page
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
-from tests.samples import a_spec
-from tests.session.made import Cell, session_of
+from tests.samples import ENVIRONMENT, a_spec
 from tests.tui.configuring import NARROW, WIDE, opened
-from tests.tui.watched import SMALL, Benches, text, until
+from tests.tui.watched import SMALL, Benches, ScriptedBench, until
+from tests.tui.watched import WIDE as WIDE_SCREEN
 
 MINE = Sweep(
     models=("my.model:LM",), model_args=(("dropout", "0.1"),), model_path=("/repo",), optimizers=("my.optim:AdamW",)
@@ -209,10 +212,72 @@ def test_a_table_has_a_column_for_each_variant_that_tells() -> None:
     assert list(told_variants([alone, a_spec(pass_="forward")])) == ["workload"]
 
 
-def test_two_cells_that_differ_in_a_variant_say_in_which() -> None:
-    times_s = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)]
-    a = merge([("a", session_of(Cell(a_spec(pass_="forward"), times_s)))])
-    b = merge([("b", session_of(Cell(a_spec(pass_="forward", attention="sdpa"), times_s)))])
-    page = pairs_page(a, b, 200)
-    assert "attention" in text(list(page.heading))
-    assert "naive | sdpa" in text(list(page.rows))
+WITHOUT_COMPILER = "no C++ compiler was found"
+BARE = msgspec.structs.replace(
+    ENVIRONMENT,
+    devices=(DeviceInfo(name="cpu", label="A CPU", precisions=("fp32", "bf16"), cannot_compile=WITHOUT_COMPILER),),
+)
+"""A machine that has no compiler."""
+NAME = "2026/attention"
+
+
+def bare(**options: object) -> Cs336App:
+    return Cs336App(partial(ScriptedBench, environment=BARE), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE_SCREEN])
+async def test_a_preset_of_the_palette_loses_what_the_machine_lacks_and_says_so(size: tuple[int, int]) -> None:
+    app = bare()
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await until(pilot, "A CPU")
+        app.load_preset(presets.preset(NAME))
+        await until(pilot, "left out: compile default")
+        pane = app.query_one(ConfigurePane)
+        asked = presets.preset(NAME).sweep
+        assert pane.sweep == msgspec.structs.replace(asked, compiles=("off",))
+        assert pane.sweep.devices == ("auto",), "what stays is as the preset has it"
+        await until(pilot, f"{NAME} * ▾")
+
+
+async def test_a_preset_of_the_list_does_too() -> None:
+    app = bare()
+    async with app.run_test(size=WIDE_SCREEN, notifications=True) as pilot:
+        await until(pilot, "A CPU")
+        await pilot.press("1", "home", "enter")
+        await until(pilot, "Presets")
+        place = [each.preset.name for each in listed(presets.bundled(), None)].index(NAME)
+        await pilot.press(*["down"] * place, "enter")
+        await until(pilot, WITHOUT_COMPILER)
+        sweep = app.query_one(ConfigurePane).sweep
+        assert sweep is not None
+        assert sweep.compiles == ("off",)
+
+
+@pytest.mark.parametrize(
+    ("may_leave_out", "problems"), [(("compile",), 0), ((), 1)], ids=["of a preset", "asked for by name"]
+)
+async def test_choices_of_the_command_line(may_leave_out: tuple[str, ...], problems: int) -> None:
+    app = bare(initial=sweep_from(preset_name=NAME), may_leave_out=may_leave_out)
+    async with app.run_test(size=WIDE_SCREEN) as pilot:
+        await until(pilot, "A CPU")
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        assert len(app.query_one(ConfigurePane).problems) == problems
+
+
+async def test_what_somebody_chose_meanwhile_stays() -> None:
+    async with opened(here=False) as hand:
+        hand.pane.load(presets.preset(NAME), ("compile",))
+        await hand.type("batch_size", "2")
+        hand.pane.set_environment(BARE)
+        await hand.settle()
+        (problem,) = hand.pane.problems
+        assert problem.field == "compile"
+
+
+async def test_one_of_which_nothing_would_be_left_is_shown_with_what_is_wrong() -> None:
+    async with opened(here=False) as hand:
+        hand.pane.set_environment(BARE)
+        hand.pane.load(Preset("mine", "", Sweep(compiles=("default",))), ("compile",))
+        await hand.settle()
+        (problem,) = hand.pane.problems
+        assert (problem.field, problem.allowed) == ("compile", WITHOUT_COMPILER)

@@ -10,7 +10,7 @@ from cs336_tui.analysis.gpu_words import APPLE, Figure, Numbered, doubtful_reaso
 from cs336_tui.analysis.gpu_words import figures as figures_of
 from cs336_tui.events.environment import GpuSample, HostSample, RankSample
 from cs336_tui.events.events import DeviceSampled
-from cs336_tui.export.tables import known
+from cs336_tui.export.writing.tables import known
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
