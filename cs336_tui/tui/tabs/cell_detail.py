@@ -83,7 +83,11 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
             row("min to max", _span(summary.min_s, summary.max_s, std)),
             *([row("p95", f"{format.ms(summary.p95_s, std)} ms")] if summary.p95_s is not None else []),
             *([row("tokens/s", format.rate(rate))] if (rate := tokens_per_s(cell.spec, cell.running.mean)) else []),
-            *_bandwidths(cell),
+            *(
+                row(name, f"{bandwidth(of(cell.spec, cell.running.mean))} GB/s")
+                for name, of in (("algbw", algbw), ("busbw", busbw))
+                if cell.spec.is_collective and cell.running.mean
+            ),
             *_found(cell, found, width),
         ]
     if finished := cell.finished:
@@ -105,13 +109,6 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
             again = f"! recompiled {times} during the steps: step times include it"
             lines += wrapped(again, width, "caution", "  ")
     return _titled("Result", lines)
-
-
-def _bandwidths(cell: CellState) -> list[Line]:
-    if not cell.spec.is_collective or not cell.running.mean:
-        return []
-    rates = {"algbw": algbw, "busbw": busbw}
-    return [row(name, f"{bandwidth(rate(cell.spec, cell.running.mean))} GB/s") for name, rate in rates.items()]
 
 
 def _ranks(state: SessionState, cell: CellState, width: int) -> list[Line]:

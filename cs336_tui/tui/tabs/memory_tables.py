@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -107,11 +108,10 @@ def peaks_page(state: SessionState, spec: CellSpec | None, width: int, columns_p
 
 
 def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:
-    def recorded(key: str, rank: int = 0) -> Column[SpecPeaks]:
-        return Column(key, rank=rank, text=lambda row: figure(getattr(row.recorded, key, None)))
+    def recorded(key: str, rank: int = 0, title: str | None = None, of: str = "recorded") -> Column[SpecPeaks]:
+        return Column(key, title, rank=rank, text=lambda row: figure(getattr(getattr(row, of), key, None)))
 
-    def predicted(key: str, title: str, rank: int) -> Column[SpecPeaks]:
-        return Column(key, title, rank=rank, text=lambda row: figure(getattr(row.predicted, key, None)))
+    predicted = partial(recorded, of="predicted")
 
     def figure(size_bytes: int | None, unknown: str = NONE) -> str:
         return unknown if size_bytes is None else unit.figure(size_bytes)
@@ -123,15 +123,15 @@ def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:
 
     return (
         recorded("forward", 3),
-        predicted("forward_peak_bytes", "pred. forward", 6),
+        predicted("forward_peak_bytes", 6, "pred. forward"),
         recorded("backward", 9),
         recorded("optimizer", 10),
         recorded("step"),
-        predicted("peak_bytes", "pred. step", 1),
+        predicted("peak_bytes", 1, "pred. step"),
         Column("timed", rank=4, text=timed),
         Column("diff", rank=6, text=_difference),
-        recorded("activations", 2)._replace(title="activ."),
-        predicted("activation_peak_bytes", "pred. activ.", 5),
+        recorded("activations", 2, "activ."),
+        predicted("activation_peak_bytes", 5, "pred. activ."),
     )
 
 
