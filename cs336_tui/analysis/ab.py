@@ -49,6 +49,13 @@ class Exposed(msgspec.Struct, frozen=True, kw_only=True):
     def share(self) -> float:
         return self.mean_s / self.step_s
 
+    @classmethod
+    def of(cls, side: Literal["A", "B"], step_s: float, silent_s: float, ratio: Ratio) -> Exposed:
+        """That of a step which takes `ratio` times as long as the `silent_s` of the same ranks without communication:
+        with R either bound of the ratio ``step * (1 - 1 / R)``."""
+        low, high = (None if bound is None else step_s * (1 - 1 / bound) for bound in (ratio.low, ratio.high))
+        return cls(side=side, mean_s=step_s - silent_s, low_s=low, high_s=high, step_s=step_s)
+
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True):
     """A against B. `ratio`, and means and stds of `a` and `b`, are of all rounds that count. `differs` says what the
@@ -72,22 +79,16 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exposed(self) -> Exposed | None:
-        """The communication of a side's steps that nothing hides; None unless the other is the same ranks without any.
-        With R the ratio of its step to the other's it is ``step * (1 - 1 / R)``."""
-        ratio, bounds = self.ratio, [] if self.ratio is None else [self.ratio.low, self.ratio.high]
-        if ratio and _is_without_communication(self.a.spec, self.b.spec):
-            name: Literal["A", "B"] = "A"
-            side, other = self.a, self.b
-        elif ratio and _is_without_communication(self.b.spec, self.a.spec):
-            name, side, other = "B", self.b, self.a
-            bounds = [bound and 1 / bound for bound in reversed(bounds)]
-        else:
+        """The communication of a side's steps that nothing hides; None unless the other is the same ranks without
+        any."""
+        a_s, b_s = (of.summary.mean_s if of.summary else None for of in (self.a, self.b))
+        if self.ratio is None or a_s is None or b_s is None:
             return None
-        step_s, without_s = (of.summary.mean_s if of.summary else None for of in (side, other))
-        if step_s is None or without_s is None:
-            return None
-        low, high = (None if bound is None else step_s * (1 - 1 / bound) for bound in bounds)
-        return Exposed(side=name, mean_s=step_s - without_s, low_s=low, high_s=high, step_s=step_s)
+        if _is_without_communication(self.a.spec, self.b.spec):
+            return Exposed.of("A", a_s, b_s, self.ratio)
+        if _is_without_communication(self.b.spec, self.a.spec):
+            return Exposed.of("B", b_s, a_s, self.ratio.inverse)
+        return None
 
     @property
     def communicating(self) -> Side:
@@ -95,28 +96,28 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
         return self.b if self.exposed and self.exposed.side == "B" else self.a
 
 
-def turns_of(results: Sequence[tuple[Result, Result]], *, level: float = LEVEL, margin: float = MARGIN) -> Turns:
+def turns_of(results: Sequence[tuple[Result, Result]]) -> Turns:
     """The result of one round or more; one counts if both ended well in one process. Raises ValueError of none."""
     if not results:
         raise ValueError("no rounds: expected at least one")
-    rounds = rounds_found(results, level)
+    rounds = rounds_found(results)
     counted = [both for both, each in zip(results, rounds, strict=True) if not each.note]
     sides = [[both[side] for both in counted or results] for side in (0, 1)]
-    comparison = compare(*sides, margin=margin, level=level)
+    comparison = compare(*sides)
     (pair,) = comparison.pairs
-    ratio = ratio_of_rounds(rounds, level)
+    ratio = ratio_of_rounds(rounds)
     return Turns(
         a=pair.a,
         b=pair.b,
         rounds=rounds,
         ratio=ratio,
-        outcome=outcome(ratio, margin),
-        explanation=explain(ratio, margin, more=_MORE) if counted else f"A and B cannot be compared: {rounds[0].note}.",
+        outcome=outcome(ratio),
+        explanation=explain(ratio, more=_MORE) if counted else f"A and B cannot be compared: {rounds[0].note}.",
         differs=(*comparison.notes, *pair.differs),
         a_judged=_judged(sides[0]),
         b_judged=_judged(sides[1]),
-        level=level,
-        margin=margin,
+        level=LEVEL,
+        margin=MARGIN,
     )
 
 
@@ -136,14 +137,14 @@ def runs_in_turns(results: Sequence[Result]) -> tuple[tuple[tuple[Result, Result
     return tuple(tuple(rounds) for rounds in found.values())
 
 
-def rounds_found(results: Sequence[tuple[Result, Result]], level: float = LEVEL) -> tuple[Round, ...]:
+def rounds_found(results: Sequence[tuple[Result, Result]]) -> tuple[Round, ...]:
     """Each round as it came out."""
-    return tuple(_round(number, *both, level) for number, both in enumerate(results, 1))
+    return tuple(_round(number, *both) for number, both in enumerate(results, 1))
 
 
-def ratio_of_rounds(rounds: Sequence[Round], level: float = LEVEL) -> Ratio | None:
+def ratio_of_rounds(rounds: Sequence[Round]) -> Ratio | None:
     """The ratio of all rounds that count; None where none does."""
-    return paired_ratio([each.pairs for each in rounds if not each.note], level)
+    return paired_ratio([each.pairs for each in rounds if not each.note])
 
 
 def _is_without_communication(a: CellSpec, b: CellSpec) -> bool:
@@ -160,7 +161,7 @@ def _took_turns(a: Result, b: Result) -> bool:
     return a.cell.in_turns and b.cell.in_turns and a.cell.pid is not None and a.cell.pid == b.cell.pid
 
 
-def _round(number: int, a: Result, b: Result, level: float) -> Round:
+def _round(number: int, a: Result, b: Result) -> Round:
     note = _why_not_counted(a, b)
     pairs: Pairs = () if note else tuple(zip(a.cell.step_times_s, b.cell.step_times_s, strict=True))
     return Round(
@@ -169,7 +170,7 @@ def _round(number: int, a: Result, b: Result, level: float) -> Round:
         a=a.cell.summary(a.state.ddof) if a.is_measured else None,
         b=b.cell.summary(b.state.ddof) if b.is_measured else None,
         pairs=pairs,
-        ratio=paired_ratio([pairs], level) if pairs else None,
+        ratio=paired_ratio([pairs]) if pairs else None,
         note=note,
     )
 

@@ -36,11 +36,6 @@ def busbw(spec: CellSpec, step_s: float) -> float:
     return algbw(spec, step_s) * bus_factor(spec.collective, spec.ranks)
 
 
-def mean_step_s(result: Result) -> float | None:
-    """Mean step time of a collective; None of another cell, or without a measured step."""
-    return result.cell.running.mean or None if result.spec.is_collective and result.cell.running.n else None
-
-
 class Point(msgspec.Struct, frozen=True):
     """A message: its size as it was asked for, bytes of the whole array, busbw in bytes/s."""
 
@@ -61,7 +56,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 def curves(results: Iterable[Result]) -> tuple[Curve, ...]:
     """A curve for each combination of the choices, but for the size, of collectives that were timed."""
-    timed = [result for result in measured(results) if mean_step_s(result)]
+    timed = [each for each in measured(results) if each.spec.is_collective and each.cell.running.mean]
     keys, ddof = telling(timed, but=("size",)), ddof_of(timed) if timed else 1
     return tuple(
         Curve(label(group[0], keys) or group[0].spec.collective, group[0].spec, tuple(_points(group, ddof)))

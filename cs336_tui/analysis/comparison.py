@@ -23,12 +23,12 @@ NONE = "none"
 
 
 class Aspect(NamedTuple):
-    """One thing in which results may differ: an attribute of what `of` gives. `among` says which results must agree:
-    those for which it gives the same. `none` is what None means, unless that it is not known."""
+    """One thing in which results may differ: what `of` gives, or an attribute of that. `among` says which results must
+    agree: those for which it gives the same. `none` is what None means, unless that it is not known."""
 
     name: str
     of: Callable[[Result], object]
-    attribute: str
+    attribute: str = ""
     among: Callable[[Result], Hashable] = lambda _: None
     none: str | None = None
 
@@ -36,7 +36,7 @@ class Aspect(NamedTuple):
         """It in words; None where it is not known."""
         if (owner := self.of(result)) is None:
             return None
-        match getattr(owner, self.attribute):
+        match getattr(owner, self.attribute) if self.attribute else owner:
             case None:
                 return self.none
             case bool(is_on):
@@ -67,10 +67,6 @@ def company(result: Result) -> str:
     return "beside other cells" if result.cell.neighbours else "alone"
 
 
-class _Company(NamedTuple):
-    said: str
-
-
 def _precision(result: Result) -> tuple[str, str]:
     return result.spec.precision, _device_type(result)
 
@@ -97,7 +93,7 @@ _ALL = (
     Aspect("autocast", _in_force, "autocast_dtype", _precision, NONE),
     Aspect("float8", _in_force, "float8", _precision, NONE),
     Aspect("logits", _in_force, "logits_dtype", _precision),
-    Aspect("ran", lambda result: _Company(company(result)), "said"),
+    Aspect("ran", company),
     Aspect("host", _machine, "host"),
     Aspect("device", _device_info, "label", _device),
     Aspect("GPU", _device_info, "uuid", lambda result: (_device(result), getattr(result.environment, "host", None))),
@@ -326,7 +322,7 @@ def _of_environment(attribute: str) -> Callable[[Result], str]:
     return lambda result: str(getattr(result.environment, attribute, None) or "unknown")
 
 
-def _in_force(attribute: str, absent: str = "none") -> Callable[[Result], str]:
+def _read_back(attribute: str, absent: str = "none") -> Callable[[Result], str]:
     """A setting that was read back; `absent` is the meaning of None."""
     return lambda result: str(getattr(result.cell.in_force, attribute) or absent) if result.cell.in_force else _UNREAD
 
@@ -342,18 +338,18 @@ _COMPARED: Mapping[str, Callable[[Result], str]] = {
     "device's name": device_label,
     **{name: _of_environment(name) for name in ("torch", "cuda", "cudnn", "driver", "python")},
     "threads": FIELDS["threads"].show,
-    "inter-op threads": _in_force("interop_threads", _UNREAD),
-    "effective attention": _in_force("attention", _UNREAD),
-    "effective compiler": _in_force("compiler", _UNREAD),
-    "model revision": _in_force("model_revision", _UNREAD),
+    "inter-op threads": _read_back("interop_threads", _UNREAD),
+    "effective attention": _read_back("attention", _UNREAD),
+    "effective compiler": _read_back("compiler", _UNREAD),
+    "model revision": _read_back("model_revision", _UNREAD),
     "model path": lambda result: ", ".join(result.spec.model_path) if result.spec.brings_own_code else _UNREAD,
-    "effective allocator": _in_force("allocator", _UNREAD),
-    "effective float32 matmul precision": _in_force("matmul_precision"),
-    "effective TF32": _in_force("allow_tf32"),
-    "effective parameters": _in_force("parameter_dtype"),
-    "effective autocast": _in_force("autocast_dtype"),
-    "effective float8": _in_force("float8"),
-    "effective logits": _in_force("logits_dtype"),
+    "effective allocator": _read_back("allocator", _UNREAD),
+    "effective float32 matmul precision": _read_back("matmul_precision"),
+    "effective TF32": _read_back("allow_tf32"),
+    "effective parameters": _read_back("parameter_dtype"),
+    "effective autocast": _read_back("autocast_dtype"),
+    "effective float8": _read_back("float8"),
+    "effective logits": _read_back("logits_dtype"),
 }
 
 

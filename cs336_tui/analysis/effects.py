@@ -246,12 +246,9 @@ def _of_repeats(results: Sequence[Result]) -> Iterator[tuple[CellSpec, Waited]]:
 
 def _between(cells: Sequence[Result], without: Sequence[Result]) -> Exposed | None:
     """The mean step of the one less that of the other, with the interval that the ratio of their runs' means has."""
-    ratio = ratio_of(runs_of(cells), runs_of(without))
     step_s, silent_s = (fmean(each.cell.running.mean for each in several) for several in (cells, without))
-    if ratio is None:
-        return None
-    low, high = (None if bound is None else step_s * (1 - 1 / bound) for bound in (ratio.low, ratio.high))
-    return Exposed(side="A", mean_s=step_s - silent_s, low_s=low, high_s=high, step_s=step_s)
+    ratio = ratio_of(runs_of(cells), runs_of(without))
+    return Exposed.of("A", step_s, silent_s, ratio) if ratio else None
 
 
 def work_of_ranks(spec: CellSpec) -> CellSpec:

@@ -250,7 +250,9 @@ def gains_of(race: Race) -> tuple[Gain, ...]:
         return ()
     number_of = {entry.spec: entry.number for entry in race.entries}
     numbers = {choices: number_of.get(spec) for choices, spec in _combinations(race.tuning)}
-    start, best = (_choices_of(number, numbers) for number in (0, race.best.number))
+    start, best = (  # the first combination that makes each
+        dict(next(choices for choices, made in numbers.items() if made == number)) for number in (0, race.best.number)
+    )
     by_number, best_number = {each.candidate: each for each in race.standings}, race.best.number
 
     def factor(choices: Mapping[str, Value], over: Mapping[str, Value]) -> Factor | None:
@@ -286,11 +288,6 @@ def _combinations(tuning: Tuning) -> Iterator[tuple[Choices, CellSpec]]:
         choices = tuple((each.field, value) for each, value in zip(tuning.over, combination, strict=True))
         with contextlib.suppress(SpecError):
             yield choices, candidate(tuning, dict(choices))
-
-
-def _choices_of(number: int, numbers: Mapping[Choices, int | None]) -> dict[str, Value]:
-    """The first combination that makes a candidate."""
-    return dict(next(choices for choices, found in numbers.items() if found == number))
 
 
 def _start_value(tuning: Tuning, field: str) -> Any:

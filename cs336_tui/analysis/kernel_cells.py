@@ -179,9 +179,7 @@ class CellPart(NamedTuple):
 
 
 def kernel_cells(
-    states: Sequence[SessionState],
-    results: Sequence[Result],
-    wanted: Callable[[CellSpec], bool] = lambda _: True,
+    states: Sequence[SessionState], results: Sequence[Result], wanted: Callable[[CellSpec], bool] = lambda _: True
 ) -> tuple[CellPart, ...]:
     """The parts of all cells, and of the `wanted` profiles that no cell is of, in the cells' natural order; empty where
     no step was profiled. Repeats are one cell."""
@@ -191,9 +189,7 @@ def kernel_cells(
 
 
 def cell_parts(
-    states: Sequence[SessionState],
-    results: Sequence[Result],
-    wanted: Callable[[CellSpec], bool] = lambda _: True,
+    states: Sequence[SessionState], results: Sequence[Result], wanted: Callable[[CellSpec], bool] = lambda _: True
 ) -> tuple[CellPart, ...]:
     """As `kernel_cells`, also where no step was profiled."""
     # Of what others recorded only kernels: nothing else of it was run, or can be profiled.

@@ -202,10 +202,10 @@ def by_step(report: KernelReport) -> tuple[StepUse, ...]:
     for group in report.groups:
         for name in {*group.path} & report.steps_ns.keys():
             within_step[name].append(group)
-    found = []
-    for step, groups in within_step.items():
-        found.append(StepUse(step, report.steps_ns[step], _instances(groups), total_ns(groups), matmul_share(groups)))
-    return tuple(found)
+    return tuple(
+        StepUse(step, report.steps_ns[step], _instances(groups), total_ns(groups), matmul_share(groups))
+        for step, groups in within_step.items()
+    )
 
 
 def launches_per_s(report: KernelReport) -> float | None:
@@ -278,14 +278,8 @@ def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int, ddof: int) -> 
         return KernelRow(*known, *_summed_up(summaries, _of(total, count)))
     durations = [duration for group in groups for duration in group.durations_ns]
     mean = total / count
-    return KernelRow(
-        *known,
-        avg_ns=mean,
-        med_ns=statistics.median(durations),
-        min_ns=min(durations),
-        max_ns=max(durations),
-        std_ns=math.sqrt(math.fsum((d - mean) ** 2 for d in durations) / (count - ddof)) if count > 1 else 0.0,
-    )
+    std = math.sqrt(math.fsum((d - mean) ** 2 for d in durations) / (count - ddof)) if count > 1 else 0.0
+    return KernelRow(*known, mean, statistics.median(durations), min(durations), max(durations), std)
 
 
 def _summed_up(

@@ -34,7 +34,6 @@ class Energy(msgspec.Struct, frozen=True, kw_only=True):
 
     joules_per_step: float | None = None
     tokens_per_joule: float | None = None
-    mean_power_w: float | None = None
     why: str = ""
 
 
@@ -51,13 +50,8 @@ def energy_of(cell: CellState) -> Energy:
     counted = cell.surroundings.energy
     assert counted is not None
     joules, seconds = counted
-    power_w = joules / seconds
-    per_step, tokens = power_w * step_s, cell.spec.tokens_per_step * cell.spec.ranks
-    return Energy(
-        joules_per_step=per_step,
-        tokens_per_joule=tokens / per_step if per_step and tokens else None,
-        mean_power_w=power_w,
-    )
+    per_step, tokens = joules / seconds * step_s, cell.spec.tokens_per_step * cell.spec.ranks
+    return Energy(joules_per_step=per_step, tokens_per_joule=tokens / per_step if per_step and tokens else None)
 
 
 def _unknown(cell: CellState) -> str:

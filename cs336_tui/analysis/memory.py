@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -80,13 +81,7 @@ class Timeline:
     @cached_property
     def by_category(self) -> Ints:
         """Live bytes, (categories, events)."""
-        changes = np.zeros((len(self.categories), self.events + 1), dtype=np.int64)
-        for name, row in zip(self.categories, changes, strict=True):
-            chosen = self._category == ALL_CATEGORIES.index(name)
-            np.add.at(row, self._born[chosen], self._bytes[chosen])
-            np.subtract.at(row, self._died[chosen], self._bytes[chosen])
-        live: Ints = changes[:, :-1].cumsum(axis=1)
-        return live
+        return np.stack([self._live_of(self._category == ALL_CATEGORIES.index(name)) for name in self.categories])
 
     @cached_property
     def live_total(self) -> Ints:
@@ -97,9 +92,11 @@ class Timeline:
     @cached_property
     def live_activations(self) -> Ints:
         """Live bytes of activations and temporary memory at each event, of what the step itself allocated."""
-        chosen = np.isin(
-            self._category, [place for place, name in enumerate(ALL_CATEGORIES) if name in OF_ACTIVATIONS]
-        ) & (self._born > 0)
+        places = [place for place, name in enumerate(ALL_CATEGORIES) if name in OF_ACTIVATIONS]
+        return self._live_of(np.isin(self._category, places) & (self._born > 0))
+
+    def _live_of(self, chosen: npt.NDArray[np.bool_]) -> Ints:
+        """Live bytes of the chosen blocks at each event."""
         changes = np.zeros(self.events + 1, dtype=np.int64)
         np.add.at(changes, self._born[chosen], self._bytes[chosen])
         np.subtract.at(changes, self._died[chosen], self._bytes[chosen])
@@ -222,12 +219,9 @@ class PhasePeaks(NamedTuple):
     predicted_activations: int | None
 
 
-def phase_peaks(reports: Iterable[MemoryReport]) -> tuple[PhasePeaks, ...]:
-    """A row for each report, in their order."""
-    return tuple(map(_phase_peaks, reports))
+def phase_peaks(report: MemoryReport) -> PhasePeaks:
+    """Its peaks, and those that were predicted."""
 
-
-def _phase_peaks(report: MemoryReport) -> PhasePeaks:
     def peak(phase: str) -> int | None:
         return max((span.peak_bytes for span in report.phases if span.phase == phase), default=None)
 
@@ -290,17 +284,12 @@ def block_rows(report: MemoryReport) -> tuple[BlockRow, ...]:
 def _block_row(block: BlockMemory, saved: int | None) -> BlockRow:
     expected = None if saved is None else block.gradient_bytes - saved
     return BlockRow(
-        module=block.module,
-        gradient_bytes=block.gradient_bytes,
+        **msgspec.structs.asdict(block),
         saved_bytes=saved,
         expected_bytes=expected,
         change_bytes=block.change_bytes,
         difference_bytes=None if expected is None else block.change_bytes - expected,
         seen_gradient_bytes=None if saved is None else block.change_bytes + saved,
-        before_bytes=block.before_bytes,
-        after_bytes=block.after_bytes,
-        peak_bytes=block.peak_bytes,
-        forward_bytes=block.forward_bytes,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -14,7 +14,6 @@ from cs336_tui.config.order import Checks, Finish, Step, Turns, Visits, check_si
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import BUDGET_ENDED, Goal, Tuning, changed
 from cs336_tui.session.state import SessionState, Visited, check_s, turns_s, visit_s, visits_of
-from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.racing import affordable, is_decided, keep, take_turns
 
@@ -160,7 +159,8 @@ def next_step(state: SessionState, left_s: float) -> Step:
         return Visits(first.candidates, 1)
     if best is None:
         return Finish(NONE_LEFT)
-    if race.rounds >= FEWEST_ROUNDS and all(map(was_cut_off, _in_round(visited, race.rounds))):
+    in_round = (cell for cells in visited.values() for cell in solo(cells) if cell.repeat == race.rounds)
+    if race.rounds >= FEWEST_ROUNDS and all(map(was_cut_off, in_round)):
         return Finish(BUDGET_ENDED)
     if race.tuning.goal == "memory":
         return Finish(_of_visited(race, MEASURED))
@@ -193,10 +193,6 @@ def next_step(state: SessionState, left_s: float) -> Step:
             return Finish(BUDGET_ENDED)
         chosen = chosen[:-1]
     return Visits(in_own_order({*chosen, *reference}, race.rounds + 1), race.rounds + 1)
-
-
-def _in_round(visited: Visited, number: int) -> Iterator[CellState]:
-    return (cell for cells in visited.values() for cell in solo(cells) if cell.repeat == number)
 
 
 def _of_visited(race: Race, reason: str) -> str:

@@ -16,7 +16,6 @@ from cs336_tui.analysis.fields import (
     field_named,
     in_common,
     in_words,
-    select,
     values,
     values_meant,
     varies,
@@ -24,8 +23,8 @@ from cs336_tui.analysis.fields import (
 from cs336_tui.analysis.grouping import PLACES, UsualPlaces, place_notes, shown
 from cs336_tui.analysis.measures import MEASURES, SIZE, TIME, Runs
 from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, grouped, measured, runs_of, without_turns
-from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted
+from cs336_tui.stats.quantities import named as few
 from cs336_tui.stats.ratio import LEVEL, ratio_of
 
 Key = tuple[str, ...]
@@ -91,20 +90,6 @@ def _chosen(named: Sequence[str], taken: Mapping[str, Sequence[str]], wanted: Ma
         chosen[field.key] = meant[0]
     return chosen
 
-
-__all__ = [
-    "SPEEDUP",
-    "UNDOUBTED",
-    "VALUES",
-    "Figure",
-    "Key",
-    "Pivot",
-    "PivotError",
-    "pivot",
-    "select",
-    "suggest",
-    "varying",
-]
 
 SPEEDUP = "speedup"
 """The value that compares two figures; all others are measures of one."""
@@ -244,17 +229,13 @@ def _check(results: Sequence[Result], named: Sequence[str], taken: Mapping[str, 
 
 def _left_out(keys: Sequence[str], taken: Mapping[str, Key], what: str) -> str:
     """The cells that a pivot without these fields would mix, and the remedy."""
-    said = " and ".join(f"{FIELDS[key].title} ({_few(taken[key])})" for key in keys)
+    said = " and ".join(f"{FIELDS[key].title} ({few(taken[key], 5, ', ')})" for key in keys)
     grammar = "varies but is" if len(keys) == 1 else "vary but are"
     first = keys[0]
     return (
         f"{said} {grammar} in neither rows nor columns, which would mix {what}: "
         f"add {first}, or keep one, such as {first}={taken[first][0]}"
     )
-
-
-def _few(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:5]) + (f" and {len(texts) - 5} more" if len(texts) > 5 else "")
 
 
 def _grouped(results: Iterable[Result], named: Sequence[str]) -> dict[Key, list[Result]]:
@@ -290,8 +271,9 @@ def _figure(cells: Sequence[Result], value: str, ddof: int, marks: tuple[str, ..
     summary = runs.summary
     if summary is None or not summary.mean_s:
         return Figure(note=min(endings, key=ENDINGS.index, default="no time passed"), marks=marks)
+    has_retried = any(cell.finished and cell.finished.num_alloc_retries for cell in runs.cells)
     lost = (f"{number} of {counted(len(cells), 'run')}: {ending}" for ending, number in endings.items())
-    retries = ("allocator retries, which make the timing suspect",) if any(map(_has_retried, runs.cells)) else ()
+    retries = ("allocator retries, which make the timing suspect",) if has_retried else ()
     number, remark = measure.figure(runs) if measure else (None, "")
     return Figure(
         value=number,
@@ -320,7 +302,3 @@ def _speedup(
     if ratio is None:
         return change(found, note="one step")
     return change(found, value=ratio.ratio, low=ratio.low, high=ratio.high)
-
-
-def _has_retried(cell: CellState) -> bool:
-    return bool(cell.finished and cell.finished.num_alloc_retries)

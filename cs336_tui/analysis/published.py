@@ -7,7 +7,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -143,6 +143,11 @@ def own(path: Path | None = None) -> tuple[Published, ...]:
     except OSError as error:
         raise ReferenceFileError(f"{path}: cannot be read: {error.strerror}") from None
     return tuple(msgspec.structs.replace(row, own=True) for row in parse(text, str(path)))
+
+
+def points(rows: Sequence[Published] | None = None) -> Sequence[Published]:
+    """These reference points; unless given the published ones and a person's own. Raises like `own`."""
+    return (*published(), *own()) if rows is None else rows
 
 
 def write(rows: Iterable[Published], path: Path) -> None:

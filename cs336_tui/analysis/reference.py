@@ -23,7 +23,7 @@ from cs336_tui.analysis.published import (
     arch_of,
     own,
     own_path,
-    published,
+    points,
     write,
 )
 from cs336_tui.config.spec import CUSTOM_SIZE, CellSpec, dims_of
@@ -68,25 +68,22 @@ def matching(
     in_force: EffectiveSettings | None = None,
     rows: Sequence[Published] | None = None,
     *,
-    inexact_too: bool = False,
     figure: Figure = "time",
     any_pass: bool = False,
 ) -> tuple[Match, ...]:
     """The reference points of a figure for a cell, exact ones first, each with its caveats. A row's dimensions and pass
     must be the cell's, not the name of its size; `any_pass` lets another pass be a caveat. If no row is exact, those
-    with the fewest differences are given; `inexact_too` gives all. `in_force` are the cell's effective settings, if
-    known; `rows` are the published and own ones unless given."""
-    rows = (*published(), *own()) if rows is None else rows
+    with the fewest differences are given. `in_force` are the cell's effective settings, if known; `rows` are the
+    published and own ones unless given."""
     is_of = _is_operation if spec.is_collective else _is_model
     found = []
-    for row in filter(lambda row: row.holds(figure), rows):
+    for row in filter(lambda row: row.holds(figure), points(rows)):
         if is_of(row, spec) and (spec.is_collective or any_pass or _is_pass(row.pass_, spec)):
             differences = tuple(_differences(spec, in_force, row, figure))
             found.append(Match(row, (*differences, *_remarks(spec, row)), len(differences)))
-    if found and not inexact_too:
-        fewest = min(match.differences for match in found)
-        found = [match for match in found if match.differences == fewest]
-    return tuple(sorted(found, key=lambda match: (match.differences, len(match.caveats))))
+    fewest = min((match.differences for match in found), default=0)
+    alike = (match for match in found if match.differences == fewest)
+    return tuple(sorted(alike, key=lambda match: len(match.caveats)))
 
 
 def _is_model(row: Published, spec: CellSpec) -> bool:

@@ -10,7 +10,7 @@ from cs336_tui.analysis.kernel_cells import CellPart, cell_parts
 from cs336_tui.analysis.kernels import short_name
 from cs336_tui.analysis.measures import allocated_bytes, largest
 from cs336_tui.analysis.merge import Result, grouped, measured, without_cells
-from cs336_tui.analysis.published import PARTS, Figure, Published, own, published
+from cs336_tui.analysis.published import PARTS, Figure, Published, points
 from cs336_tui.analysis.reference import Match, matching
 from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import MemoryReport
@@ -51,7 +51,7 @@ def peaks_beside(
 ) -> tuple[PeakBeside, ...]:
     """The peaks of each cell, or memory report without a cell, for which there are reference points. `rows` are the
     published and a person's own unless given. Raises `ReferenceFileError` when these cannot be read."""
-    rows = sorted((row for row in _points(rows) if row.holds("peak")), key=lambda row: _ORDER.index(row.part))
+    rows = sorted((row for row in points(rows) if row.holds("peak")), key=lambda row: _ORDER.index(row.part))
     groups = list(grouped(results, lambda result: (result.source, report_key(result.spec), machine(result))).values())
     groups += [[result] for result, _ in without_cells(states, results, MemoryReport)]
     found = []
@@ -67,7 +67,7 @@ def kernels_beside(
 ) -> tuple[KernelsBeside, ...]:
     """The kernels of each part of a cell's step for which there are reference points, of whichever pass: a forward is
     the same within a training step. Arguments and errors as for `peaks_beside`."""
-    rows = [row for row in _points(rows) if row.holds("kernels")]
+    rows = [row for row in points(rows) if row.holds("kernels")]
     by_part = grouped(rows, lambda row: row.part or _WHOLE.get(row.pass_, row.pass_))
     found: dict[tuple[object, ...], KernelsBeside] = {}
     for part in cell_parts(states, results):
@@ -157,10 +157,6 @@ def _matching(result: Result, rows: Sequence[Published], figure: Figure) -> tupl
     spec = result.spec
     alike = [row for row in rows if row.context in (None, spec.context_length)]
     return matching(spec, result.cell.in_force, alike, figure=figure, any_pass=figure == "kernels")
-
-
-def _points(rows: Sequence[Published] | None) -> Sequence[Published]:
-    return (*published(), *own()) if rows is None else rows
 
 
 def _own_peak(cells: Sequence[Result], part: str) -> tuple[int | None, str]:

@@ -343,7 +343,7 @@ def speed_of(
         for point in points(alike, peaks)
         if point.precision in meant
         and point.result.spec.workload == "language-model"
-        and _computes_alone(point.result.spec)
+        and (point.result.spec.ranks == 1 or point.result.spec.parallel == "none")
     ]
     if same := [point for point in cells if point.result.spec.dims == spec.dims]:
         cells = same
@@ -362,7 +362,3 @@ def speed_of(
     peak = max(known, key=lambda each: each.best.flops_per_s)
     about = f"measured peak in {peak.precision} of {peak.device_name}, products of {peak.best.size}"
     return Speed(peak.best.flops_per_s, about)
-
-
-def _computes_alone(spec: CellSpec) -> bool:
-    return spec.ranks == 1 or spec.parallel == "none"

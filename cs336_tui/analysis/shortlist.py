@@ -252,16 +252,9 @@ def plan_of(tuning: Tuning, found: Shortlist, target: Target, state: SessionStat
         planned.append(Planned(spec, label(tuning, spec), estimate, needed.get(spec), rule))
     low_s, high_s = total_s(judged) if judged else (None, None)
     left_out = tuple((each, needed.get(each.spec) if each.spec else None) for each in found.left_out)
-    return Plan(
-        tuning,
-        target,
-        tuple(planned),
-        left_out,
-        found.limit_bytes,
-        low_s,
-        high_s if len(judged) == len(planned) else None,
-        found.alike,
-    )
+    if len(judged) < len(planned):
+        high_s = None
+    return Plan(tuning, target, tuple(planned), left_out, found.limit_bytes, low_s, high_s, found.alike)
 
 
 class TimeRule(NamedTuple):

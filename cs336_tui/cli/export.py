@@ -12,9 +12,9 @@ import click
 import msgspec
 
 from cs336_tui.analysis.comparison import compare
-from cs336_tui.analysis.fields import field_named
+from cs336_tui.analysis.fields import PivotError, field_named, select
 from cs336_tui.analysis.merge import Result, merge, title_of
-from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select
+from cs336_tui.analysis.pivot import VALUES, pivot
 from cs336_tui.analysis.problems import Material
 from cs336_tui.cli import suggestions
 from cs336_tui.cli.files import file_options, say_written

@@ -13,9 +13,10 @@ from itertools import count, product
 from pathlib import Path
 from typing import NamedTuple
 
+from cs336_tui.analysis.fields import PivotError
 from cs336_tui.analysis.merge import Result, merge, without_visits
 from cs336_tui.analysis.merge import title_of as session_title
-from cs336_tui.analysis.pivot import PivotError, pivot, suggest
+from cs336_tui.analysis.pivot import pivot, suggest
 from cs336_tui.analysis.published import ReferenceFileError
 from cs336_tui.analysis.roofline import points
 from cs336_tui.config.reading import NO_NAME

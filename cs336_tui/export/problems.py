@@ -10,9 +10,9 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.analysis.estimates import Estimate, duration_range, stream_text
-from cs336_tui.analysis.fields import FIELDS, NUMBERS, varies
+from cs336_tui.analysis.fields import FIELDS, NUMBERS, PivotError, varies
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, without_visits
-from cs336_tui.analysis.pivot import PivotError, pivot, suggest
+from cs336_tui.analysis.pivot import pivot, suggest
 from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
 from cs336_tui.config.problem import Answer, Part, Problem
 from cs336_tui.config.problems import every_problem, problem_named

@@ -226,10 +226,7 @@ class _Fit(NamedTuple):
 
 
 def _fit(
-    visits: Sequence[Visit],
-    row_of: dict[int, int],
-    differences: Sequence[tuple[int, int, float, float]],
-    spread: float,
+    visits: Sequence[Visit], row_of: dict[int, int], differences: Sequence[tuple[int, int, float, float]], spread: float
 ) -> _Fit:
     import numpy as np
 

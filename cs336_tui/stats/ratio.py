@@ -236,10 +236,7 @@ def _reaching(found: Ratio, pairs: Sequence[tuple[float, float]]) -> Ratio:
     if is_too_noisy(low, high):
         return without_interval(math.log(found.ratio), found.level, _REACHES)
     return msgspec.structs.replace(
-        found,
-        low=low,
-        high=high,
-        method=f"{found.method}; widened to hold {ratio:#.4g}, the ratio of the mean times",
+        found, low=low, high=high, method=f"{found.method}; widened to hold {ratio:#.4g}, the ratio of the mean times"
     )
 
 

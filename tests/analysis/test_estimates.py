@@ -1,7 +1,8 @@
-"""Estimates from a prediction on a device: fit, time, and the basis of both."""
+"""Estimates from a prediction on a device, or from measured cells: fit, time, and the basis of both."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.analysis.estimates import (
     NOT_MEASURED,
+    Estimate,
     duration_range,
     for_target,
     judge,
@@ -24,14 +26,14 @@ from cs336_tui.analysis.estimates import (
 from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.analysis.published import published
 from cs336_tui.analysis.targets import CONTEXT_BYTES, Target, named_target, target_here
-from cs336_tui.config.spec import PRECISIONS, dims_of
+from cs336_tui.config.spec import PRECISIONS, CellSpec, dims_of
 from cs336_tui.events.environment import DeviceInfo, GpuProcess, GpuSample, HostSample, RankSample
 from cs336_tui.events.events import CellsPredicted, DeviceSampled
 from cs336_tui.events.gpus import find_gpu, gpu_of_label
 from cs336_tui.events.prediction import Collective
 from cs336_tui.session.state import SessionState
 from tests.attention_cells import attention_spec
-from tests.made_predictions import made_prediction
+from tests.made_predictions import made_prediction, on
 from tests.samples import ENVIRONMENT, START, a_spec, state_of, without_gaps
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, events_of, session_of
 
@@ -121,63 +123,62 @@ def test_a_named_gpu_has_all_that_torch_shows_of_its_memory() -> None:
     assert H100.gpu is find_gpu("H100")
 
 
-def test_what_others_use_on_the_gpu_is_not_free() -> None:
-    idle = target_here(GPU, ENVIRONMENT, [(sampled(used=5 * GIB), None)])
-    assert idle.capacity_bytes == GPU.memory_bytes
-    assert idle.free_bytes == GPU.memory_bytes - 5 * GIB
-    assert idle.source == "free now"
-    assert idle.gpu is find_gpu("H100")
+USED = 100 * 10**9
+UNTOLD = [
+    (sampled(used=60 * GIB), 0),
+    (sampled(used=60 * GIB, others=(None,)), 0),
+    (sampled(used=9 * GIB, uuid="GPU-7"), None),
+]
+"""Samples that cannot tell whose memory it is: these give way to an older one."""
+RANKS = tuple(RankSample(pid=rank, rss_bytes=20 * 10**9) for rank in range(3))
+MPS = DeviceInfo(name="mps", label="Some GPU", precisions=("fp32",), memory_bytes=400 * 10**9)
 
 
-def test_what_the_running_cell_uses_will_be_free() -> None:
-    running = target_here(GPU, ENVIRONMENT, [(sampled(used=60 * GIB, others=(2 * GIB, GIB)), 3)])
-    assert running.free_bytes == GPU.memory_bytes - 3 * GIB
-    assert running.source == "free once the running cell is over"
+@pytest.mark.parametrize(
+    ("device", "samples", "free", "source"),
+    [
+        (GPU, [], GPU.memory_bytes, "all of it; what is in use is not known"),
+        (GPU, [(sampled(used=5 * GIB), None)], GPU.memory_bytes - 5 * GIB, "free now"),
+        (GPU, [(sampled(used=60 * GIB, others=(2 * GIB, GIB)), 3)], GPU.memory_bytes - 3 * GIB,
+         "free once the running cell is over"),
+        (GPU, [(sampled(used=GIB), None), *UNTOLD], GPU.memory_bytes - GIB, "free now"),
+        (CPU, [(sampled(memory_used_bytes=USED), None)], ENVIRONMENT.memory_bytes - USED, "free now"),
+        (CPU, [(sampled(memory_used_bytes=USED, child_rss_bytes=40 * 10**9), 0)],
+         ENVIRONMENT.memory_bytes - 60 * 10**9, "free once the running cell is over"),
+        (CPU, [(sampled(memory_used_bytes=USED, child_rss_bytes=20 * 10**9, ranks=RANKS), 0)],
+         ENVIRONMENT.memory_bytes - 40 * 10**9, "free once the running cell is over"),
+        (MPS, [], 400 * 10**9, "all of it; what is in use is not known"),
+        (MPS, [(sampled(memory_used_bytes=500 * 10**9), None)], 12 * 10**9, "free now"),
+    ],
+)  # fmt: skip
+def test_what_others_use_is_not_free_and_what_the_running_cell_uses_will_be(
+    device: DeviceInfo, samples: Any, free: int, source: str
+) -> None:
+    here = target_here(device, ENVIRONMENT, samples)
+    assert (here.kind, here.free_bytes, here.source) == (device.name.partition(":")[0], free, source)
+    assert here.capacity_bytes == (device.memory_bytes or ENVIRONMENT.memory_bytes)
+    assert here.gpu is (find_gpu("H100") if device is GPU else None)
 
 
-def test_a_sample_that_cannot_tell_whose_memory_it_is_gives_way_to_an_older_one() -> None:
-    samples = [
-        (sampled(used=GIB), None),
-        (sampled(used=60 * GIB), 0),
-        (sampled(used=60 * GIB, others=(None,)), 0),
-        (sampled(used=9 * GIB, uuid="GPU-7"), None),
-    ]
-    assert target_here(GPU, ENVIRONMENT, samples).free_bytes == GPU.memory_bytes - GIB
-    unseen = target_here(GPU, ENVIRONMENT)
-    assert unseen.free_bytes == unseen.capacity_bytes
-    assert "not known" in unseen.source
+SHEET = "lower bound from the data sheet's peak; no cell measured yet"
 
 
-def test_the_hosts_free_memory_counts_for_the_cpu() -> None:
-    here = target_here(CPU, ENVIRONMENT, [(sampled(memory_used_bytes=100 * 10**9), None)])
-    assert (here.kind, here.gpu, here.capacity_bytes) == ("cpu", None, ENVIRONMENT.memory_bytes)
-    assert here.free_bytes == ENVIRONMENT.memory_bytes - 100 * 10**9
-    running = target_here(CPU, ENVIRONMENT, [(sampled(memory_used_bytes=100 * 10**9, child_rss_bytes=40 * 10**9), 0)])
-    assert running.free_bytes == ENVIRONMENT.memory_bytes - 60 * 10**9
-    ranks = tuple(RankSample(pid=rank, rss_bytes=20 * 10**9) for rank in range(3))
-    several = sampled(memory_used_bytes=100 * 10**9, child_rss_bytes=20 * 10**9, ranks=ranks)
-    assert target_here(CPU, ENVIRONMENT, [(several, 0)]).free_bytes == ENVIRONMENT.memory_bytes - 40 * 10**9
-
-
-def test_mps_has_what_it_may_use_and_the_host_has_free() -> None:
-    mps = DeviceInfo(name="mps", label="Some GPU", precisions=("fp32",), memory_bytes=400 * 10**9)
-    assert target_here(mps, ENVIRONMENT).free_bytes == 400 * 10**9
-    full = target_here(mps, ENVIRONMENT, [(sampled(memory_used_bytes=500 * 10**9), None)])
-    assert full.free_bytes == 12 * 10**9
-
-
-def test_without_measurements_the_data_sheet_bounds_a_step_from_below() -> None:
-    prediction = made_prediction(a_spec(precision="bf16-mixed"), flops={"forward": 989_400_000_000})
-    found = judge(prediction, H100)
-    assert found.low_s == pytest.approx(1e-3)
-    assert found.high_s is None
-    assert found.basis == "lower bound from the data sheet's peak; no cell measured yet"
-    assert found.step_time == "at least 1.00 ms"
-
-
-def test_a_step_takes_at_least_as_long_as_its_bytes_need() -> None:
-    prediction = made_prediction(a_spec(), flops={"forward": 1}, min_bytes_moved=3_350_000_000)
-    assert judge(prediction, H100).low_s == pytest.approx(1e-3)
+@pytest.mark.parametrize(
+    ("spec", "made", "where", "low_s", "basis", "said"),
+    [
+        ({"precision": "bf16-mixed"}, {"flops": {"forward": 989_400_000_000}}, H100, 1e-3, SHEET, "at least 1.00 ms"),
+        ({}, {"flops": {"forward": 1}, "min_bytes_moved": 3_350_000_000}, H100, 1e-3, SHEET, "at least 1.00 ms"),
+        ({}, {"flops": {"forward": 10**12}, "min_bytes_moved": 0}, target(10**12, stated_flops=1e12), 1.0,
+         "lower bound from the stated peak; no cell measured yet", "at least 1000 ms"),
+        ({"device": "cpu"}, {}, target_here(CPU, ENVIRONMENT), None, NOT_MEASURED, "n/a"),
+    ],
+)  # fmt: skip
+def test_without_measurements_a_peak_and_a_bandwidth_bound_a_step_from_below(
+    spec: dict[str, Any], made: dict[str, Any], where: Target, low_s: float | None, basis: str, said: str
+) -> None:
+    found = judge(made_prediction(a_spec(**spec), **made), where)
+    assert (found.low_s, found.high_s) == (low_s and pytest.approx(low_s), None)
+    assert (found.run_low_s is None, found.basis, found.step_time) == (low_s is None, basis, said)
 
 
 def test_no_published_step_was_faster_than_the_data_sheet_allows() -> None:
@@ -193,24 +194,10 @@ def test_no_published_step_was_faster_than_the_data_sheet_allows() -> None:
         spec = a_spec(context_length=row.context, batch_size=row.batch, pass_=row.pass_, precision=row.precision,
                       arch=row.arch, **dims)  # fmt: skip
         bound_s = judge(made_prediction(spec, min_bytes_moved=0), named_target(gpu)).low_s
-        assert bound_s is not None
         shares.append(bound_s / (row.mean_ms / 1e3))
     assert len(shares) >= 50
     assert max(shares) < 1
     assert max(shares) > 0.5  # some come near it: the bound is no idle one
-
-
-def test_a_stated_peak_goes_before_the_data_sheets() -> None:
-    prediction = made_prediction(a_spec(), flops={"forward": 10**12}, min_bytes_moved=0)
-    found = judge(prediction, target(10**12, stated_flops=1e12))
-    assert found.low_s == pytest.approx(1)
-    assert "the stated peak" in found.basis
-
-
-def test_where_nothing_is_known_nothing_is_said() -> None:
-    found = judge(made_prediction(a_spec(device="cpu")), target_here(CPU, ENVIRONMENT))
-    assert (found.low_s, found.high_s, found.run_low_s, found.basis) == (None, None, None, NOT_MEASURED)
-    assert found.step_time == "n/a"
 
 
 def test_measured_cells_of_the_device_give_the_range() -> None:
@@ -275,22 +262,18 @@ def test_other_devices_precisions_and_threads_tell_nothing(changes: dict[str, An
     assert "no cell measured" in judge(made_prediction(a_spec()), target_here(GPU, ENVIRONMENT), state).basis
 
 
-def test_a_cell_of_another_machine_tells_of_its_own_device_only() -> None:
+def test_a_cell_of_another_machine_tells_of_its_own_device_only_and_none_without_a_prediction() -> None:
     state = predicted(cell([0.1] * 3), environment=OTHER_GPU)
     assert measured_cells(state, target_here(GPU, ENVIRONMENT)) == ()
     assert len(measured_cells(state, named_target(find_gpu("A100")))) == 1
     assert len(measured_cells(predicted(cell([0.1] * 3)), H100)) == 1
     assert measured_cells(predicted(cell([0.1] * 3, device="mps"), environment=LAPTOP), H100) == ()
-
-
-def test_a_cell_without_a_prediction_tells_nothing() -> None:
     assert measured_cells(session_of(cell([0.1] * 3)), H100) == ()
 
 
 def test_what_backward_does_not_time_takes_time_in_a_sweep() -> None:
     spec = a_spec(pass_="backward", warmup_steps=1, measure_steps=1)
     found = judge(made_prediction(spec), H100)
-    assert found.low_s is not None
     assert found.run_low_s == pytest.approx(found.low_s * 2 * 1.5)
 
 
@@ -298,7 +281,6 @@ def test_the_spec_that_was_asked_for_counts_its_own_steps() -> None:
     long = a_spec(measure_steps=96)
     found = judge(made_prediction(a_spec()), H100, None, long)
     assert found.spec == long
-    assert found.low_s is not None
     assert found.run_low_s == pytest.approx(found.low_s * 98)
 
 
@@ -329,25 +311,22 @@ def test_the_sweep_agrees_with_the_forecast_of_a_running_session(batches: list[i
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("words", "low", "high", "said"),
     [
-        (None, None, "n/a"),
-        (0.0123, None, "at least 12.3 ms"),
-        (0.0123, 0.0156, "12.3 to 15.6 ms"),
-        (0.0123, 0.0123, "12.3 ms"),
-        (12.3, 15.6, "12300 to 15600 ms"),
-        (12.3e-6, 15.6e-6, "0.0123 to 0.0156 ms"),
+        (time_range, None, None, "n/a"),
+        (time_range, 0.0123, None, "at least 12.3 ms"),
+        (time_range, 0.0123, 0.0156, "12.3 to 15.6 ms"),
+        (time_range, 0.0123, 0.0123, "12.3 ms"),
+        (time_range, 12.3, 15.6, "12300 to 15600 ms"),
+        (time_range, 12.3e-6, 15.6e-6, "0.0123 to 0.0156 ms"),
+        (duration_range, 65, 80, "1:05 to 1:20"),
+        (duration_range, 65, None, "at least 1:05"),
+        (duration_range, 65.1, 65.2, "1:05"),
+        (duration_range, None, None, "n/a"),
     ],
 )
-def test_times_of_a_step_in_words(low: float | None, high: float | None, said: str) -> None:
-    assert time_range(low, high) == said
-
-
-def test_longer_times_in_words() -> None:
-    assert duration_range(65, 80) == "1:05 to 1:20"
-    assert duration_range(65, None) == "at least 1:05"
-    assert duration_range(65.1, 65.2) == "1:05"
-    assert duration_range(None, None) == "n/a"
+def test_times_in_words(words: Callable[..., str], low: float | None, high: float | None, said: str) -> None:
+    assert words(low, high) == said
 
 
 @pytest.mark.parametrize(("torch", "workspace"), [("2.11.0+cu128", 8_519_680), ("2.12.0+cu130", 32 * 2**20)])
@@ -372,3 +351,74 @@ def test_in_lanes_a_sweep_takes_as_long_as_the_lane_that_ends_last() -> None:
     assert alone == pytest.approx((10 + 5 + 5 + 3) * 0.1)
     assert total_s(each, 2)[0] == pytest.approx((5 + 5 + 3) * 0.1), "the longest first, then the one that is free"
     assert total_s(each, 8)[0] == pytest.approx(10 * 0.1)
+
+
+HERE = target_here(ENVIRONMENT.devices[1], ENVIRONMENT)
+TRAIN = a_spec(pass_="train-step")
+
+
+def judged(spec: CellSpec, *measured: Cell) -> Estimate:
+    """The estimate of a cell in a session of these."""
+    return judge_all([made_prediction(spec)], HERE, predicted(*measured), [spec])[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"compile": "default"},
+        {"cuda_graph": "step"},
+        {"optimizer": "adamw-fused"},
+        {"attention": "sdpa"},
+        {"checkpoint": 1},
+        {"loss": "mine:loss"},
+        {"model": "mine:Model"},
+    ],
+)
+def test_only_cells_of_the_same_variant_are_experience_where_there_are_any(changes: dict[str, Any]) -> None:
+    other = on(TRAIN, **changes)
+    cells = [cell([0.1] * 3, pass_="train-step"), cell([0.9] * 3, pass_="train-step", **changes)]
+    larger = judged(on(TRAIN, batch_size=8), *cells)
+    assert larger.low_s == larger.high_s == pytest.approx(0.2)
+    assert larger.basis.startswith("from 1 measured cell: ")
+    assert judged(on(other, batch_size=8), *cells).low_s == pytest.approx(1.8)
+    assert not larger.by_others
+
+
+@pytest.mark.parametrize("changes", [{"compile": "default"}, {"cuda_graph": "step"}])
+def test_a_cell_that_runs_another_way_is_not_this_cell(changes: dict[str, Any]) -> None:
+    """Both need the same memory, but one of them was not measured."""
+    found = judged(on(TRAIN, **changes), cell([0.1] * 3, pass_="train-step"))
+    assert not found.measured
+    assert found.by_others
+    assert found.basis.startswith("from 1 measured cell of other variants (as written): ")
+
+
+def test_without_one_alike_it_is_said_which_they_were() -> None:
+    cells = [
+        cell([0.1] * 3, pass_="train-step", compile="default"),
+        cell([0.2] * 3, pass_="train-step", attention="sdpa"),
+        cell([0.2] * 3, pass_="train-step", attention="sdpa", batch_size=8),
+    ]
+    found = judged(TRAIN, *cells)
+    assert found.basis.startswith("from 3 measured cells of other variants (compiled; sdpa): ")
+    many = judged(on(TRAIN, checkpoint=1), *cells, cell([0.1] * 3, pass_="train-step"),
+                  cell([0.1] * 3, pass_="train-step", attention="flash"))  # fmt: skip
+    assert "of other variants (compiled; sdpa; as written; ...)" in many.basis
+
+
+def test_the_same_variant_in_another_pass_goes_before_another_variant_in_the_same_pass() -> None:
+    cells = [cell([0.1] * 3, pass_="forward", compile="default"), cell([0.9] * 3, pass_="inference")]
+    found = judged(a_spec(pass_="inference", compile="default"), *cells)
+    assert found.low_s == pytest.approx(0.1)
+    assert "from 1 measured cell of other passes: " in found.basis
+    neither = judged(a_spec(pass_="backward", attention="sdpa"), *cells)
+    assert "of other passes and variants (compiled; as written): " in neither.basis
+
+
+def test_attention_alone_is_another_variant_than_a_model() -> None:
+    alone = a_spec(workload="attention", num_heads=1)
+    found = judged(a_spec(), cell([0.1] * 3, workload="attention", num_heads=1))
+    assert "of other variants (attention alone, naive)" in found.basis
+    assert judged(on(alone, batch_size=8), cell([0.1] * 3, workload="attention", num_heads=1)).low_s == (
+        pytest.approx(0.2)
+    )

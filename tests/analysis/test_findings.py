@@ -1,4 +1,6 @@
-"""Findings against arithmetic of their own: which cells are told apart, by how much, along which choice."""
+"""Findings and gains against arithmetic of their own: which cells are told apart, by how much, along which choice."""
+
+from __future__ import annotations
 
 import math
 import statistics
@@ -6,11 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from cs336_tui.analysis.findings import Timed, along, extremes, peaks, timed
+from cs336_tui.analysis.findings import Timed, along, extremes, gains_of, peaks, timed, together
 from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.tuning import Entry, Race
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.tuning import Over, Tuning, changed, label, space_of
 from cs336_tui.stats.intervals import MeanInterval, mean_interval
+from cs336_tui.stats.racing import Standing
 from tests.export.grids import SMALL, by, grid, merged
+from tests.samples import a_spec
 
 N = 40
 
@@ -46,7 +52,6 @@ def test_each_choice_has_the_ratio_of_its_means_in_every_pair_of_cells_alike_in_
     for (key, *_), each in found.items():
         for pair in each.pairs:
             a, b = (statistics.fmean(side.first.cell.step_times_s) for side in (pair.other, pair.base))
-            assert pair.ratio is not None
             assert pair.ratio.ratio == pytest.approx(a / b) == pytest.approx(expected[key])
             assert pair.outcome == ("faster" if key == "precision" else "slower")
 
@@ -80,11 +85,9 @@ def test_of_many_values_the_last_is_compared_with_the_first() -> None:
 def test_fastest_and_slowest_are_those_of_least_and_greatest_mean() -> None:
     specs = by([SMALL], precision=["fp32", "bf16-mixed"], pass_=["forward", "train-step"])
     found = extremes(cells(specs, product))
-    assert found is not None
     (fastest,), (slowest,) = found.fastest, found.slowest
     assert (fastest.first.spec.pass_, fastest.first.spec.precision) == ("forward", "bf16-mixed")
     assert (slowest.first.spec.pass_, slowest.first.spec.precision) == ("train-step", "fp32")
-    assert found.ratio is not None
     assert found.ratio.ratio == pytest.approx(12.0)
     assert extremes(cells(specs[:1], product)) is None
 
@@ -93,8 +96,6 @@ def test_without_an_interval_every_cell_may_be_the_fastest() -> None:
     specs = by([SMALL], precision=["fp32", "bf16-mixed"], pass_=["forward"])
     state = grid(specs, times=lambda spec: [product(spec)] * 4)
     found = extremes(timed(merged(state), interval))
-    assert found is not None
-    assert found.ratio is not None
     assert found.ratio.low is None
     assert len(found.fastest) == len(found.slowest) == 2
 
@@ -117,3 +118,108 @@ def test_peaks_are_the_largest_and_the_smallest_with_the_devices_own_memory() ->
     assert (most.bytes, least.bytes, most.capacity_bytes) == (4 * 10**9, 10**9, 85_029_158_912)
     assert [result.cell.cell for result in most.results] == [1]
     assert [result.cell.cell for result in least.results] == [0, 2]
+
+
+_OVER = (Over("attention", ("naive", "sdpa")), Over("checkpoint", (0, 1)), Over("nesting", ("off", "halves")))
+_WIDTH = 1.02
+
+
+def a_race(effects: dict[str, float], interaction: float = 1.0) -> Race:
+    """A race whose candidates cost the product of the effects of what they change, times `interaction` where they
+    change attention and checkpoint both."""
+    tuning = Tuning(base=a_spec(pass_="train-step"), over=_OVER)
+    specs = space_of(tuning).candidates
+    costs = []
+    for spec in specs:
+        changes = changed(tuning, spec)
+        cost = math.prod(effects.get(f"{field}={value}", 1.0) for field, value in changes.items())
+        costs.append(cost * (interaction if {"attention", "checkpoint"} <= changes.keys() else 1.0))
+    best = min(range(len(costs)), key=costs.__getitem__)
+    standings = tuple(
+        Standing(
+            candidate=number,
+            visits=2,
+            ratio=cost,
+            low=cost / _WIDTH,
+            high=cost * _WIDTH,
+            behind=cost / costs[best],
+            behind_low=cost / costs[best] / _WIDTH,
+            behind_high=cost / costs[best] * _WIDTH,
+            is_out=False,
+            is_tied=number == best,
+        )
+        for number, cost in enumerate(costs)
+    )
+    entries = tuple(
+        Entry(
+            number=number,
+            spec=spec,
+            label=label(tuning, spec),
+            status="best" if number == best else "out",
+            ratio=costs[number],
+            low=costs[number] / _WIDTH,
+            high=costs[number] * _WIDTH,
+            cost=costs[number],
+            visits=2,
+            cells=(),
+            peak_bytes=None,
+            compile_s=None,
+            agreement=None,
+        )
+        for number, spec in enumerate(specs)
+    )
+    return Race(tuning, entries, (), None, 2, 0.0, 1.0, "", standings)
+
+
+def test_effects_that_multiply_gain_the_same_alone_and_beside_the_others() -> None:
+    race = a_race({"attention=sdpa": 0.8, "checkpoint=1": 0.9})
+    gains = {(gain.field, gain.value): gain for gain in gains_of(race)}
+
+    sdpa, checkpoint = gains["attention", "sdpa"], gains["checkpoint", 1]
+    assert sdpa.alone.ratio == pytest.approx(0.8)
+    assert sdpa.beside.ratio == pytest.approx(0.8)
+    assert sdpa.beside.low == pytest.approx(0.8 / _WIDTH)
+    assert (sdpa.is_best, checkpoint.is_best) == (True, True)
+    assert sdpa.interacts is checkpoint.interacts is False
+    both = together(race, tuple(gains.values()))
+    assert both.ratio.ratio == pytest.approx(both.product) == pytest.approx(0.72)
+
+
+def test_choices_that_spoil_each_other_interact() -> None:
+    race = a_race({"attention=sdpa": 0.8, "checkpoint=1": 0.9}, interaction=1.4)
+    gains = {(gain.field, gain.value): gain for gain in gains_of(race)}
+
+    checkpoint = gains["checkpoint", 1]
+    assert checkpoint.alone.ratio == pytest.approx(0.9)
+    assert checkpoint.beside.ratio == pytest.approx(0.9 * 1.4)
+    assert checkpoint.interacts is True
+    assert not checkpoint.is_best
+    assert together(race, tuple(gains.values())) is None, "the best changes one choice alone"
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.1])
+def test_a_value_that_makes_no_other_cell_gains_nothing_that_is_known(slowdown: float) -> None:
+    """Nesting without checkpointing is the same cell as without nesting."""
+    gains = {gain.field: gain for gain in gains_of(a_race({"attention=sdpa": 0.8, "checkpoint=1": slowdown}))}
+
+    assert gains["nesting"].alone is None
+
+
+def test_a_candidate_that_was_not_measured_leaves_the_gain_open() -> None:
+    race = a_race({"attention=sdpa": 0.8, "checkpoint=1": 0.9})
+    alone = next(entry.number for entry in race.entries if entry.label == "attention sdpa")
+    fewer = race._replace(standings=tuple(each for each in race.standings if each.candidate != alone))
+    gains = {(gain.field, gain.value): gain for gain in gains_of(fewer)}
+
+    assert gains["attention", "sdpa"].alone is None
+    assert gains["attention", "sdpa"].interacts is None
+    found = together(fewer, tuple(gains.values()))
+    assert found.product is None
+
+
+def test_an_interval_that_says_nothing_is_none() -> None:
+    race = a_race({"attention=sdpa": 0.8})
+    noisy = [each._replace(low=each.ratio / 9, high=each.ratio * 9) for each in race.standings]
+    (attention, *_) = gains_of(race._replace(standings=tuple(noisy)))
+    assert attention.alone.ratio == pytest.approx(0.8)
+    assert (attention.alone.low, attention.alone.high, attention.interacts) == (None, None, None)

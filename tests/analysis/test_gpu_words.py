@@ -67,28 +67,27 @@ def test_other_processes_are_counted_with_their_memory() -> None:
     assert told(gpu)["others"] == "! 2 processes, 2.00 GB"
 
 
-def test_a_mig_instance_says_why_it_tells_so_little() -> None:
-    assert told(mig("a"))["util"] == "n/a"
-    assert notes(mig("a")) == [
-        "MIG instance: NVML tells utilisation, power, temperature and clocks of the whole GPU only",
-        "others n/a: in a container processes cannot be told apart, or the driver lists none",
-    ]
+UNIFIED = ["unified memory: GPU and CPU share the host's memory, which the host's figures tell"]
 
 
-@pytest.mark.parametrize("name", ["Orin (nvgpu)", "NVIDIA GB10", "NVIDIA Jetson AGX Thor"])
-def test_unified_memory_says_whose_memory_it_is(name: str) -> None:
-    gpu = a_gpu("GPU-a", name=name, memory_used_bytes=None, memory_total_bytes=None)
-    assert told(gpu)["memory"] == "n/a"
-    assert notes(gpu) == ["unified memory: GPU and CPU share the host's memory, which the host's figures tell"]
-
-
-def test_grace_says_which_memory_the_figure_is() -> None:
-    assert notes(a_gpu("GPU-a", name="NVIDIA GH200 480GB")) == [
-        "coherent memory: the GPU reaches the host's memory as well; the figure is its own HBM"
-    ]
-
-
-def test_other_missing_figures_are_named_and_a_gpu_that_tells_nothing_has_no_notes() -> None:
-    gpu = a_gpu("GPU-a", power_w=None, sm_clock_mhz=None, memory_clock_mhz=None)
-    assert notes(gpu) == ["power, clocks n/a: this GPU or its driver does not tell"]
-    assert notes(GpuSample(uuid="GPU-a", name="NVIDIA L4")) == []
+@pytest.mark.parametrize(
+    ("gpu", "missing", "said"),
+    [
+        (mig("a"), "util", [
+            "MIG instance: NVML tells utilisation, power, temperature and clocks of the whole GPU only",
+            "others n/a: in a container processes cannot be told apart, or the driver lists none",
+        ]),
+        *((a_gpu("GPU-a", name=name, memory_used_bytes=None, memory_total_bytes=None), "memory", UNIFIED)
+          for name in ("Orin (nvgpu)", "NVIDIA GB10", "NVIDIA Jetson AGX Thor")),
+        (a_gpu("GPU-a", name="NVIDIA GH200 480GB"), None,
+         ["coherent memory: the GPU reaches the host's memory as well; the figure is its own HBM"]),
+        (a_gpu("GPU-a", power_w=None, sm_clock_mhz=None, memory_clock_mhz=None), "clocks",
+         ["power, clocks n/a: this GPU or its driver does not tell"]),
+        (GpuSample(uuid="GPU-a", name="NVIDIA L4"), "memory", []),  # one that tells nothing has no notes
+    ],
+)  # fmt: skip
+def test_why_a_figure_is_missing_or_means_something_else_is_said(
+    gpu: GpuSample, missing: str | None, said: list[str]
+) -> None:
+    assert missing is None or told(gpu)[missing] == "n/a"
+    assert notes(gpu) == said

@@ -68,38 +68,27 @@ def test_a_training_step_has_three_parts_profiled_beside_timed() -> None:
         (both, 835.5 - 110.2, 0.00111),
         (step, 835.5, 0.00141),
     ):
-        assert part.profiled
-        assert part.timed
         assert part.profiled.kernel_ns == round(kernels_us * 1000)
         assert part.timed.mean_s == pytest.approx(mean_s)
         assert part.kernel_difference_s == pytest.approx(kernels_us / 1e6 - mean_s)
         assert part.of_timed(part.kernel_difference_s) == pytest.approx(kernels_us / 1e6 / mean_s - 1)
-    assert forward.profiled
     assert forward.profiled.span_ns == a_kernel_report().phase_spans_ns["forward"]
     assert forward.span_difference_s == pytest.approx(forward.profiled.span_ns / 1e9 - 0.0004)
-    assert both.profiled
     assert both.profiled.span_ns is both.span_difference_s is None, "what lies between two phases is not known"
-    assert step.profiled
     assert step.profiled.span_ns == a_kernel_report().span_ns
-    assert forward.timed
     assert forward.timed.n == 2
     assert forward.timed.std_s == pytest.approx(0.0001 * 2**0.5)
 
 
 def test_top_kernel_and_shares_are_of_the_part() -> None:
     forward, both, step = (part.profiled for part in parts_of(train_state()))
-    assert forward
-    assert forward.top
     assert (forward.top.name, forward.top.instances) == (GEMM, 3 + 1 + 2 + 1)
     assert forward.top.total_ns == 255_500
     assert forward.top.share == pytest.approx(255.5 / 374.1)
     assert forward.matmul_share == pytest.approx((255.5 + 25) / 374.1)
     assert forward.softmax_share == pytest.approx(11 / 374.1)
     assert forward.optimizer_share == 0
-    assert both
-    assert both.top
     assert (both.top.instances, both.softmax_share) == (13, pytest.approx(25 / 725.3))
-    assert step
     assert step.optimizer_share == pytest.approx(110.2 / 835.5)
     assert step.matmul_share == pytest.approx((525.5 + 25 + 50.2) / 835.5)
 
@@ -115,8 +104,6 @@ def test_the_same_top_kernel_or_another_by_its_full_name() -> None:
     state = a_session(*report(a_kernel_report(both, groups=groups)), cells=[Cell(both, [0.1])])
     forward, whole = parts_of(state)
     assert (forward.part, whole.part, whole.same_as_forward) == ("forward", "forward+backward", False)
-    assert whole.profiled
-    assert whole.profiled.top
     assert whole.profiled.top.name == other
 
 
@@ -152,7 +139,6 @@ def test_a_cell_without_a_profile_is_there_with_what_was_timed() -> None:
     assert [each for each in found if each[0] == 256] == [(256, "forward", "forward", "")]
     without = next(part for part in parts_of(state) if part.result.spec.context_length == 256)
     assert without.profiled is None
-    assert without.timed
     assert without.timed.mean_s == pytest.approx(0.2)
     assert [each[2:] for each in found if each[1] == "train-step"] == [
         ("forward", "oom"), ("forward+backward", "oom"), ("step", "oom"),
@@ -182,7 +168,6 @@ def test_a_profile_of_another_session_counts_on_the_same_device_alone() -> None:
     found = parts_of(timings, profiles)
     assert [part.part for part in found] == ["forward", "forward+backward", "step"]
     assert all(part.profiled for part in found)
-    assert found[-1].timed
     assert found[-1].timed.mean_s == pytest.approx(0.0015)
     elsewhere = a_session(cells=[Cell(TRAIN, [0.001])], session="c", environment=LAPTOP)
     assert len(parts_of(elsewhere, profiles)) == 2 + 3, "of the cell what it timed, of the profile all its parts"
@@ -240,7 +225,6 @@ def test_what_others_recorded_is_named_by_its_phases_or_as_a_recording() -> None
     unnamed = (a_group(GEMM, "matrix multiply", "", "", (3.0, 4.0)), a_group(ADD, "elementwise", "", "", (2.0,)))
     (part,) = parts_of(a_session(*report(a_kernel_report(spec, groups=unnamed, phase_spans_ns={"": 9_000}))))
     assert (part.part, part.timed) == ("recording", None)
-    assert part.profiled
     assert (part.profiled.kernel_ns, part.profiled.top and part.profiled.top.instances) == (9_000, 2)
     named = parts_of(a_session(*report(a_kernel_report(spec))))
     assert [each.part for each in named] == ["forward", "forward+backward", "recording"]
@@ -255,7 +239,6 @@ def test_totals_without_single_launches_count() -> None:
     )
     found = profiled(a_kernel_report(groups=groups, total_ns=110_000, launches=153, span_ns=0))
     assert (found.kernel_ns, found.instances, found.span_ns) == (110_000, 153, None)
-    assert found.top is not None
     assert (found.top.name, found.top.instances, found.top.total_ns) == (GEMM, 150, 56_800)
     assert found.matmul_share == pytest.approx(56.8 / 110)
 

@@ -23,8 +23,9 @@ from cs336_tui.analysis.kernels import (
     top_kernel,
 )
 from cs336_tui.config.variants import RANGES
-from cs336_tui.events.kernel_report import FUSED, KINDS
+from cs336_tui.events.kernel_report import FUSED, KINDS, KernelGroup
 from cs336_tui.events.prediction import NO_RANGE
+from cs336_tui.export.subjects.kernels import attention_table
 from tests.made_kernels import (
     ADAM,
     ADD,
@@ -47,7 +48,8 @@ REPORT = a_kernel_report()
 
 
 def test_a_row_sums_up_all_launches_of_a_kernel() -> None:
-    (row,) = (row for row in rows(REPORT) if row.name == SMALL_GEMM)
+    found = {row.name: row for row in rows(REPORT)}
+    row, alone = found[SMALL_GEMM], found[SOFTMAX]
     durations = [12_000, 13_000, 12_500, 13_500, 12_000, 12_200]
     assert (row.total_ns, row.instances, row.min_ns, row.max_ns) == (75_200, 6, 12_000, 13_500)
     assert row.avg_ns == pytest.approx(statistics.mean(durations))
@@ -55,11 +57,7 @@ def test_a_row_sums_up_all_launches_of_a_kernel() -> None:
     assert row.std_ns == pytest.approx(statistics.stdev(durations))
     assert row.share == pytest.approx(75_200 / REPORT.total_ns)
     assert row.kind == "matrix multiply"
-
-
-def test_the_std_of_one_launch_is_zero() -> None:
-    (row,) = (row for row in rows(REPORT) if row.name == SOFTMAX)
-    assert (row.instances, row.std_ns) == (1, 0.0)
+    assert (alone.instances, alone.std_ns) == (1, 0.0)
 
 
 def test_rows_are_ordered_by_total_and_their_shares_add_up_to_one() -> None:
@@ -125,22 +123,17 @@ def test_attention_sets_its_matrix_products_against_its_softmax() -> None:
     assert (backward.matmul_flops, backward.softmax_flops) == (4_000_000, 40_000)
     assert forward.time_ratio == pytest.approx(11 / 25)
     assert forward.flop_ratio == pytest.approx(0.025)
-
-
-def test_attention_without_a_prediction_has_times_only() -> None:
-    forward, _ = attention_split(REPORT)
-    assert (forward.matmul_flops, forward.softmax_flops, forward.flop_ratio) == (None, None, None)
-    assert forward.matmul_ns == 25_000
+    unpredicted, _ = attention_split(REPORT)
+    assert unpredicted[1:5] == (25_000, 11_000, None, None)
+    assert unpredicted.flop_ratio is None
 
 
 def test_the_top_kernel_says_how_often_a_forward_launches_it() -> None:
     top = top_kernel(REPORT, "backward")
-    assert top is not None
     assert (top.row.name, top.row.instances, top.per_forward) == (GEMM, 6, 7)
     assert top_kernel(REPORT, "zero_grad") is None
     backward = a_kernel_report(groups=(a_group(ADD, "elementwise", "backward", "head", (1.0,), backward=True),))
     alone = top_kernel(backward)
-    assert alone is not None
     assert alone.per_forward is None
 
 
@@ -225,21 +218,14 @@ def test_attention_is_known_to_be_fused_by_the_name_of_its_kernel(name: str, fus
     assert (forward.fused, forward.unnamed) == (fused, not fused)
 
 
-def test_attention_that_nothing_tells_of_is_not_called_fused() -> None:
-    report = a_kernel_report(groups=(a_group(GEMM, "matrix multiply", "forward", "attention rest", (4.0,)),))
-    (forward,) = attention_split(report)
-    assert forward.matmul_ns is None
-    assert not forward.fused
-    assert forward.unnamed
-
-
-def test_attention_that_nothing_names_has_no_flops_either() -> None:
+def test_attention_that_nothing_names_is_not_called_fused_and_has_no_flops_either() -> None:
     groups = (a_group(GEMM, "matrix multiply", "forward", "attention rest", (4.0,)),)
     prediction = a_prediction_for(REPORT.spec)
     whole = msgspec.structs.replace(prediction, flops_by_range={"feed-forward": (7, 14)})
-    (forward,) = attention_split(a_kernel_report(groups=groups, prediction=whole))
-    assert (forward.matmul_flops, forward.softmax_flops, forward.flop_ratio) == (None, None, None)
-    assert forward.unnamed
+    for predicted in (None, whole):
+        (forward,) = attention_split(a_kernel_report(groups=groups, prediction=predicted))
+        assert (forward.matmul_ns, forward.matmul_flops, forward.softmax_flops, forward.flop_ratio) == (None,) * 4
+        assert (forward.fused, forward.unnamed) == (False, True)
     softmax = (*groups, a_group(SOFTMAX, "softmax", "forward", "softmax", (2.0,)))
     (forward,) = attention_split(a_kernel_report(groups=softmax, prediction=whole))
     assert (forward.matmul_ns, forward.softmax_ns) == (None, 2000)
@@ -263,3 +249,33 @@ def test_what_is_compiled_is_in_no_named_range_but_told_apart_from_what_has_none
 def test_of_a_name_without_end_a_beginning_is_looked_at() -> None:
     """Its patterns take a time that grows with the square of the length."""
     assert len(short_name(f"k<{'a, ' * 100_000}>")) < 5_000
+
+
+WRITTEN_OUT = (
+    a_group("aten::addmm", "matrix multiply", "forward", "QKV projections", (9.0,)),
+    a_group("aten::bmm", "matrix multiply", "forward", "attention rest", (3.0, 4.0)),
+    a_group("aten::_softmax", "softmax", "forward", "attention rest", (2.0,)),
+    a_group("aten::masked_fill", "elementwise", "forward", "attention rest", (8.0,)),
+)
+"""A forward, in µs."""
+
+
+def test_products_and_softmax_are_told_by_their_kinds() -> None:
+    report = a_kernel_report(groups=WRITTEN_OUT)
+    prediction = a_prediction_for(report.spec)
+    flops = msgspec.structs.replace(prediction, flops_by_range={"attention rest": (7, 14)})
+    report = a_kernel_report(groups=WRITTEN_OUT, prediction=flops)
+    (forward,) = attention_split(report)
+    assert (forward.matmul_ns, forward.softmax_ns) == (7_000, 2_000)
+    assert (forward.matmul_flops, forward.softmax_flops) == (7, prediction.softmax_flops[0])
+    assert forward.by_kind
+    assert not forward.unnamed
+    notes = " ".join(attention_table(report).footnotes)
+    assert "softmax: its kernels, " in notes
+    assert "kernels of these kinds that its forward launches, without projections" in notes
+
+
+@pytest.mark.parametrize("groups", [WRITTEN_OUT[1:], (*WRITTEN_OUT[:2], WRITTEN_OUT[3])], ids=["products", "softmax"])
+def test_without_named_projections_or_a_kernel_of_the_softmax_nothing_is_told(groups: tuple[KernelGroup, ...]) -> None:
+    (forward,) = attention_split(a_kernel_report(groups=groups))
+    assert (forward.unnamed, forward.matmul_ns, forward.softmax_ns) == (True, None, None)

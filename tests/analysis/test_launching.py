@@ -1,4 +1,5 @@
-"""Verdict `launch-bound` against a model of the driver's launch queue: never given if the host waits."""
+"""Verdicts on cells slowed down by GPU clocks, by launches or by the allocator. Verdict `launch-bound` against a
+model of the driver's launch queue: never given if the host waits."""
 
 from __future__ import annotations
 
@@ -9,10 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.launch_queue import H100_BF16, H100_FP32, Device, Launch, judged, random_step, simulate, training_step
-from cs336_tui.analysis.verdicts import FULL_S, LEAST_SHARE, Phase, enqueuing, launching
+from benchmarks.launch_queue import H100_BF16, H100_FP32, Device, Launch, random_step, simulate, training_step
+from benchmarks.launch_queue import judged as judged_launches
+from cs336_tui.analysis.verdicts import FULL_S, LEAST_SHARE, Phase, enqueuing, judge, launching
 from cs336_tui.config.spec import dims_of
-from tests.analysis.judging import FLAT, a_cell
+from cs336_tui.events.environment import GpuSample
+from cs336_tui.events.events import Event
+from tests.analysis.judging import FLAT, ON_CPU, a_cell, events_of_cell, evidence, judged, sample
+from tests.samples import state_of
 
 QUEUES = (1000, 1024, 2048)
 
@@ -22,41 +27,41 @@ def test_it_is_said_only_where_enqueuing_alone_takes_nearly_the_whole_step(seed:
     step = random_step(random.Random(seed), alike=False)
     for phases in (step, {"forward": step["backward"]}):
         found = simulate(phases, queue)
-        assert found.is_bound or not judged(found).holds
+        assert found.is_bound or not judged_launches(found).holds
 
 
 @given(st.integers(0, 2**32), st.sampled_from(QUEUES))
 def test_it_is_denied_only_where_it_does_not_where_backward_is_of_forwards_kind(seed: int, queue: int) -> None:
     found = simulate(random_step(random.Random(seed), alike=True), queue)
-    assert not found.is_bound or judged(found).holds is not False
+    assert not found.is_bound or judged_launches(found).holds is not False
 
 
 @pytest.mark.parametrize(
-    ("size", "context", "device", "optimizer", "share"),
+    ("size", "context", "device", "share"),
     [
-        ("xl", 512, H100_FP32, "for-loop", 0.97),
-        ("xl", 1024, H100_FP32, "for-loop", 0.98),
-        ("large", 512, H100_BF16, "for-loop", 0.93),
-        ("medium", 1024, H100_FP32, "for-loop", 0.98),
-        ("small", 512, H100_FP32, "for-loop", 0.94),
+        ("xl", 512, H100_FP32, 0.97),
+        ("xl", 1024, H100_FP32, 0.98),
+        ("large", 512, H100_BF16, 0.93),
+        ("medium", 1024, H100_FP32, 0.98),
+        ("small", 512, H100_FP32, 0.94),
     ],
 )
 def test_a_large_training_step_is_not_though_the_host_is_at_it_to_the_end(
-    size: str, context: int, device: Device, optimizer: str, share: float
+    size: str, context: int, device: Device, share: float
 ) -> None:
-    found = simulate(training_step(dims_of(size, "2026"), context, device, 6e-6, optimizer=optimizer))
+    found = simulate(training_step(dims_of(size, "2026"), context, device, 6e-6, optimizer="for-loop"))
     assert sum(found.host_s.values()) / found.step_s == pytest.approx(share, abs=0.01)
     assert found.enqueuing_s / found.step_s < 0.4
-    said = judged(found)
+    said = judged_launches(found)
     assert said.holds is False
     assert "ahead of the device at the end of the" in said.evidence
     assert "so that it waited for room in the queue of launches" in said.evidence
 
 
-@pytest.mark.parametrize(("size", "optimizer"), [("small", "for-loop"), ("medium", "for-loop")])
-def test_a_small_one_is(size: str, optimizer: str) -> None:
-    found = simulate(training_step(dims_of(size, "2026"), 128, H100_BF16, 6e-6, optimizer=optimizer))
-    assert judged(found).holds is True
+@pytest.mark.parametrize("size", ["small", "medium"])
+def test_a_small_one_is(size: str) -> None:
+    found = simulate(training_step(dims_of(size, "2026"), 128, H100_BF16, 6e-6, optimizer="for-loop"))
+    assert judged_launches(found).holds is True
     assert found.is_bound
 
 
@@ -65,7 +70,7 @@ def test_a_forward_of_ten_thousand_launches_that_fills_the_queue_cannot_be_told_
     slow_end = simulate({"forward": [Launch(5e-6, 3e-6)] * 8_000 + [Launch(5e-6, 3e-3)]})
     for found in (deep, slow_end):
         assert sum(found.host_s.values()) / found.step_s > LEAST_SHARE
-        said = judged(found)
+        said = judged_launches(found)
         assert (said.holds, said.unknown_because) == (None, "the host may have waited for a full queue")
 
 
@@ -75,7 +80,7 @@ def test_what_the_host_waits_at_the_beginning_of_a_phase_is_not_enqueuing() -> N
     assert sum(found.host_s.values()) / found.step_s > LEAST_SHARE
     bounds = enqueuing([Phase(name, found.host_s[name], found.device_s[name]) for name in found.host_s])
     assert bounds.least_s <= found.enqueuing_s + FULL_S
-    assert judged(found).holds is not True
+    assert judged_launches(found).holds is not True
 
 
 def test_a_log_that_does_not_tell_the_hosts_time_in_each_phase_leaves_it_open() -> None:
@@ -107,3 +112,105 @@ def test_of_a_window_the_first_step_tells_whose_queue_is_empty_when_it_begins() 
 
     assert said(0.05) is True
     assert said(0.01) is not True
+
+
+STEPS = [0.0100, 0.0101, 0.0099, 0.0100, 0.0100, 0.0101, 0.0099, 0.0100]
+
+
+def launch_bound(host_share: float, **spec: Any) -> tuple[str, str]:
+    """Evidence and advice of the launch-bound verdict."""
+    judgement = judge(a_cell(STEPS, spec={"device": "cuda:0", **spec}, host_share=host_share), idle=0.6)
+    assert judgement is not None
+    (check,) = (check for check in judgement.checks if check.name == "launch-bound")
+    return check.evidence, check.advice
+
+
+def test_a_launch_bound_step_is_advised_a_cuda_graph() -> None:
+    evidence, advice = launch_bound(0.99)
+    assert "a CUDA graph of the step" in advice
+    assert "profiled, the GPU was idle for 60" in evidence
+
+
+@pytest.mark.parametrize("host_share", [0.02, 0.99])
+def test_a_graph_is_not_told_what_was_profiled_without_it(host_share: float) -> None:
+    evidence, advice = launch_bound(host_share, cuda_graph="step", pass_="train-step")
+    assert "the host launches one CUDA graph" in evidence
+    assert "idle" not in evidence
+    assert "CUDA graph" not in advice
+
+
+def hot(*reasons: str, clock: int = 1200) -> Event:
+    return sample(gpu=GpuSample(sm_clock_mhz=clock, clock_reasons=reasons, other_processes=()))
+
+
+def test_thermal_and_hardware_clock_events_are_blamed_with_their_clocks() -> None:
+    found = judged(a_cell(FLAT, samples=[hot("hardware thermal"), hot("idle"), sample()], before=[sample()]))
+    assert found.names == ("steady", "throttled")
+    assert found.label == "throttled, steady"
+    assert found.sentence.startswith("throttled: hardware thermal in 1 of 3 samples")
+    assert "steady" not in found.sentence
+    assert (
+        "hardware thermal in 1 of 3 samples while measuring, SM clock down to 1200 MHz from 1980 MHz" in found.sentence
+    )
+
+
+def test_a_clock_that_was_as_low_before_is_not_said_to_have_gone_down() -> None:
+    hot_before = hot("hardware thermal", clock=990)
+    text = evidence(judged(a_cell(FLAT, samples=[hot_before], before=[hot_before])), "throttled")[1]
+    assert text.endswith("of 1 sample while measuring, SM clock at 990 MHz, as before it")
+
+
+def test_a_power_cap_alone_is_noted_and_not_blamed() -> None:
+    found = judged(a_cell(FLAT, samples=[hot("software power cap")] * 3 + [sample()]))
+    assert evidence(found, "throttled")[0] is False
+    assert "software power cap in 3 of 4 samples while measuring: normal at full load, no doubt" in found.notes
+
+
+def test_clock_events_outside_of_the_window_are_not_the_cells() -> None:
+    found = judged(a_cell(FLAT, samples=[sample()], before=[hot("hardware thermal")]))
+    assert evidence(found, "throttled")[0] is False
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"spec": ON_CPU, "samples": [sample()]}, "only NVIDIA GPUs report clock events"),
+        ({}, "no device sample fell into the 3.0 s of measuring"),
+        ({"samples": [sample(gpu=None, why="NVML is switched off")]}, "NVML is switched off"),
+        ({"samples": [sample(gpu=GpuSample(sm_clock_mhz=1))]}, "NVML told no clock events"),
+    ],
+)
+def test_throttling_that_was_not_looked_for_is_not_ruled_out(more: dict[str, Any], why: str) -> None:
+    assert evidence(judged(a_cell(FLAT, measured_for_s=3.0, **more)), "throttled") == (None, why)
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "mps"])
+def test_a_host_that_enqueues_for_the_whole_step_bounds_it(device: str) -> None:
+    found = judged(a_cell([0.010] * 20, spec={"device": device}, host_share=0.95, samples=[sample()]))
+    assert found.names == ("steady", "launch-bound")
+    assert not found.is_doubted
+    assert "takes the host 9.500 ms of a step's 10.00 ms (95 %), its phases 9.000 ms on the device" in found.sentence
+    assert evidence(judged(a_cell(FLAT, spec={"device": device}, host_share=0.89)), "launch-bound")[0] is False
+
+
+def test_a_cpu_has_nobody_to_enqueue_for() -> None:
+    found = evidence(judged(a_cell(FLAT, spec=ON_CPU, host_share=1.0)), "launch-bound")
+    assert found == (None, "on cpu the host does the work itself")
+
+
+def test_in_a_window_waiting_for_a_full_queue_is_not_enqueuing() -> None:
+    spec = {"sync": "pipelined"}
+    events = events_of_cell(FLAT, spec=spec, host_share=1.0)
+    cell = state_of(events).cells[0]
+    assert "launch-bound" in judged(cell).names
+    cell.times.host_s[0] *= 0.2
+    assert evidence(judged(cell), "launch-bound")[0] is False
+    assert judged(cell).warmup_advice.startswith("not observable")
+
+
+def test_retries_of_the_allocator_are_counted_where_it_counts_them() -> None:
+    found = judged(a_cell(FLAT, num_alloc_retries=1))
+    assert "allocator-retry: the allocator freed its cache and retried 1 time (memory is nea" in found.sentence
+    assert evidence(judged(a_cell(FLAT, num_alloc_retries=0)), "allocator-retry")[0] is False
+    found = judged(a_cell(FLAT, num_alloc_retries=None, spec=ON_CPU))
+    assert evidence(found, "allocator-retry") == (None, "the allocator of cpu counts no retries")

@@ -1,4 +1,4 @@
-"""Measured bandwidths and speeds that plans are made of, from sessions whose times are known."""
+"""Bandwidths of collectives worked out by hand, and the measured bandwidths and speeds that plans are made of."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.roofline import link_rates, speed_of
 from cs336_tui.config.choices import sweep_from
@@ -72,7 +73,6 @@ def test_a_speed_is_what_a_cell_of_the_same_dimensions_achieved() -> None:
     spec, other = a_spec(), a_spec(d_model=1024, d_ff=4096, num_heads=16, size="custom")
     found = speed_of(session([(spec, 0.1), (other, 0.001)]), spec, "fp32", lambda _: made_peak())
 
-    assert found is not None
     assert found.flops_per_s == pytest.approx(step_flops(spec) / 0.1)
     assert spec.title in found.text
 
@@ -95,7 +95,39 @@ def test_without_cells_the_measured_peak_of_the_device_is_the_speed() -> None:
 
     found = speed_of(session([(message("all-reduce", "1MB", 2, devices=("cuda:0",)), 0.1)]), a_spec(), "bf16", peaks)
 
-    assert found is not None
     assert found.flops_per_s == pytest.approx(60e12)
     assert {key.precision for key in asked} == {"bf16", "bf16-mixed"}
     assert "measured peak in bf16" in found.text
+
+
+@pytest.mark.parametrize(
+    ("operation", "ranks", "expected"),
+    [
+        # 12 MB in 2 ms are 6 GB/s.
+        ("all-reduce", 2, 6e9),
+        ("all-reduce", 4, 9e9),
+        ("all-reduce", 6, 10e9),
+        ("all-gather", 4, 4.5e9),
+        ("reduce-scatter", 4, 4.5e9),
+        ("all-to-all", 6, 5e9),
+        ("broadcast", 6, 6e9),
+    ],
+)
+def test_bus_bandwidth_is_that_of_nccl_tests(operation: str, ranks: int, expected: float):
+    spec = message(operation, "12MB", ranks)
+    assert algbw(spec, 2e-3) == pytest.approx(6e9)
+    assert busbw(spec, 2e-3) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("size", "precision", "ranks", "expected"),
+    [
+        ("10MB", "fp32", 2, 10_000_000),
+        ("10MiB", "fp32", 4, 10_485_760),
+        ("1MB", "fp32", 6, 999_984),  # 41,666 numbers of 4 bytes for each of 6
+        ("1MB", "bf16", 6, 999_996),
+        ("512KB", "bf16", 3, 511_998),
+    ],
+)
+def test_every_rank_has_as_many_whole_numbers(size: str, precision: str, ranks: int, expected: int):
+    assert message("all-reduce", size, ranks, precisions=(precision,)).message_bytes == expected

@@ -135,17 +135,12 @@ def test_peaks_are_those_of_the_phases_and_none_where_a_pass_has_no_such_phase()
     made.phase("forward")
     made.allocate(MB, "activations")
     forward_only = made.report(spec=a_spec(pass_="forward"))
-    whole, alone = phase_peaks([REPORT, forward_only])
+    whole, alone = map(phase_peaks, (REPORT, forward_only))
     assert (alone.forward, alone.backward, alone.optimizer, alone.step) == (10 * MB, None, None, 10 * MB)
     assert (alone.predicted_forward, alone.predicted_step) == (None, None)
     spans = {span.phase: span.peak_bytes for span in REPORT.phases}
-    assert (whole.forward, whole.backward, whole.optimizer) == (
-        spans["forward"],
-        spans["backward"],
-        spans["optimizer"],
-    )
+    assert (whole.forward, whole.backward, whole.optimizer) == (spans["forward"], spans["backward"], spans["optimizer"])
     assert whole.step == max(spans.values()) == whole.allocator
-    assert REPORT.prediction
     assert whole.predicted_step == REPORT.prediction.peak_bytes
 
 
@@ -153,7 +148,7 @@ def test_the_activation_peak_is_apart_from_all_that_is_no_activation() -> None:
     """Three layers keep 3 + 3 x 6 MB, head and loss 20 each; backward's first gradient comes on top. The optimizer's
     60 MB, and what lives since before the step, do not count."""
     assert activation_peak(REPORT) == (3 * 21 + 2 * 20 + 15) * MB
-    assert phase_peaks([REPORT])[0].activations == activation_peak(REPORT)
+    assert phase_peaks(REPORT).activations == activation_peak(REPORT)
     made = MemoryMaker()
     made.allocate(32 * MB, "temporary")  # a workspace
     made.phase("forward")

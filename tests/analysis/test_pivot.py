@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.analysis.fields import FIELDS, values
+from cs336_tui.analysis.fields import FIELDS, PivotError, select, values
 from cs336_tui.analysis.merge import Result, measured, merge
-from cs336_tui.analysis.pivot import Figure, PivotError, pivot, select, suggest, varying
+from cs336_tui.analysis.pivot import Figure, pivot, suggest, varying
 from cs336_tui.config.spec import PASSES, PRECISIONS
 from cs336_tui.stats.summaries import summarize
 from tests.samples import ENVIRONMENT, a_spec, sized
@@ -32,7 +32,6 @@ def test_a_size_by_pass_table_is_in_natural_order() -> None:
     assert found.row_keys == (("small",), ("medium",), ("xl",))
     assert found.column_keys == (("forward",), ("train-step",))
     figure = found.figure(("medium",), ("train-step",))
-    assert figure is not None
     assert figure.value == pytest.approx(0.945)
     assert figure.std == pytest.approx(summarize([0.9, 0.99]).std_s)
     assert (figure.n, figure.runs, figure.note, figure.marks) == (2, 1, "", ())
@@ -47,7 +46,6 @@ def test_a_size_by_pass_table_is_in_natural_order() -> None:
 )
 def test_values(value: str, expected: float) -> None:
     figure = pivot(GRID, ["size"], ["pass"], value).figure(("small",), ("forward",))
-    assert figure is not None
     assert figure.value == pytest.approx(expected, rel=1e-5)
 
 
@@ -76,14 +74,9 @@ def test_a_speed_up_is_the_baselines_time_over_the_figures() -> None:
     found = pivot(results, ["pass"], ["precision"], "speedup", {"precision": "fp32"})
     assert found.baseline == {"precision": "fp32"}
     fast = found.figure(("forward+backward",), ("bf16-mixed",))
-    assert fast is not None
-    assert fast.low is not None
-    assert fast.value is not None
-    assert fast.high is not None
     assert fast.value == pytest.approx(0.405 / 0.101)
     assert fast.low < fast.value < fast.high
     base = found.figure(("forward",), ("fp32",))
-    assert base is not None
     assert (base.value, base.low, base.is_baseline) == (1.0, None, True)
 
 
@@ -99,7 +92,6 @@ def test_a_speed_up_over_a_cell_that_did_not_fit_says_so() -> None:
     assert notes[("forward+backward",), ("bf16-mixed",)] == "baseline OOM"
     assert notes[("backward",), ("bf16-mixed",)] == "no baseline"
     width = found.figure(("forward",), ("bf16-mixed",))
-    assert width is not None
     assert width.low == width.value == width.high == pytest.approx(1.5)
 
 
@@ -112,7 +104,6 @@ def test_a_baseline_in_another_machine_is_found() -> None:
     )
     found = pivot(results, [], ["device", "machine"], "speedup", {"device": "cpu"})
     on_the_gpu = found.figure((), ("cuda:0", "NVIDIA H100 80GB HBM3 · gpu-box"))
-    assert on_the_gpu is not None
     assert on_the_gpu.value == pytest.approx(10.5)
 
 

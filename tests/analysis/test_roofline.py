@@ -8,7 +8,16 @@ import msgspec
 import pytest
 
 from cs336_tui.analysis.merge import merge
-from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, doubt, measured_ceiling, points, precision_in_force
+from cs336_tui.analysis.roofline import (
+    Ceiling,
+    RooflinePoint,
+    doubt,
+    measured_ceiling,
+    point_of,
+    points,
+    precision_in_force,
+    work_of,
+)
 from cs336_tui.config.flops import least_bytes, step_flops
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, EffectiveSettings, ModelBuilt
@@ -17,7 +26,7 @@ from cs336_tui.session.state import SessionState
 from tests.made_peaks import made_peak
 from tests.made_predictions import made_prediction
 from tests.samples import ENVIRONMENT, START, a_spec
-from tests.session.made import LAPTOP, Cell, session_of
+from tests.session.made import LAPTOP, Cell, results_of, session_of
 
 KEY = peak_key(ENVIRONMENT, "cuda:0", "fp32")
 
@@ -67,7 +76,6 @@ def test_only_timed_phases_count() -> None:
 
 def test_shares_of_both_ceilings() -> None:
     only = point(peaks={KEY: made_peak(50e12)})
-    assert only.sheet
     assert only.sheet.flops_per_s == 67e12  # H100 SXM, fp32 without tensor cores
     assert "Datasheet" in only.sheet.source
     assert only.share_of_sheet == pytest.approx(10 / 67)
@@ -124,7 +132,6 @@ def test_on_a_cpu_the_measured_peak_is_the_only_ceiling() -> None:
     only = point(a_spec(device="cpu"), {peak_key(ENVIRONMENT, "cpu", "fp32", 32): peak})
     assert only.sheet is None
     assert only.share_of_measured == pytest.approx(0.25)
-    assert only.measured
     assert "32 threads" in only.measured.source
 
 
@@ -141,7 +148,6 @@ def test_a_peak_that_others_may_have_lowered_is_doubted() -> None:
     only = point(
         a_spec(device="cpu"), {peak_key(ENVIRONMENT, "cpu", "fp32", 32): made_peak(device="cpu", busy_cores=1.0)}
     )
-    assert only.measured
     assert "measure again with --refresh" in only.measured.source
 
 
@@ -221,3 +227,9 @@ def test_a_ceiling_is_the_lower_of_its_two_sides() -> None:
     assert [ceiling.bound(intensity) for intensity in (9.9, 10.0)] == ["bandwidth", "compute"]
     half = Ceiling(flops_per_s=None, bytes_per_s=10.0, source="made")
     assert (half.ridge, half.bound(1.0), half.attainable(1000.0)) == (None, None, 10_000.0)
+
+
+def test_a_cell_without_timings_achieved_nothing_though_its_work_is_known() -> None:
+    (result,) = results_of(Cell(a_spec(), [], status="oom"))
+    assert point_of(result, {}.get) is None
+    assert work_of(result).flops == step_flops(a_spec())

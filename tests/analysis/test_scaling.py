@@ -36,28 +36,23 @@ def spec() -> CellSpec:
     return sweep_from(**dims, contexts=(500,), batches=(16,), devices=("cpu",), passes=("train-step",)).cells()[0]
 
 
-def test_dp_computes_12_b_d_dff_over_n_and_all_reduces_6_d_dff_bytes_in_backward() -> None:
-    found = strategy_time(FFN, SLOW_LINK, "dp", Split(4, 1))
+@pytest.mark.parametrize(
+    ("strategy", "split", "forward_bytes", "backward_bytes"),
+    [
+        ("dp", Split(4, 1), 0, 2 * 3 / 4 * 6 * D * D_FF),  # all-reduces 6 D D_FF bytes in the backward
+        ("fsdp", Split(4, 1), 3 / 4 * 6 * D * D_FF, 2 * 3 / 4 * 6 * D * D_FF),  # gathers in both, scatters gradients
+        ("tp", Split(1, 4), 2 * 3 / 4 * 2 * B * D, 2 * 3 / 4 * 2 * B * D),  # all-reduces 2 B D bytes in either
+    ],
+)
+def test_a_step_computes_18_b_d_dff_over_n_and_communicates_by_its_strategy(
+    strategy: Strategy, split: Split, forward_bytes: float, backward_bytes: float
+) -> None:
+    found = strategy_time(FFN, SLOW_LINK, strategy, split)
 
+    assert found.forward.compute_s == pytest.approx(6 * B * D * D_FF / 4 / 1e15)
     assert found.backward.compute_s == pytest.approx(12 * B * D * D_FF / 4 / 1e15)
-    assert found.backward.communication_s == pytest.approx(2 * 3 / 4 * 6 * D * D_FF / 1e12)
-    assert found.forward.communication_s == 0
-
-
-def test_fsdp_gathers_weights_in_both_passes_and_scatters_gradients_in_backward() -> None:
-    found = strategy_time(FFN, SLOW_LINK, "fsdp", Split(4, 1))
-
-    assert found.forward.compute_s == pytest.approx(6 * B * D * D_FF / 4 / 1e15)
-    assert found.forward.communication_s == pytest.approx(3 / 4 * 6 * D * D_FF / 1e12)
-    assert found.backward.communication_s == pytest.approx(2 * 3 / 4 * 6 * D * D_FF / 1e12)
-
-
-def test_tp_all_reduces_2_b_d_bytes_in_either_pass() -> None:
-    found = strategy_time(FFN, SLOW_LINK, "tp", Split(1, 4))
-
-    assert found.forward.compute_s == pytest.approx(6 * B * D * D_FF / 4 / 1e15)
-    assert found.forward.communication_s == pytest.approx(2 * 3 / 4 * 2 * B * D / 1e12)
-    assert found.backward.communication_s == found.forward.communication_s
+    assert found.forward.communication_s == pytest.approx(forward_bytes / 1e12)
+    assert found.backward.communication_s == pytest.approx(backward_bytes / 1e12)
 
 
 @pytest.mark.parametrize(("shared", "combined"), [(False, max), (True, sum)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cs336_tui.export.subjects.tuning import gains_table
-from tests.analysis.test_gains import a_race
+from tests.analysis.test_findings import a_race
 
 
 def test_a_row_a_value_with_both_ratios() -> None:

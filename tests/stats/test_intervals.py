@@ -36,12 +36,7 @@ def test_the_t_interval_holds_it_where_times_are_skewed_or_spike(kind: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("steps", "kind", "correlation"),
-    [
-        (30, "lognormal", 0.0),
-        (100, "normal", 0.7),
-        (100, "lognormal", 0.7),
-    ],
+    ("steps", "kind", "correlation"), [(30, "lognormal", 0.0), (100, "normal", 0.7), (100, "lognormal", 0.7)]
 )
 def test_the_bootstrap_holds_the_mean_as_often_as_it_says(
     steps: int, kind: str, correlation: float, capsys: pytest.CaptureFixture[str]
@@ -59,7 +54,6 @@ def test_ten_times_hold_it_less_often_when_they_are_alike() -> None:
 def test_skewed_times_reach_further_up_and_the_same_times_the_same_way() -> None:
     times = (0.05 * np.exp(np.random.default_rng(3).standard_normal(40))).tolist()
     found, again = mean_interval(times), mean_interval(times)
-    assert found is not None
     assert found == again
     assert found.method == BOOTSTRAP
     assert found.high - found.mean > 1.2 * (found.mean - found.low)
@@ -68,7 +62,6 @@ def test_skewed_times_reach_further_up_and_the_same_times_the_same_way() -> None
 def test_a_made_series_is_as_long_as_the_times() -> None:
     """Recorded, as the draws have a fixed seed: one step more in each series narrows the interval by 1 %."""
     found = mean_interval([1.0, 1.2, 0.9, 1.1, 1.0, 1.3, 0.8, 1.1, 1.0, 1.2, 1.4, 0.9])
-    assert found is not None
     assert (found.low, found.high) == pytest.approx((0.9781946433904206, 1.1806388837151394), rel=1e-6)
 
 
@@ -76,8 +69,6 @@ def test_a_single_spike_does_not_let_the_interval_burst() -> None:
     times = 0.05 * (1 + 0.001 * np.random.default_rng(4).standard_normal(100))
     times[50] *= 2
     found, quick = mean_interval(times.tolist()), t_interval(times.tolist())
-    assert found is not None
-    assert quick is not None
     assert found.low < quick.mean < found.high <= quick.mean + 2.001 * (quick.high - quick.mean)
 
 
@@ -92,8 +83,6 @@ def test_spikes_do_not_hide_how_alike_the_other_times_are() -> None:
 def test_the_same_in_another_unit() -> None:
     times = (0.05 * (1 + 0.02 * np.random.default_rng(6).standard_normal(50))).tolist()
     seconds, milliseconds = mean_interval(times), mean_interval([1000 * time for time in times])
-    assert seconds is not None
-    assert milliseconds is not None
     assert (milliseconds.low, milliseconds.high) == pytest.approx((1000 * seconds.low, 1000 * seconds.high))
 
 
@@ -101,7 +90,6 @@ def test_the_same_in_another_unit() -> None:
 @pytest.mark.filterwarnings("error")
 def test_odd_times_have_a_finite_interval_around_their_mean(times: list[float]) -> None:
     found = mean_interval(times)
-    assert found is not None
     assert math.isfinite(found.low)
     assert math.isfinite(found.high)
     assert found.low <= found.mean <= found.high
@@ -111,7 +99,6 @@ def test_fewer_than_ten_times_have_none_and_equal_ones_the_t_interval() -> None:
     """An interval of five times with a correlation of 0.6 held the mean 70 times in 100."""
     assert mean_interval([1.0, 1.2, 0.9, 1.1, 1.0, 1.2, 0.9, 1.1, 1.0]) is None
     found = mean_interval([1.0] * 10)
-    assert found is not None
     assert (found.low, found.high, found.method) == (1.0, 1.0, FROM_EFFECTIVE_N)
 
 
@@ -146,7 +133,6 @@ def test_it_is_about_students_when_times_are_independent(
 ) -> None:
     times = (0.05 * (1 + 0.02 * np.random.default_rng(0).standard_normal(2000))).tolist()
     found = method(times)
-    assert found is not None
     assert found.mean == pytest.approx(np.mean(times))
     assert found.high - found.low == pytest.approx(width_of_independent(times), rel=0.1)
     assert found.effective_n == pytest.approx(2000, rel=0.2)
@@ -156,7 +142,6 @@ def test_it_is_about_students_when_times_are_independent(
 def test_alike_neighbours_count_for_fewer(method: Callable[[Sequence[float]], MeanInterval | None]) -> None:
     times = (0.05 * (1 + 0.02 * autoregression(np.random.default_rng(1), (2000,), 0.5))).tolist()
     found = method(times)
-    assert found is not None
     assert found.correlation == pytest.approx(0.5, abs=0.06)
     assert found.effective_n == sample_of(times).effective_n == pytest.approx(2000 / 3, rel=0.2)
     assert found.high - found.low > 1.5 * width_of_independent(times)
@@ -165,8 +150,6 @@ def test_alike_neighbours_count_for_fewer(method: Callable[[Sequence[float]], Me
 def test_alternating_times_are_taken_for_independent() -> None:
     times = [0.049, 0.051] * 50
     found, quick = mean_interval(times), t_interval(times)
-    assert found is not None
-    assert quick is not None
     assert quick.high - quick.low == pytest.approx(width_of_independent(times))
     assert found.high - found.low == pytest.approx(width_of_independent(times), rel=0.1)
 
@@ -174,54 +157,38 @@ def test_alternating_times_are_taken_for_independent() -> None:
 def test_a_higher_level_is_wider() -> None:
     times = np.random.default_rng(2).uniform(1, 2, 30).tolist()
     narrow, wide = mean_interval(times, 0.9), mean_interval(times, 0.99)
-    assert narrow is not None
-    assert wide is not None
     assert wide.low < narrow.low < narrow.mean < narrow.high < wide.high
     assert narrow.half_share == pytest.approx((narrow.high - narrow.low) / 2 / narrow.mean)
 
 
-def test_equal_times_have_an_interval_of_no_width() -> None:
-    found = mean_interval([0.25] * 12)
-    assert found is not None
-    assert (found.low, found.high) == (0.25, 0.25)
-
-
-@pytest.mark.parametrize("times", [(), (1.0,), (1.0, 2.0), (1.0, 2.0, float("nan"))])
+@pytest.mark.parametrize("times", [(), (1.0,), (1.0, math.inf), (1.0, 2.0), (1.0, 2.0, math.nan)])
 def test_too_few_times_have_none(times: tuple[float, ...]) -> None:
     assert mean_interval(times) is None
-    assert len(times) == 2 or t_interval(times) is None
+    assert (t_interval(times) is None) == (times != (1.0, 2.0))
 
 
-def test_a_level_outside_of_0_to_1_is_refused() -> None:
+@pytest.mark.parametrize("level", [1.5, 95, 0.0])
+def test_a_level_outside_of_0_to_1_is_refused(level: float) -> None:
     for method in (mean_interval, t_interval):
-        with pytest.raises(ValueError, match="confidence level"):
-            method([1.0, 2.0, 3.0, 4.0], 1.5)
+        with pytest.raises(ValueError, match=f"confidence level {level}"):
+            method([1.0, 2.0, 3.0, 4.0], level)
 
 
 @pytest.mark.parametrize(
-    ("p", "df", "expected"),
+    ("p", "df", "expected", "within"),
     [
-        # NIST/SEMATECH e-Handbook 1.3.6.7.2, there to three decimals; closed forms for 1 and 2 degrees of freedom.
-        (0.975, 1, math.tan(math.pi * 0.475)),
-        (0.995, 1, math.tan(math.pi * 0.495)),
-        (0.975, 2, 0.95 * math.sqrt(2 / (1 - 0.95**2))),
-        (0.90, 2, 0.8 * math.sqrt(2 / (1 - 0.8**2))),
-        (0.9995, 2, 0.999 * math.sqrt(2 / (1 - 0.999**2))),
-    ],
-)
-def test_t_quantiles_are_those_of_closed_forms(p: float, df: float, expected: float) -> None:
-    assert t_quantile(p, df) == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("p", "df", "expected"),
-    [
-        (0.975, 3, 3.182), (0.975, 5, 2.571), (0.975, 9, 2.262), (0.975, 10, 2.228), (0.975, 30, 2.042),
-        (0.975, 100, 1.984), (0.95, 9, 1.833), (0.99, 4, 3.747), (0.995, 20, 2.845), (0.999, 7, 4.785),
+        # Closed forms for 1 and 2 degrees of freedom; NIST/SEMATECH e-Handbook 1.3.6.7.2, there to three decimals.
+        *((p, 1, math.tan(math.pi * (p - 0.5)), 1e-7) for p in (0.975, 0.995)),
+        *((p, 2, (2 * p - 1) * math.sqrt(2 / (1 - (2 * p - 1) ** 2)), 1e-7) for p in (0.90, 0.975, 0.9995)),
+        (0.975, 3, 3.182, 6e-4), (0.975, 5, 2.571, 6e-4), (0.975, 9, 2.262, 6e-4), (0.975, 10, 2.228, 6e-4),
+        (0.975, 30, 2.042, 6e-4), (0.975, 100, 1.984, 6e-4), (0.95, 9, 1.833, 6e-4), (0.99, 4, 3.747, 6e-4),
+        (0.995, 20, 2.845, 6e-4), (0.999, 7, 4.785, 6e-4),
     ],
 )  # fmt: skip
-def test_t_quantiles_are_those_of_the_printed_table(p: float, df: float, expected: float) -> None:
-    assert t_quantile(p, df) == pytest.approx(expected, abs=0.0006)
+def test_t_quantiles_are_those_of_closed_forms_and_of_the_printed_table(
+    p: float, df: float, expected: float, within: float
+) -> None:
+    assert t_quantile(p, df) == pytest.approx(expected, rel=0, abs=within)
 
 
 def test_t_quantiles_join_where_the_expansion_takes_over() -> None:
@@ -245,16 +212,7 @@ def test_a_quantile_that_does_not_exist_is_refused(p: float, df: float) -> None:
 
 def test_an_interval_of_a_mean_is_students() -> None:
     found = t_interval([1.0, 4.0, 2.0, 5.0, 3.0])  # neighbours are unlike
-    assert found is not None
     half = 2.7764451 * math.sqrt(2.5 / 5)  # t(0.975, 4) from the table to 7 digits
     assert (found.mean, found.n) == (3.0, 5)
     assert found.low == pytest.approx(3 - half, rel=1e-7)
     assert found.high == pytest.approx(3 + half, rel=1e-7)
-
-
-def test_an_interval_needs_two_finite_times() -> None:
-    assert t_interval([1.0]) is None
-    assert t_interval([1.0, math.inf]) is None
-    assert t_interval([0.1, 0.1, 0.1]) is not None
-    with pytest.raises(ValueError, match="level 95"):
-        t_interval([1.0, 2.0], level=95)

@@ -4,15 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.stats.quantities import (
-    BARS,
-    MILLISECONDS,
-    count,
-    duration,
-    gigabytes,
-    milliseconds,
-    sparkline,
-)
+from cs336_tui.stats.quantities import BARS, MILLISECONDS, count, duration, gigabytes, milliseconds, sparkline
 from cs336_tui.stats.summaries import summarize
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cs336_tui.analysis.fields import PivotError
 from cs336_tui.analysis.merge import Result, merge
-from cs336_tui.analysis.pivot import PivotError
 from cs336_tui.events.events import Event
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.compare import ComparePane, reference_page, warmup_page

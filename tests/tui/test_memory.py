@@ -99,7 +99,7 @@ def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicted() ->
         "size ctx batch pass precision device forward pred. forward backward optimizer step pred. step timed diff "
         "activ. pred. activ."
     )
-    (recorded,) = phase_peaks([a_memory_report()])
+    recorded = phase_peaks(a_memory_report())
     phases = [f"{(peak or 0) / MB:.0f}" for peak in (recorded.backward, recorded.optimizer)]
     assert rows[1][0] == ">"
     assert [row[-10:] for row in rows] == [

@@ -28,7 +28,7 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
     """A row for each report: the peak of each phase and of the step, recorded, counted and predicted."""
     from cs336_tui.analysis.memory import phase_peaks
 
-    found = phase_peaks(reports)
+    found = tuple(map(phase_peaks, reports))
     unit = ByteUnit.for_largest(max((row.step for row in found), default=0))
     sizes = (
         "forward", "backward", "optimizer", "step", "activations", "allocator",

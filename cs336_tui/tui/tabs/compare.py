@@ -11,8 +11,9 @@ from textual.binding import BindingType
 
 from cs336_tui.analysis.comparison import overlap
 from cs336_tui.analysis.effects import Trace, warmup_groups
+from cs336_tui.analysis.fields import PivotError, select
 from cs336_tui.analysis.merge import Result, grouped, measured, merge
-from cs336_tui.analysis.pivot import VALUES, PivotError, select, varying
+from cs336_tui.analysis.pivot import VALUES, varying
 from cs336_tui.analysis.published import ReferenceFileError, own, published
 from cs336_tui.analysis.reference import matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import Said, profiles_said

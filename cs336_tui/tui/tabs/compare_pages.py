@@ -12,10 +12,10 @@ import msgspec
 
 from cs336_tui.analysis.ab import Turns, runs_in_turns, turns_of
 from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
-from cs336_tui.analysis.fields import FIELDS, field_named, shown_of, values
+from cs336_tui.analysis.fields import FIELDS, PivotError, field_named, select, shown_of, values
 from cs336_tui.analysis.grouping import label, telling
 from cs336_tui.analysis.merge import Result, grouped
-from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Key, Pivot, PivotError, pivot, select, suggest
+from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Key, Pivot, pivot, suggest
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.export.pivot import default_caption, figure_text, substitute_of

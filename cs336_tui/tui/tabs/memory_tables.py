@@ -139,7 +139,7 @@ def _all_peaks(state: SessionState) -> list[SpecPeaks]:
     """The peaks sorted as in the course's tables: by model, context, precision, pass."""
     from cs336_tui.analysis.memory import phase_peaks
 
-    recorded = {run_alike(row.spec): row for row in phase_peaks(state.contents(MemoryReport))}
+    recorded = {run_alike(row.spec): row for row in map(phase_peaks, state.contents(MemoryReport))}
     cells: dict[CellSpec, CellState] = {}
     specs: dict[CellSpec, CellSpec] = {key: row.spec for key, row in recorded.items()}
     for cell in state.cells.values():

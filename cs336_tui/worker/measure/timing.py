@@ -299,7 +299,7 @@ def warmup_looks(most: int) -> Iterator[int]:
 
 def why_not_warm(times_s: Sequence[float]) -> str:
     """The reason for which the last of these warm-up steps are not steady; empty if they are: the detector
-    (`steadiness.steady`) finds no drift, and the mean stays within 1 % of its last value for the last 10 steps or more.
+    (`stats.steady`) finds no drift, and the mean stays within 1 % of its last value for the last 10 steps or more.
     It sees steep changes only, so the median of their first half must not be 1 % above the second's either."""
     found = classify(times_s)
     if "too-few" in found.classes:
