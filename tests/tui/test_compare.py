@@ -113,12 +113,6 @@ def test_a_choice_is_typed_as_it_is_shown() -> None:
             from_text(wrong, PivotChoice())
 
 
-@pytest.mark.parametrize("width", [12, 40, 80, 200])
-def test_a_page_fits_its_width_or_scrolls_columns(width: int) -> None:
-    results = merge([("s", state_of(measured_session(1.0)))])
-    assert "100." in "".join(shown_of(pivot_page(PivotChoice(), results, width)))
-
-
 def test_warm_up_settings_stand_side_by_side_as_arrays() -> None:
     page = warmup_page(merge([("s", state_of(measured_session(1.0)))]), WIDE[0])
     assert "raw step times" in text(list(page.heading))

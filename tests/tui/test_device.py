@@ -81,10 +81,6 @@ def test_another_gpu_may_be_looked_at() -> None:
     assert "GPU 1 of 4" in " ".join(shown(state, chosen="GPU-that-is-gone"))
 
 
-def test_one_gpu_has_no_list() -> None:
-    assert sampled(gpu=a_gpu("GPU-a"))[0] == "NVIDIA H100 80GB HBM3"
-
-
 @pytest.mark.parametrize(("reason", "role"), [("software power cap", "text"), ("hardware thermal", "caution")])
 def test_a_power_cap_has_no_warning_colour_and_heat_has_one(reason: str, role: str) -> None:
     state = state_of(samples(2, clock_reasons=(reason,)))

@@ -95,13 +95,8 @@ async def test_every_view_is_drawn_in_every_room(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("size", [COMPACT, LOWER_PANEL, WIDE])
 async def test_kernels_come_with_the_largest_total_first(size: tuple[int, int]) -> None:
     async with showing(made(a_kernel_report()), size) as (_, pane, _app):
-        for seen in (
-            "39 launches",
-            "835.5 µs of 928.3 µs span",
-            "idle 10.0 %",
-            "named 98.9 %",
-            "whole step · 9 kernels",
-        ):
+        for seen in ("39 launches", "835.5 µs of 928.3 µs span", "idle 10.0 %", "named 98.9 %",
+                     "whole step · 9 kernels"):  # fmt: skip
             assert seen in pane.text
         assert "Total µs▾" in pane.text
         assert table(pane)[0].split()[:4] == ["62.9", "525.5", "13", "40.42"]

@@ -335,12 +335,9 @@ async def test_everything_about_a_moment_is_read_in_a_window() -> None:
         await pilot.pause()
         assert isinstance(app.screen, Reader)
         text = app.screen.query_one(Rows).text
-        for seen in (
-            "snapshot, for pytorch.org/memory_viz: /sessions/sample/memory-1.pickle",
-            "Live bytes by place",
-            "60.0 MB in 3 allocations · feed-forward · transformer.py:158 forward",
-            "_foreach_sqrt",
-        ):
+        for seen in ("snapshot, for pytorch.org/memory_viz: /sessions/sample/memory-1.pickle", "Live bytes by place",
+                     "60.0 MB in 3 allocations · feed-forward · transformer.py:158 forward",
+                     "_foreach_sqrt"):  # fmt: skip
             assert seen in text
 
 
