@@ -48,7 +48,7 @@ hooks: $(VENV)/.installed-tools
 	$(BIN)/pre-commit install
 
 # The first run writes what changed, before beside after, into snapshot_report.html; the second keeps it.
-SNAPSHOTS ?= tests/tui/test_snapshots.py tests/export/test_kept_tables.py
+SNAPSHOTS ?= tests/tui/test_snapshots.py tests/export
 snapshots: $(VENV)/.installed-dev
 	-$(BIN)/python -m pytest -q $(SNAPSHOTS)
 	$(BIN)/python -m pytest -q --snapshot-update $(SNAPSHOTS)

@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 
 from benchmarks.reporting import publish
+from cs336_tui.cli.files import to_json
 from cs336_tui.cli.selftest import device_of, run_selftest, text_of
-from cs336_tui.cli.targets import read_machine, to_json
+from cs336_tui.cli.targets import read_machine
 from cs336_tui.selftest.programs import SelftestCell
 from cs336_tui.selftest.turns import Plan
 

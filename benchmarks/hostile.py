@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from cs336_tui.config.presets import QUICK, to_toml
@@ -20,7 +21,6 @@ from tests.made_memory import a_memory_report, an_oom_report
 from tests.made_precision import a_precision_report
 from tests.made_predictions import made_prediction
 from tests.samples import START, mixed_session
-from tests.tui.make_log import DEMO_LOG
 
 NUMBERS: tuple[Any, ...] = (
     0, -1, 1, 2, 7, 10**9, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 10**30, 10**400, 0.0, -0.0, -1.5, 5e-324,
@@ -40,6 +40,7 @@ TEXTS = (
 """Texts with a meaning to a terminal, a spreadsheet, markup, a shell or a parser."""
 
 
+DEMO_LOG = Path(__file__).parents[1] / "tests" / "data" / "demo-session.jsonl"
 TRACE = DEMO_LOG.with_name("v100-training.trace.json")
 
 

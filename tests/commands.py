@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -52,3 +55,27 @@ def call(
 
 def call_bench(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return call("bench", "--session-dir", str(cwd / "sessions"), *words, cwd=cwd)
+
+
+@contextlib.contextmanager
+def running(*words: str, cwd: Path, **more: Any) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process that leads a group, all of which is ended after the block."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([COMMAND, *words], cwd=cwd, text=True, start_new_session=True, **(streams | more))
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def once_measuring(process: subprocess.Popen[str], sessions: Path) -> Path:
+    """The log of the session, once it holds measured steps."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while process.poll() is None and time.monotonic() < give_up_at:
+        for log in sessions.glob("*.jsonl"):
+            if b'"kind":"measured"' in log.read_bytes():
+                return log
+        time.sleep(0.02)  # nothing announces that a file has grown
+    raise AssertionError(process.stderr and process.stderr.read())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import click
 from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.merge import Result
-from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import Parsed, choice_options, options, reword, session_dir_option, timeout_option
-from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.files import Destination, file_options
+from cs336_tui.cli.flags import Parsed, choice_options, reword, session_dir_option, timeout_option
+from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import shown
@@ -104,10 +103,8 @@ def _rounds_of(state: SessionState) -> list[tuple[Result, Result]]:
 
 def _text(state: SessionState, format_: str) -> str:
     rounds = _rounds_of(state)
-    if not rounds:
-        return ""
-    table = turns_table(turns_of(rounds), [result for both in rounds for result in both])
-    return shown([table], format_)
+    results = [result for both in rounds for result in both]
+    return shown([turns_table(turns_of(rounds), results)], format_) if rounds else ""
 
 
 class _AbProgress(RunProgress):
@@ -131,9 +128,7 @@ class _AbProgress(RunProgress):
 class _AbRun(HeadlessRun):
     """The sink of two cells in turns."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.progress = _AbProgress(self.state, sys.stderr)
+    shows_by = _AbProgress
 
     @property
     def exit_code(self) -> int:
@@ -177,11 +172,15 @@ SIDE = Parsed("CHOICES", _side)
 @click.option("--a", "a", type=SIDE, required=True, help='Options of A alone, such as "--precision bf16".')
 @click.option("--b", "b", type=SIDE, required=True, help="Options of B alone.")
 @choice_options
-@heading("How long")
-@click.option(
-    "--rounds", type=click.IntRange(2), default=5, show_default=True, help="Number of rounds, each in a fresh process."
+@option(
+    "How long",
+    "--rounds",
+    type=click.IntRange(2),
+    default=5,
+    show_default=True,
+    help="Number of rounds, each in a fresh process.",
 )
-@options(*file_options("table"))
+@file_options("table")
 @timeout_option
 @session_dir_option
 def ab(
@@ -189,9 +188,7 @@ def ab(
     a: Mapping[str, Any],
     b: Mapping[str, Any],
     rounds: int,
-    format_: str,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     timeout_s: float | None,
     session_dir: Path,
     **choices: Any,
@@ -213,16 +210,14 @@ def ab(
         command = command_of_turns(sweep_a, sweep_b, rounds)
         bench.run_ab(_one_cell("--a", sweep_a), _one_cell("--b", sweep_b), rounds, command)
 
-    return carry_out(bench, run, work, Outputs(lambda state: _text(state, format_), output, force))
+    return carry_out(bench, run, work, Outputs(lambda state: _text(state, to.format), to))
 
 
 reword(
     ab,
+    "N|TIME",
     passes=f"What is timed: {', '.join(PASSES)}. [default: forward]",
     warmups="Warm-up steps, or a time such as 10s until which both sides run them. [default: 5]",
     steps="Measured steps of a round, or a time such as 30s that both sides come to. [default: 20]",
     interval=None,
 )
-for _option in ab.params:
-    if _option.name in ("warmups", "steps"):
-        _option.metavar = "N|TIME"

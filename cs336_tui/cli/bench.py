@@ -9,24 +9,34 @@ from typing import Any
 
 import click
 
-from cs336_tui.cli.files import data_options
+from cs336_tui.cli.files import Destination, data_options
 from cs336_tui.cli.flags import (
     bench_options,
     choice_options,
     comm_options,
     ddof_option,
     lanes_option,
-    options,
     order_options,
+    refuse,
     reports_option,
     session_argument,
+    take_over_option,
     trust_option,
 )
-from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.jobs import has_jobs, launch_choice, launch_options, resume_jobs, run_in_jobs
-from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out, name_of_log, renderer, say_imports
+from cs336_tui.cli.help import command, heading, option
+from cs336_tui.cli.jobs import (
+    cells_of,
+    follow,
+    has_jobs,
+    launch_choice,
+    launch_options,
+    queued_cells,
+    rounds_of,
+    settings_of,
+)
+from cs336_tui.cli.run import EXIT_OK, HeadlessRun, Outputs, carry_out, name_of_log, renderer, say_imports
 from cs336_tui.config.choices import command_of, sweep_from
-from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
+from cs336_tui.config.order import Order
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems import problem_of_preset
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
@@ -35,7 +45,10 @@ from cs336_tui.config.values import BYTES_OF_ELEMENT
 from cs336_tui.events.environment import fields_of_preset
 from cs336_tui.events.events import Event
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
+from cs336_tui.runner.jobs.job import folder_of, split
 from cs336_tui.session import store
+from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted
 
 _OF_BENCH = (
@@ -47,7 +60,7 @@ _OF_BENCH = (
 @command("bench")
 @choice_options
 @ddof_option
-@options(*data_options)
+@data_options
 @heading("How it runs")
 @click.option("--in-process", is_flag=True, help="Run the cells in this process, as external profilers need it.")
 @click.option(
@@ -55,8 +68,8 @@ _OF_BENCH = (
 )
 @reports_option
 @lanes_option
-@options(*order_options)
-@options(*launch_options)
+@order_options
+@launch_options
 @bench_options
 def bench(**given: Any) -> int:
     """Run every combination of the given choices, one cell after another.
@@ -70,10 +83,8 @@ def bench(**given: Any) -> int:
 
 def run_sweeps(
     *,
-    format_: str,
-    output: Path | None,
+    to: Destination,
     summary: str | None,
-    force: bool,
     repeats: int,
     order: Order | None,
     preset_name: str | None = None,
@@ -85,44 +96,39 @@ def run_sweeps(
     dry_run, detach = given.pop("dry_run"), given.pop("detach")
     also = preset(preset_name).also if preset_name else ()
     sweep = sweep_from(preset_name=preset_name, of_another_too=given if also else (), **given)
-    if settings["in_process"] and settings["timeout_s"] is not None:
-        raise click.UsageError("--timeout cannot end a cell that runs --in-process; use one or the other")
-    if settings["in_process"] and sweep.reports:
-        raise click.UsageError("--reports need processes of their own; with --in-process say --reports none")
-    if settings["in_process"] and max(sweep.ranks, default=1) > 1:
-        raise click.UsageError("--ranks need processes of their own; leave out --in-process, or say --ranks 1")
-    if settings["in_process"] and sweep.lanes != 1:
-        raise click.UsageError("--lanes need processes of their own; leave out --in-process, or say --lanes 1")
-    others = list(_of_other_presets(also, given))
-    outputs = Outputs(renderer(format_), output, force, summary)
-    if choice is not None:
-        if settings["in_process"]:
-            raise click.UsageError("--in-process is for cells that run here; leave out one of it and --launcher")
-        session_dir = settings.pop("session_dir")
-        return run_in_jobs(
-            [sweep, *others],
-            choice,
-            session_dir=session_dir,
-            repeats=repeats,
-            order=order,
-            outputs=outputs,
-            dry_run=dry_run,
-            detach=detach,
-            settings=settings,
-            over=lambda log: _say_parts(preset_name, log),
+    if settings["in_process"]:
+        refuse(
+            (settings["timeout_s"], "--timeout cannot end a cell that runs --in-process; use one or the other"),
+            (sweep.reports, "--reports need processes of their own; with --in-process say --reports none"),
+            (
+                max(sweep.ranks, default=1) > 1,
+                "--ranks need processes of their own; leave out --in-process, or say --ranks 1",
+            ),
+            (sweep.lanes != 1, "--lanes need processes of their own; leave out --in-process, or say --lanes 1"),
+            (choice, "--in-process is for cells that run here; leave out one of it and --launcher"),
         )
-    run = HeadlessRun()
+    others = list(_of_other_presets(also, given))
+    run, outputs = HeadlessRun(), Outputs(renderer(to.format), to, summary)
+    if choice is not None:
+        log = settings.pop("session_dir") / f"{new_session_id()}.jsonl"
+        request, launcher = settings_of(log.stem, skip_after_oom=sweep.oom_skip, **settings), make_launcher(choice)
+        queued = queued_cells([sweep, *others], choice, repeats, order, request.ddof)
+        if dry_run:
+            click.echo(launcher.plan(split(cells_of(queued), choice, request), folder_of(log.absolute())))
+            return EXIT_OK
+        jobs = JobsBench(run.sink, log)
+        code = follow(jobs, run, lambda: jobs.submit(queued, choice, request, launcher), outputs, detach=detach)
+        if not detach:
+            _say_parts(preset_name, jobs.log_path)
+        return code
     runner = Bench(run.sink, skip_after_oom=sweep.oom_skip, **settings)
 
     def work() -> None:
         known: set[CellSpec] = set()
         for each in (sweep, *others):
             resolved = runner.resolve(each, may_leave_out=fields_of_preset(preset_name, given))
-            specs = [spec for spec in resolved.cells() if spec not in known]
-            known.update(specs)
-            cells = in_rounds(in_order(specs, order or usual_order(resolved.lanes)), repeats)
-            command, lanes = command_of(resolved, runner.ddof), runner.lanes_of(resolved)
-            runner.add(cells, command, resolved.reports, lanes=lanes)
+            cells, command = rounds_of(resolved, known, order, repeats), command_of(resolved, runner.ddof)
+            runner.add(cells, command, resolved.reports, lanes=runner.lanes_of(resolved))
             if len(resolved.checkpoints) > 1:  # their table holds measured peaks against predicted ones
                 runner.predict_now(resolved.cells(), run.progress.say)
         runner.work()
@@ -156,18 +162,17 @@ def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterato
 
 @command("resume")
 @session_argument
-@heading("Session")
-@click.option("--failed", is_flag=True, help="Also run failed and killed cells again.")
-@click.option(
-    "--take-over",
-    is_flag=True,
-    help="Write the session although another process is named as its writer; only if that one is gone.",
-)
+@option("Session", "--failed", is_flag=True, help="Also run failed and killed cells again.")
+@take_over_option
 @trust_option
 @lanes_option
-@heading("Jobs elsewhere")
-@click.option("--detach", is_flag=True, help="Of a session of jobs: submit, print the session's name and return.")
-@options(*data_options)
+@option(
+    "Jobs elsewhere",
+    "--detach",
+    is_flag=True,
+    help="Of a session of jobs: submit, print the session's name and return.",
+)
+@data_options
 @bench_options
 def resume(
     *,
@@ -178,10 +183,8 @@ def resume(
     trusted: bool,
     lanes: LaneCount | None,
     detach: bool,
-    format_: str,
-    output: Path | None,
+    to: Destination,
     summary: str | None,
-    force: bool,
     oom_skip: bool | None,
     **settings: Any,
 ) -> int:
@@ -195,22 +198,20 @@ def resume(
     from cs336_tui.cli.tune import RaceRun, race_text
     from cs336_tui.runner.tuning import Tuner
 
-    path, render, run = store.find(session, session_dir), renderer(format_), RaceRun()
-    outputs = Outputs(
-        lambda state: race_text(state, format_) if run.is_of_race else render(state), output, force, summary
-    )
+    path, render, run = store.find(session, session_dir), renderer(to.format), RaceRun()
+    outputs = Outputs(lambda state: race_text(state, to.format) if run.is_of_race else render(state), to, summary)
     if has_jobs(path):
         if lanes is not None:
             raise click.UsageError(f"--lanes: session {path.stem} is of jobs, which go on with the lanes that they had")
-        return resume_jobs(
-            path,
-            failed=failed,
-            take_over=take_over,
-            trusted=trusted,
-            detach=detach,
-            outputs=outputs,
-            settings=settings | {"skip_after_oom": oom_skip},
-        )
+        request = settings_of(path.stem, skip_after_oom=oom_skip, **settings)
+        jobs = JobsBench(run.sink, path, trusted=trusted)
+
+        def begin() -> None:
+            again = jobs.resume(request, run.recall, failed=failed, take_over=take_over, show=say_imports)
+            done = f"{counted(len(again), 'cell')} submitted anew" if again else "nothing left to submit"
+            click.echo(f"session {path.stem}: {done}; jobs that are not over: {jobs.jobs_going_on}", err=True)
+
+        return follow(jobs, run, begin, outputs, detach=detach)
     if detach:
         raise click.UsageError(f"--detach is for sessions of jobs; session {path.stem} runs here")
     runner = Bench(run.sink, session_dir=path.parent, session=path.stem, skip_after_oom=oom_skip, **settings)
@@ -247,10 +248,10 @@ def said(info: store.SessionInfo, waiting: int) -> str:
 @command("comm")
 @comm_options
 @ddof_option
-@options(*data_options)
+@data_options
 @lanes_option
-@options(*order_options)
-@options(*launch_options)
+@order_options
+@launch_options
 @bench_options
 def comm(**given: Any) -> int:
     """Time operations of torch.distributed: every combination of operation, size, ranks, backend and precision.

@@ -15,13 +15,10 @@ from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, merge, 
 from cs336_tui.analysis.published import own, published
 from cs336_tui.analysis.reference import add_from, matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import profiles_said
-from cs336_tui.cli import suggestions
-from cs336_tui.cli.files import file_options, json_option
-from cs336_tui.cli.flags import options, session_argument, session_dir_option
-from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.files import Destination, file_options, json_option, to_json
+from cs336_tui.cli.flags import a_session, session_argument, session_dir_option
+from cs336_tui.cli.help import command, option
 from cs336_tui.cli.streams import TERMINAL, on_terminal
-from cs336_tui.cli.suggestions import offer
-from cs336_tui.cli.targets import deliver, to_json
 from cs336_tui.config.reading import is_file
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.subjects.comparison import SETTINGS, cell_title, comparison_table, doubt_of_pairs, pair_columns
@@ -42,14 +39,13 @@ _OUTCOMES: Mapping[Outcome, str] = {
 }
 
 
-@click.argument("a", shell_complete=offer(suggestions.sessions))
-@click.argument("b", shell_complete=offer(suggestions.sessions))
+@command("compare")
+@a_session("a")
+@a_session("b")
 @json_option
-@options(*file_options("table"))
+@file_options("table")
 @session_dir_option
-def compare_command(
-    a: str, b: str, session_dir: Path, *, format_: str = "table", output: Path | None = None, force: bool = False
-) -> str:
+def compare(a: str, b: str, session_dir: Path, *, to: Destination) -> str:
     """Compare the step times of A with those of B: ratio, its 95 % interval and the outcome.
 
     Each is a session (an id, a unique prefix of one, `last` or a path) or one cell of it, SESSION:N, counted from 1.
@@ -68,8 +64,7 @@ def compare_command(
         session = a_state.started.session if a_state.started else a_path.stem
         one = session if a_number is None or b_number is None else f"cell {a_number} of {session}"
         raise click.UsageError(f"A and B are both {one}; name another, or two cells of one session as {b}:1 and {b}:2")
-    comparison = compared(*sides)
-    return deliver(_render(comparison, sides, format_), output, force=force)
+    return to.deliver(_render(compared(*sides), sides, to.format))
 
 
 def _render(comparison: Comparison, sides: Sequence[Sequence[Result]], format_: str) -> str:
@@ -194,9 +189,6 @@ def _what(side: Side) -> str:
     return f"{cell_title(side.spec)}{runs}{ending}"
 
 
-compare = command("compare")(compare_command)
-
-
 def reference_view(session: str, session_dir: Path, own_points: Path | None = None) -> str:
     """A line for each measured cell of a session: its time here, those published and one's own, and what differs; then
     each peak of memory and each part's kernels, with a line for each published one.
@@ -235,21 +227,21 @@ def _results(session: str, session_dir: Path) -> tuple[tuple[Result, ...], Sessi
 
 @command("reference")
 @session_argument
-@heading("Session")
-@click.option(
-    "--keep", metavar="TITLE", help="Only keep the session's results as reference points of your own, under TITLE."
+@option(
+    "Session",
+    "--keep",
+    metavar="TITLE",
+    help="Only keep the session's results as reference points of your own, under TITLE.",
 )
-@options(*file_options("table"))
+@file_options("table")
 @session_dir_option
-def reference(
-    session: str, keep: str | None, session_dir: Path, *, format_: str, output: Path | None, force: bool
-) -> str:
+def reference(session: str, keep: str | None, session_dir: Path, *, to: Destination) -> str:
     """Show published step times, peaks and kernels beside those of SESSION: as lines of text, or as tables."""
     if keep:
-        if output is not None:
-            raise click.UsageError(f"-o {output}: --keep writes no table; leave one of the two out")
+        if to.file is not None:
+            raise click.UsageError(f"-o {to.file}: --keep writes no table; leave one of the two out")
         return keep_command(session, keep, session_dir)
-    if format_ == "table":
-        return deliver(reference_view(session, session_dir) + "\n", output, force=force)
+    if to.format == "table":
+        return to.deliver(reference_view(session, session_dir) + "\n")
     results, state = _results(session, session_dir)
-    return deliver(answer(reference_tables(results, states=[state]), format_), output, force=force)
+    return to.deliver(answer(reference_tables(results, states=[state]), to.format))

@@ -6,7 +6,7 @@ import time
 from collections import Counter as Counted
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,24 +21,13 @@ from cs336_tui.analysis.estimates import (
     total_s,
 )
 from cs336_tui.analysis.merge import grouped
-from cs336_tui.cli import suggestions
-from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import Parsed, choice_options, gpu_option, options, session_dir_option, trust_option
+from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.flags import Parsed, choice_options, gpu_option, session_dir_option, trust_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.run import EXIT_CELL_FAILED
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
-from cs336_tui.cli.suggestions import offer
-from cs336_tui.cli.targets import (
-    AskedCells,
-    Counter,
-    Machine,
-    Predicts,
-    deliver,
-    predicting,
-    read_machine,
-    settle,
-    to_json,
-)
+from cs336_tui.cli.suggestions import offer, sessions
+from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import bytes_per_s_of
@@ -54,16 +43,16 @@ from cs336_tui.export.subjects.estimates import (
 from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.export.writing.tables import Table, attributes
 from cs336_tui.export.writing.terminal import Notes
+from cs336_tui.runner.predictor import PredictionError, Predictor
+from cs336_tui.runner.trust import Trust
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted, gigabytes
 
-if TYPE_CHECKING:
-    from cs336_tui.runner.predictor import PredictionError
-
 _LARGEST_SHOWN = 8
 
 
+@command("estimate")
 @choice_options
 @heading("Which device")
 @gpu_option
@@ -91,12 +80,12 @@ _LARGEST_SHOWN = 8
     "--session",
     metavar="SESSION",
     help="Take the speed of the device from the measured cells of this session.",
-    shell_complete=offer(suggestions.sessions),
+    shell_complete=offer(sessions),
 )
 @trust_option
-@options(*file_options("table"))
+@file_options("table")
 @session_dir_option
-def estimate_command(
+def estimate(
     *,
     gpu: str | None,
     peak: float | None = None,
@@ -104,11 +93,9 @@ def estimate_command(
     link_bytes_per_s: float | None = None,
     session: str | None = None,
     trusted: bool = False,
-    format_: str,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     session_dir: Path,
-    predictor: Predicts | None = None,
+    predictor: Predictor | None = None,
     read: Callable[[], Machine] = read_machine,
     **choices: Any,
 ) -> str | int:
@@ -142,7 +129,7 @@ def estimate_command(
     if failed and len(asked.specs) == 1:
         raise next(iter(failed.values()))
     cells = _judged(asked, predictions, failed, state)
-    text = deliver(_render(cells, format_), output, force=force)
+    text = to.deliver(_render(cells, to.format))
     if not failed:
         return text
     click.echo(text, nl=False)
@@ -153,8 +140,6 @@ def estimate_command(
 def unpredicted(state: SessionState, asked: AskedCells, *, trusted: bool) -> tuple[CellSpec, ...]:
     """The session's measured cells that are of the targets' kinds and that nobody has predicted yet. Leaves out, with a
     line on standard error, those whose code the log alone names, unless it is `trusted`."""
-    from cs336_tui.runner.trust import Trust
-
     trust = Trust()
     trust.name(*asked.specs)
     kinds = {target.kind for target in asked.targets.values()}
@@ -172,7 +157,7 @@ def unpredicted(state: SessionState, asked: AskedCells, *, trusted: bool) -> tup
     return tuple(found)
 
 
-def complete(state: SessionState, missing: Sequence[CellSpec], predicts: Predicts, timeout_s: float | None) -> None:
+def complete(state: SessionState, missing: Sequence[CellSpec], predicts: Predictor, timeout_s: float | None) -> None:
     """Predict these cells of the session, where it can be done."""
     if missing:
         found = predicts.predict(missing, within_s=timeout_s, give_up=lambda _spec, _why: None)
@@ -319,6 +304,3 @@ def _largest(prediction: Prediction) -> Iterator[str]:
         what = f"{list(shape)} {dtype}" if shape is not None else ""
         where = " · ".join(filter(None, (site.range, site.frame or site.op)))
         yield f"{times + gigabytes(size):>11} GB  {category.replace('_', ' '):<15}  {what:<30}  {where}".rstrip()
-
-
-estimate = command("estimate")(estimate_command)

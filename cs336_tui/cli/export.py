@@ -16,12 +16,11 @@ from cs336_tui.analysis.fields import PivotError, field_named, select
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.pivot import VALUES, pivot
 from cs336_tui.analysis.problems import Material
-from cs336_tui.cli import suggestions
-from cs336_tui.cli.files import file_options, say_written
-from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, options, session_dir_option
-from cs336_tui.cli.help import Command, command, heading
+from cs336_tui.cli.files import Destination, file_options, say_written
+from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, refuse, session_dir_option, sessions_argument
+from cs336_tui.cli.help import Command, command, heading, option
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
-from cs336_tui.cli.suggestions import offer
+from cs336_tui.cli.suggestions import columns, conditions, layouts, offer, pivots, problems
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.catalogue import axes_of
@@ -69,14 +68,14 @@ class _ListingLayouts(Command):
 
 
 @command("export", cls=_ListingLayouts)
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", shell_complete=offer(suggestions.sessions))
+@sessions_argument
 @heading("Which table")
 @click.option(
     "--pivot",
     "pivot_on",
     metavar="ROWS:COLUMNS",
     help="Pivot table, such as size:pass or size,context:precision; auto chooses.",
-    shell_complete=offer(suggestions.pivots),
+    shell_complete=offer(pivots),
 )
 @click.option("--value", type=click.Choice(tuple(VALUES)), help="Content of the pivot. [default: mean]")
 @click.option(
@@ -84,19 +83,19 @@ class _ListingLayouts(Command):
     multiple=True,
     metavar="KEY=VALUE",
     help="Baseline of the speed-up, such as precision=fp32.",
-    shell_complete=offer(suggestions.conditions),
+    shell_complete=offer(conditions),
 )
 @click.option(
     "--layout",
     metavar="NAME",
     help="Table as found in write-ups; listed below.",
-    shell_complete=offer(suggestions.layouts),
+    shell_complete=offer(layouts),
 )
 @click.option(
     "--columns",
     type=WORDS,
     help="Columns of the results table, such as size,pass,mean,std.",
-    shell_complete=offer(suggestions.columns),
+    shell_complete=offer(columns),
 )
 @click.option("--reference", is_flag=True, help="Times, peaks and kernels beside published ones.")
 @click.option("--compare", is_flag=True, help="Comparison of the first of two sessions with the second.")
@@ -113,15 +112,15 @@ class _ListingLayouts(Command):
     "--problem",
     metavar="NAME",
     help="The tables and figures of a problem of the handouts, part by part; cs336-tui problems lists them.",
-    shell_complete=offer(suggestions.problems),
+    shell_complete=offer(problems),
 )
-@heading("Which cells")
-@click.option(
+@option(
+    "Which cells",
     "--where",
     multiple=True,
     metavar="KEY=VALUE",
     help="Only these cells, such as precision=fp32.",
-    shell_complete=offer(suggestions.conditions),
+    shell_complete=offer(conditions),
 )
 @heading("Output")
 @click.option("--unit", type=click.Choice(UNITS), help="Unit of times in text. [default: ms]")
@@ -144,15 +143,13 @@ class _ListingLayouts(Command):
 @click.option("--notes", type=FILE, metavar="FILE", help="Write the notes here, not below the tables.")
 @click.option("--no-notes", is_flag=True, help="Tables without notes.")
 @click.option("--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
-@options(*file_options())
+@file_options()
 @session_dir_option
 def export(
     *,
     sessions: Sequence[str],
     session_dir: Path,
-    format_: str,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     where: Sequence[str],
     notes: Path | None,
     no_notes: bool,
@@ -168,8 +165,7 @@ def export(
     `choices` are of `TableChoice`. Raises `UserError` or `click.UsageError`; then nothing was written to `output`.
     """
     choice = TableChoice(**choices)
-    if choice.style and format_ == TERMINAL:
-        format_ = "markdown"
+    format_ = "markdown" if choice.style and to.format == TERMINAL else to.format
     choice.check(format_)
     has_notes = not (choice.is_plain and format_ in ("json", "csv"))
     if notes and not has_notes:
@@ -187,50 +183,45 @@ def export(
     written: dict[Path, str] = {}
     states = [source.state for source in sources]
     drawn: Sequence[Drawing | Absent] | None = None
+    with_notes = not (notes or no_notes)
+    tables: Sequence[Table] = ()
     if choice.problem:
         material = Material(tuple(states), tuple(results), _wanted(states, where), kernels_ddof, bool(choice.style))
         exported = export_problem(choice.problem, material)
-        drawn = exported.figures
-        if output and drawn:
-            figures = figures or figures_beside(output)
-        if notes:
-            written[notes] = notes_text(exported.tables)
-        elif choice.style and not no_notes:
-            _tell_of_notes(exported.tables)
-        draw = partial(pandas_text, index=choice.with_index, captions=True) if choice.style else None
-        with_notes = not (notes or no_notes)
+        drawn, tables = exported.figures, exported.tables
+        if to.file and drawn:
+            figures = figures or figures_beside(to.file)
         if format_ == TERMINAL:
             text = on_terminal(list(exported.parts(with_notes=with_notes)))
         else:
-            text = exported.render(format_, _seen_from(output, figures), with_notes=with_notes, draw=draw)
-        if drawn and figures is None:
-            click.echo(f"{counted(len(drawn), 'figure')}: {WITHOUT_FILES}", err=True)
+            draw = partial(pandas_text, index=choice.with_index, captions=True) if choice.style else None
+            text = exported.render(format_, _seen_from(to.file, figures), with_notes=with_notes, draw=draw)
     elif has_notes:
         if choice.report:
             tables = _reports(sources, results, choice, where, kernels_ddof)
         else:
             tables = choice.tables(results, states)
-        if notes:
-            written[notes] = notes_text(tables)
-        elif choice.style and not no_notes:
-            _tell_of_notes(tables)
-        text = _text(tables, results, format_, choice, with_notes=not (notes or no_notes))
+        text = _text(tables, results, format_, choice, with_notes=with_notes)
     else:
-        text = _data(sources, results, format_)
+        chosen = [[result.cell for result in results if result.source == number] for number in range(len(sources))]
+        documents = [document_of(source.state, cells) for source, cells in zip(sources, chosen, strict=True)]
+        text = documents_to_json(documents) if format_ == "json" else documents_to_csv(documents)
+    if notes:
+        written[notes] = notes_text(tables)
+    elif choice.style and not no_notes:
+        number = len({note for table in tables for note in table.footnotes})
+        click.echo(f"notes left out: {number}; --notes FILE writes them, --no-notes hides this line", err=True)
+    if drawn and figures is None:
+        click.echo(f"{counted(len(drawn), 'figure')}: {WITHOUT_FILES}", err=True)
     if figures is not None:
         found = figures_of(states, results) if drawn is None else drawn
-        write_figures(found, figures, overwrite=force)
-    if output is not None:
-        written[output], text = text, ""
+        write_figures(found, figures, overwrite=to.overwrite)
+    if to.file is not None:
+        written[to.file], text = text, ""
     for path, content in written.items():
-        write_atomically(path, content, overwrite=force)
+        write_atomically(path, content, overwrite=to.overwrite)
         say_written(path)
     return text
-
-
-def _tell_of_notes(tables: Sequence[Table]) -> None:
-    number = len({note for table in tables for note in table.footnotes})
-    click.echo(f"notes left out: {number}; --notes FILE writes them, --no-notes hides this line", err=True)
 
 
 def read(sessions: Sequence[str], session_dir: Path) -> list[Source]:
@@ -255,13 +246,6 @@ def _text(
         tables = [msgspec.structs.replace(table, footnotes=()) for table in tables]
     sessions = ", ".join(dict.fromkeys(result.session for result in results))
     return shown(tables, format_, choice.caption or f"cs336-tui: {sessions}")
-
-
-def _data(sources: Sequence[Source], results: Sequence[Result], format_: str) -> str:
-    """The records of the chosen cells, as `bench` prints them."""
-    chosen = [[result.cell for result in results if result.source == number] for number in range(len(sources))]
-    documents = [document_of(source.state, cells) for source, cells in zip(sources, chosen, strict=True)]
-    return documents_to_json(documents) if format_ == "json" else documents_to_csv(documents)
 
 
 def _reports(
@@ -308,7 +292,7 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
 
 
 @command("summary")
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", shell_complete=offer(suggestions.sessions))
+@sessions_argument
 @heading("Output")
 @click.option("-o", "--output", type=DIRECTORY, required=True, help="Folder to write; must not exist yet.")
 @click.option("--force", is_flag=True, help="Replace an earlier summary there.")
@@ -342,45 +326,35 @@ class TableChoice(NamedTuple):
 
     def check(self, format_: str) -> None:
         """Raise `click.UsageError` for choices that exclude each other, or that say nothing in this format."""
-        self._check_alone()
-        self._check_style(format_)
-        data = format_.upper()
-        if format_ not in ("csv", "json"):
-            return
-        if self.unit or self.digits is not None:
-            option = f"--unit {self.unit}" if self.unit else f"--digits {self.digits}"
-            raise click.UsageError(f"{option}: {data} keeps every number unrounded, in base units; leave it out")
-        if self.caption and (format_ == "csv" or self.is_plain):
-            raise click.UsageError(f"--caption: {data} has no caption here; leave it out")
-
-    def _check_style(self, format_: str) -> None:
-        if self.style and format_ != "markdown":
-            raise click.UsageError(f"--style {self.style} writes markdown, not {format_}; leave one of the two out")
-        if self.style and (self.unit or self.digits is not None):
-            option = f"--unit {self.unit}" if self.unit else f"--digits {self.digits}"
-            raise click.UsageError(
-                f"{option}: --style {self.style} has six significant digits in base units; leave it out"
-            )
-        if not (self.style or self.with_index):
-            raise click.UsageError("--no-index needs --style pandas, which alone has an index")
-
-    def _check_alone(self) -> None:
-        given = self._given
-        if len(given) > 1:
-            raise click.UsageError(f"{given[0]} and {given[1]} make different tables; use one of them")
-        if (self.value or self.baseline) and not self.pivot_on:
-            raise click.UsageError("--value and --baseline need --pivot ROWS:COLUMNS")
-        if self.ranges and self.report != "kernels":
-            raise click.UsageError(f"--range {self.ranges[0]} needs --report kernels")
-        own = self.report or self.problem
-        if self.unit and (self.layout or own):
-            raise click.UsageError(f"--unit {self.unit}: {given[0]} has fixed units; leave it out")
-        if self.digits is not None and own:
-            raise click.UsageError(f"--digits {self.digits}: {given[0]} has fixed digits; leave it out")
-        if self.caption and own:
-            raise click.UsageError(
-                f"--caption: {given[0]} makes several tables, each with a caption of its own; leave it out"
-            )
+        given, own = self._given, self.report or self.problem
+        first = "".join(given[:1])
+        is_data, data = format_ in ("csv", "json"), format_.upper()
+        number = f"--unit {self.unit}" if self.unit else "" if self.digits is None else f"--digits {self.digits}"
+        refuse(
+            (len(given) > 1, f"{' and '.join(given[:2])} make different tables; use one of them"),
+            ((self.value or self.baseline) and not self.pivot_on, "--value and --baseline need --pivot ROWS:COLUMNS"),
+            (self.ranges and self.report != "kernels", f"--range {' '.join(self.ranges[:1])} needs --report kernels"),
+            (self.unit and (self.layout or own), f"--unit {self.unit}: {first} has fixed units; leave it out"),
+            (self.digits is not None and own, f"--digits {self.digits}: {first} has fixed digits; leave it out"),
+            (
+                self.caption and own,
+                f"--caption: {first} makes several tables, each with a caption of its own; leave it out",
+            ),
+            (
+                self.style and format_ != "markdown",
+                f"--style {self.style} writes markdown, not {format_}; leave one of the two out",
+            ),
+            (
+                self.style and number,
+                f"{number}: --style {self.style} has six significant digits in base units; leave it out",
+            ),
+            (not (self.style or self.with_index), "--no-index needs --style pandas, which alone has an index"),
+            (is_data and number, f"{number}: {data} keeps every number unrounded, in base units; leave it out"),
+            (
+                is_data and self.caption and (format_ == "csv" or self.is_plain),
+                f"--caption: {data} has no caption here; leave it out",
+            ),
+        )
 
     @property
     def _given(self) -> list[str]:

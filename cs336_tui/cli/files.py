@@ -1,27 +1,34 @@
-"""The options of a command that writes files: where to, and in which format."""
+"""The output of a command: the options that say where to and in which format, and what writes it there."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import msgspec
 
 from cs336_tui.cli.flags import FILE
-from cs336_tui.cli.help import under
-from cs336_tui.cli.streams import TERMINAL, remember_verbose
+from cs336_tui.cli.help import option, options, under
+from cs336_tui.cli.streams import TERMINAL, remember_verbose, shown
 from cs336_tui.config.reading import is_file
 from cs336_tui.export.writing.files import (
     FORMATS,
     AlreadyThere,
+    NoRoom,
     canonical,
     check_markdown,
     format_of,
     named_suffixes,
     settled_format,
+    write_atomically,
 )
+
+if TYPE_CHECKING:
+    from cs336_tui.export.writing.tables import Table
 
 
 class _FormatChoice(click.Choice[str]):
@@ -52,19 +59,18 @@ def _settled(usual: str) -> Callable[[click.Context, click.Parameter, str | None
     return settle
 
 
-verbose_option = under(
+verbose_option = option(
     "Output",
-    click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        expose_value=False,
-        callback=remember_verbose,
-        help="On a terminal: the notes on the numbers, too.",
-    ),
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=remember_verbose,
+    help="On a terminal: the notes on the numbers, too.",
 )
 _AS_JSON = "cs336_tui.as_json"
-_json = click.option(
+json_option = option(
+    "Output",
     "--json",
     is_flag=True,
     is_eager=True,
@@ -72,15 +78,6 @@ _json = click.option(
     callback=lambda context, _, given: context.meta.__setitem__(_AS_JSON, given),
     help="The same as --format json.",
 )
-json_option = under("Output", _json)
-
-
-def _text_or_json(context: click.Context, _: click.Parameter, asked: str | None) -> str:
-    if context.meta.pop(_AS_JSON, False):
-        if asked == "table":
-            raise click.UsageError("--json and --format table contradict each other; leave one of them out")
-        return "json"
-    return asked or "table"
 
 
 text_or_json = under(
@@ -89,12 +86,44 @@ text_or_json = under(
         "--format",
         "format_",
         type=_FormatChoice(("table", "json"), case_sensitive=False),
-        callback=_text_or_json,
+        callback=_settled("table"),
         help="Format of the output. [default: table]",
     ),
-    _json,
+    json_option,
 )
 """For what is a text, or JSON for programs."""
+
+
+class Destination(NamedTuple):
+    """The format of what a command says, and the file for it; None is standard output."""
+
+    format: str
+    file: Path | None = None
+    overwrite: bool = False
+
+    def deliver(self, text: str) -> str:
+        """The text, or nothing when it went to the file.
+
+        Raises `ExportError` when it cannot be written; where the disk is full, prints it first.
+        """
+        if self.file is None:
+            return text
+        try:
+            write_atomically(self.file, text, overwrite=self.overwrite)
+        except NoRoom:
+            click.echo(text, nl=False)
+            raise
+        say_written(self.file)
+        return ""
+
+    def show(self, tables: Sequence[Table], title: str = "cs336-tui") -> str:
+        """Deliver tables in the format."""
+        return self.deliver(shown(tables, self.format, title))
+
+
+def to_json(data: object) -> str:
+    """Indented, ending with a newline."""
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
 
 
 def say_written(path: Path) -> None:
@@ -105,47 +134,52 @@ def say_written(path: Path) -> None:
     click.echo(f"wrote {path}" + (f", as {given['format_']}" if unnamed else ""), err=True)
 
 
-def _markdown_file(given: str | None) -> str | None:
+def file_options(usual: str = "markdown") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The file and its format: that of the file's name, else the usual one. The command gets both as `to`."""
+    made: Callable[[Callable[..., Any]], Callable[..., Any]] = under(
+        "Output",
+        click.option(
+            "-o",
+            "--output",
+            type=FILE,
+            is_eager=True,
+            help=f"Write here instead of standard output, in the format of the name's suffix: {named_suffixes()}.",
+        ),
+        click.option(
+            "--format",
+            "format_",
+            type=_FormatChoice((usual, *(each for each in FORMATS if each != usual)), case_sensitive=False),
+            callback=_settled(usual),
+            help="Format of the output. "
+            f"[default: by the suffix of -o, else {usual}; on a terminal a table of its width]",
+        ),
+        click.option("--force", is_flag=True, is_eager=True, help="Overwrite existing files."),
+        verbose_option,
+    )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def run(*words: Any, format_: str, output: Path | None = None, force: bool = False, **given: Any) -> Any:
+            return command(*words, to=Destination(format_, output, force), **given)
+
+        return made(run)
+
+    return decorate
+
+
+def _markdown_file(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
     if given not in (None, "auto"):
         check_markdown("--summary", Path(given))
     return given
 
 
-def file_options(usual: str = "markdown") -> tuple[Callable[[Any], Any], ...]:
-    """The file and its format: that of the file's name, else the usual one."""
-    return (
-        under(
-            "Output",
-            click.option(
-                "-o",
-                "--output",
-                type=FILE,
-                is_eager=True,
-                help=f"Write here instead of standard output, in the format of the name's suffix: {named_suffixes()}.",
-            ),
-            click.option(
-                "--format",
-                "format_",
-                type=_FormatChoice((usual, *(each for each in FORMATS if each != usual)), case_sensitive=False),
-                callback=_settled(usual),
-                help="Format of the output. "
-                f"[default: by the suffix of -o, else {usual}; on a terminal a table of its width]",
-            ),
-            click.option("--force", is_flag=True, is_eager=True, help="Overwrite existing files."),
-            verbose_option,
-        ),
-    )
-
-
-data_options = (
-    *file_options(),
-    under(
+data_options = options(
+    file_options(),
+    option(
         "Output",
-        click.option(
-            "--summary",
-            metavar="FILE|auto",
-            callback=lambda _context, _option, given: _markdown_file(given),
-            help="Also keep a session summary here, as markdown; auto names it.",
-        ),
+        "--summary",
+        metavar="FILE|auto",
+        callback=_markdown_file,
+        help="Also keep a session summary here, as markdown; auto names it.",
     ),
 )

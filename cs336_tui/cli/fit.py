@@ -10,24 +10,27 @@ import click
 import msgspec
 
 from cs336_tui.analysis.targets import Dimension, Target, search
-from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import choice_options, gpu_option, options, session_dir_option
+from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.flags import choice_options, gpu_option, session_dir_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
+from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import shown
-from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
+from cs336_tui.cli.targets import Counter, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import Prediction, prediction_key
 from cs336_tui.export.subjects.estimates import Fitted, fit_document, fit_table
+from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.predictor import Predictor
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 
-EXIT_FITS, EXIT_DOES_NOT = 0, 1
 _CHOICES: dict[Dimension, str] = {"batch": "batches", "context": "contexts"}
 _WARMUP, _STEPS = 1, 2
 """Steps of a cell that is run to see whether it fits: from the second on the optimizer's state is there."""
 
 
+@command("fit")
 @choice_options
 @heading("The search")
 @click.option(
@@ -36,19 +39,17 @@ _WARMUP, _STEPS = 1, 2
 @click.option("--limit", type=click.IntRange(1), help="Largest value to try.")
 @gpu_option
 @click.option("--confirm", is_flag=True, help="Run what was found, and on a GPU the next larger one, to confirm it.")
-@options(*file_options("table"))
+@file_options("table")
 @session_dir_option
-def fit_command(
+def fit(
     *,
     by: Dimension,
     gpu: str | None,
     limit: int | None,
     confirm: bool,
-    format_: str,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     session_dir: Path,
-    predictor: Predicts | None = None,
+    predictor: Predictor | None = None,
     read: Callable[[], Machine] = read_machine,
     **choices: Any,
 ) -> int:
@@ -75,13 +76,13 @@ def fit_command(
         results = [_fitted(spec, by, asked.targets[spec.device], predicts, limit, tried) for spec in asked.specs]
     tried.clear()
     if confirm and any(result.fit.spec for result in results):
-        return _confirmed(results, format_, output, force=force, session_dir=session_dir)
-    click.echo(deliver(_render(results, format_), output, force=force), nl=False)
-    return EXIT_FITS if all(result.fit.spec for result in results) else EXIT_DOES_NOT
+        return _confirmed(results, to, session_dir)
+    click.echo(to.deliver(_render(results, to.format)), nl=False)
+    return EXIT_OK if all(result.fit.spec for result in results) else EXIT_CELL_FAILED
 
 
 def _fitted(
-    spec: CellSpec, by: Dimension, target: Target, predicts: Predicts, limit: int | None, tried: Counter
+    spec: CellSpec, by: Dimension, target: Target, predicts: Predictor, limit: int | None, tried: Counter
 ) -> Fitted:
     room = target.room_bytes(spec.ranks)
     if room is None:
@@ -97,11 +98,9 @@ def _fitted(
     return Fitted(spec, fit, target, found, following)
 
 
-def _confirmed(results: Sequence[Fitted], format_: str, output: Path | None, *, force: bool, session_dir: Path) -> int:
+def _confirmed(results: Sequence[Fitted], to: Destination, session_dir: Path) -> int:
     """Run what was found, then say how it went. Off a GPU nothing larger is tried: what a host cannot hold takes other
     programs' memory before it fails."""
-    from cs336_tui.runner.bench import Bench
-
     larger = [result.fit.next_spec for result in results if result.target.kind == "cuda" and result.fit.spec]
     wanted = [spec for spec in (*(result.fit.spec for result in results), *larger) if spec is not None]
     fixed = {"warmup_steps": _WARMUP, "measure_steps": _STEPS, "warmup_auto": False, "steps_auto": None}
@@ -114,29 +113,21 @@ def _confirmed(results: Sequence[Fitted], format_: str, output: Path | None, *, 
         bench.add(cells)
         bench.work()
 
-    def render(state: SessionState) -> str:
-        return _render(_as_run(results, state), format_)
-
-    code = carry_out(bench, run, work, Outputs(render, output, force))
+    code = carry_out(bench, run, work, Outputs(lambda state: _render(_as_run(results, state), to.format), to))
     fits = all(result.ran is not None and result.ran.status == "ok" for result in _as_run(results, run.state))
-    return code or (EXIT_FITS if fits else EXIT_DOES_NOT)
+    return code or (EXIT_OK if fits else EXIT_CELL_FAILED)
 
 
 def _as_run(results: Sequence[Fitted], state: SessionState) -> list[Fitted]:
     cells = {prediction_key(cell.spec): cell for cell in state.cells.values()}
-    return [
-        result._replace(
-            ran=cells.get(prediction_key(result.fit.spec)) if result.fit.spec else None,
-            ran_next=cells.get(prediction_key(result.fit.next_spec)) if result.fit.next_spec else None,
-        )
-        for result in results
-    ]
+
+    def cell_of(spec: CellSpec | None) -> CellState | None:
+        return cells.get(prediction_key(spec)) if spec else None
+
+    return [each._replace(ran=cell_of(each.fit.spec), ran_next=cell_of(each.fit.next_spec)) for each in results]
 
 
 def _render(results: Sequence[Fitted], format_: str) -> str:
     if format_ == "json":
         return to_json({"fits": [fit_document(result) for result in results]})
     return shown([fit_table(results)], format_)
-
-
-fit = command("fit")(fit_command)

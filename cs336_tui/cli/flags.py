@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from cs336_tui.cli.help import heading, under
+from cs336_tui.cli.help import heading, option, under
 from cs336_tui.cli.help import options as options
 from cs336_tui.cli.suggestions import gpus, of_choice, offer, presets, sessions
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
@@ -113,19 +113,18 @@ def _type(axis: Axis) -> Any:
 def _option(axis: Axis) -> Callable[[F], F]:
     name = axis.sweep or axis.field
     if axis.kind is bool:
-        made = click.option(f"--{axis.option}/--no-{axis.option}", name, default=None, help=_text(axis))
-    else:
-        several = axis.kind is tuple
-        made = click.option(
-            f"--{axis.option}",
-            name,
-            type=_type(axis),
-            metavar=axis.metavar,
-            multiple=several,
-            help=_text(axis),
-            shell_complete=of_choice(axis.field, axis.values),
-        )
-    return under(axis.heading, made)
+        both = f"--{axis.option}/--no-{axis.option}"
+        return option(axis.heading, both, name, default=None, help=_text(axis))
+    return option(
+        axis.heading,
+        f"--{axis.option}",
+        name,
+        type=_type(axis),
+        metavar=axis.metavar,
+        multiple=axis.kind is tuple,
+        help=_text(axis),
+        shell_complete=of_choice(axis.field, axis.values),
+    )
 
 
 def _options_of(*fields: str) -> list[Callable[[F], F]]:
@@ -133,46 +132,38 @@ def _options_of(*fields: str) -> list[Callable[[F], F]]:
 
 
 _LAST = ("workload", "causal")
-_INTERVAL = under(
+_INTERVAL = option(
     "How long",
-    click.option(
-        "--interval",
-        type=Parsed("SHARE", share_of),
-        help="With --steps auto: target width of the 95 % interval of the mean, as a share of it; whole width of the "
-        f"interval, so 2% is ± 1 %. [default: {share_words(INTERVAL)}]",
-    ),
+    "--interval",
+    type=Parsed("SHARE", share_of),
+    help="With --steps auto: target width of the 95 % interval of the mean, as a share of it; whole width of the "
+    f"interval, so 2% is ± 1 %. [default: {share_words(INTERVAL)}]",
 )
-_HEAD_DIM = under(
+_HEAD_DIM = option(
     "One operation alone",
-    click.option(
-        "--head-dim",
-        "--width",
-        "head_dims",
-        type=comma_list(int),
-        help="Widths, with --workload attention (queries, keys, values) or norm (rows).",
-    ),
+    "--head-dim",
+    "--width",
+    "head_dims",
+    type=comma_list(int),
+    help="Widths, with --workload attention (queries, keys, values) or norm (rows).",
 )
-_PRESET = under(
+_PRESET = option(
     "What to run",
-    click.option(
-        "--preset",
-        "preset_name",
-        metavar="NAME",
-        help="Start from this preset; other options change it.",
-        shell_complete=offer(presets),
-    ),
+    "--preset",
+    "preset_name",
+    metavar="NAME",
+    help="Start from this preset; other options change it.",
+    shell_complete=offer(presets),
 )
 _UNTIL_STEPS = list(AXES)[: list(AXES).index("measure_steps") + 1]
 
 
-def _choices(*without: str) -> tuple[Callable[[F], F], ...]:
+def _choices(*without: str) -> Callable[[F], F]:
     """The options of all choices but these."""
     first = [field for field in _UNTIL_STEPS if field not in without]
     others = [field for field in AXES if field not in (*_UNTIL_STEPS, *_LAST, *without)]
-    return (
-        _PRESET, *_options_of(*first), _INTERVAL, *_options_of(*others), *_options_of("workload"), _HEAD_DIM,
-        *_options_of("causal"),
-    )  # fmt: skip
+    last = (*_options_of("workload"), _HEAD_DIM, *_options_of("causal"))
+    return options(_PRESET, *_options_of(*first), _INTERVAL, *_options_of(*others), *last)
 
 
 def choices_of(*fields: str) -> Callable[[F], F]:
@@ -180,12 +171,20 @@ def choices_of(*fields: str) -> Callable[[F], F]:
     return options(*_options_of(*fields))
 
 
-def reword(command: click.Command, **helps: str | None) -> None:
-    """Give options of a command another help, and hide those without any."""
-    for option in command.params:
-        if isinstance(option, click.Option) and option.name in helps:
-            text = helps[option.name]
-            option.help, option.hidden = text or option.help, text is None
+def reword(command: click.Command, steps_metavar: str | None = None, **helps: str | None) -> None:
+    """Give options of a command another help, and hide those without any; name the value of steps and warm-up."""
+    for each in command.params:
+        if steps_metavar and each.name in ("warmups", "steps"):
+            each.metavar = steps_metavar
+        if isinstance(each, click.Option) and each.name in helps:
+            text = helps[each.name]
+            each.help, each.hidden = text or each.help, text is None
+
+
+def refuse(*cases: tuple[object, str]) -> None:
+    """Raise `click.UsageError` with the words of the first case that is so."""
+    if why := next((words for is_so, words in cases if is_so), None):
+        raise click.UsageError(why)
 
 
 def _default_session_dir() -> Path:
@@ -224,63 +223,52 @@ comm_options = options(
     *_options_of("threads"),
 )
 """The options that choose collectives."""
-choice_options = options(*_choices())
+choice_options = _choices()
 """The options that choose what to run, the same for the app and headless."""
-start_options = options(*_choices("within"))
+start_options = _choices("within")
 """Those of a search's starting point, whose ``--within`` is a limit of memory."""
-session_dir_option = under(
+session_dir_option = option(
     "Session",
-    click.option(
-        "--session-dir",
-        type=DIRECTORY,
-        default=_default_session_dir,
-        help="Folder of the session logs. [default: this platform's user data folder]",
-    ),
+    "--session-dir",
+    type=DIRECTORY,
+    default=_default_session_dir,
+    help="Folder of the session logs. [default: this platform's user data folder]",
 )
-ddof_option = under(
-    "Output",
-    click.option(
-        "--ddof", type=click.IntRange(0, 1), default=1, show_default=True, help="Every std divides by n - ddof."
-    ),
+ddof_option = option(
+    "Output", "--ddof", type=click.IntRange(0, 1), default=1, show_default=True, help="Every std divides by n - ddof."
 )
-device_interval_option = under(
+device_interval_option = option(
     "Session",
-    click.option(
-        "--device-interval",
-        "device_interval_s",
-        type=click.FloatRange(min=0),
-        default=0.5,
-        show_default=True,
-        metavar="SECONDS",
-        help="Time between samples of GPU and host during a run; 0: no samples.",
-    ),
+    "--device-interval",
+    "device_interval_s",
+    type=click.FloatRange(min=0),
+    default=0.5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between samples of GPU and host during a run; 0: no samples.",
 )
-reports_option = under(
+reports_option = option(
+    "How it runs",
+    "--reports",
+    type=comma_list(str),
+    metavar="LIST",
+    help=f"Reports to make after all cells, of those that ended well: {', '.join(ASKED_REPORTS)}; none.",
+    shell_complete=offer((*ASKED_REPORTS, "none")),
+)
+order_options = under(
     "How it runs",
     click.option(
-        "--reports",
-        type=comma_list(str),
-        metavar="LIST",
-        help=f"Reports to make after all cells, of those that ended well: {', '.join(ASKED_REPORTS)}; none.",
-        shell_complete=offer((*ASKED_REPORTS, "none")),
+        "--repeats",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        metavar="R",
+        help="Run all cells R times, round after round, so that drift of the machine affects all alike.",
     ),
-)
-order_options = (
-    under(
-        "How it runs",
-        click.option(
-            "--repeats",
-            type=click.IntRange(1),
-            default=1,
-            show_default=True,
-            metavar="R",
-            help="Run all cells R times, round after round, so that drift of the machine affects all alike.",
-        ),
-        click.option(
-            "--order",
-            type=click.Choice(get_args(Order)),
-            help="Order of the cells. [default: smallest-first; in lanes longest-first, by the work of all steps]",
-        ),
+    click.option(
+        "--order",
+        type=click.Choice(get_args(Order)),
+        help="Order of the cells. [default: smallest-first; in lanes longest-first, by the work of all steps]",
     ),
 )
 
@@ -296,76 +284,76 @@ def _lane_count(text: str) -> LaneCount:
 
 
 LANES = Parsed("N|auto", _lane_count)
-lanes_option = under(
+lanes_option = option(
     "How it runs",
-    click.option(
-        "--lanes",
-        type=LANES,
-        shell_complete=offer(("auto",)),
-        help="Run this many cells side by side, each on a device of its own (on a CPU: on cores of its own); auto: one "
-        "for each device. They share the devices of --device, and each cell runs once. [default: 1]",
-    ),
+    "--lanes",
+    type=LANES,
+    shell_complete=offer(("auto",)),
+    help="Run this many cells side by side, each on a device of its own (on a CPU: on cores of its own); auto: one "
+    "for each device. They share the devices of --device, and each cell runs once. [default: 1]",
 )
-oom_option = under(
+oom_option = option(
     "How it runs",
-    click.option(
-        f"--oom-skip/{NO_OOM_SKIP}",
-        default=None,
-        help="After an out-of-memory, skip waiting cells of its kind that need at least as much. "
-        "[default: skip, unless the preset or the session says otherwise]",
-    ),
+    f"--oom-skip/{NO_OOM_SKIP}",
+    default=None,
+    help="After an out-of-memory, skip waiting cells of its kind that need at least as much. "
+    "[default: skip, unless the preset or the session says otherwise]",
 )
 
 
-gpu_option = under(
+gpu_option = option(
     "Which device",
-    click.option(
-        "--gpu",
-        metavar="NAME",
-        help='Target GPU, here or elsewhere, such as "H100 80GB"; an unknown name lists all. [default: this machine]',
-        shell_complete=offer(gpus),
-    ),
+    "--gpu",
+    metavar="NAME",
+    help='Target GPU, here or elsewhere, such as "H100 80GB"; an unknown name lists all. [default: this machine]',
+    shell_complete=offer(gpus),
 )
-_explain_option = under(
+_explain_option = option(
     "How it runs",
-    click.option(
-        "--oom-explain/--no-oom-explain",
-        "explain_oom",
-        default=True,
-        show_default=True,
-        help="Run a cell that ran out of memory once more, apart, to see what filled the memory.",
-    ),
+    "--oom-explain/--no-oom-explain",
+    "explain_oom",
+    default=True,
+    show_default=True,
+    help="Run a cell that ran out of memory once more, apart, to see what filled the memory.",
 )
-fit_check_option = under(
+fit_check_option = option(
     "How it runs",
-    click.option(
-        "--fit-check/--no-fit-check",
-        "check_fit",
-        default=True,
-        show_default=True,
-        help="On a CPU, skip cells whose predicted memory does not fit.",
-    ),
+    "--fit-check/--no-fit-check",
+    "check_fit",
+    default=True,
+    show_default=True,
+    help="On a CPU, skip cells whose predicted memory does not fit.",
 )
-session_argument = click.argument("session", default="last", shell_complete=offer(sessions))
-trust_option = under(
+
+
+def a_session(name: str = "session", **attributes: Any) -> Callable[[F], F]:
+    """An argument that names a session, or several."""
+    return click.argument(name, shell_complete=offer(sessions), **attributes)
+
+
+session_argument = a_session(default="last")
+sessions_argument = a_session("sessions", nargs=-1, required=True, metavar="SESSION...")
+trust_option = option(
     "Session",
-    click.option(
-        "--trust",
-        "trusted",
-        is_flag=True,
-        help="Run what the session's log names and the command line does not: code outside of the current folder, "
-        "machines and options of its jobs.",
-    ),
+    "--trust",
+    "trusted",
+    is_flag=True,
+    help="Run what the session's log names and the command line does not: code outside of the current folder, "
+    "machines and options of its jobs.",
 )
-timeout_option = under(
+take_over_option = option(
+    "Session",
+    "--take-over",
+    is_flag=True,
+    help="Write the session although another process is named as its writer; only if that one is gone.",
+)
+timeout_option = option(
     "How long",
-    click.option(
-        "--timeout",
-        "timeout_s",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-        help="End a cell after this time, and go on with the next.",
-    ),
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End a cell after this time, and go on with the next.",
 )
 bench_options = options(
     oom_option, _explain_option, fit_check_option, timeout_option, session_dir_option, device_interval_option

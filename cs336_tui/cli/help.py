@@ -79,6 +79,11 @@ def under(title: Heading, *several: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+def option(title: Heading, *names: str, **attributes: Any) -> Callable[[F], F]:
+    """As `click.option`, under this heading in every command."""
+    return under(title, click.option(*names, **attributes))
+
+
 def heading_of(option: click.Option) -> Heading:
     """The heading of an option; click makes ``--help`` and ``--version`` itself."""
     found: Heading | None = option.__dict__.get(_KEY)
@@ -144,6 +149,7 @@ class Command(click.Command):
     """A command whose help has its options under headings."""
 
     context_class = _Context
+    callback: Callable[..., Any]
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         if option := super().get_help_option(ctx):
@@ -151,7 +157,8 @@ class Command(click.Command):
         return option
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        write_options(self, ctx, formatter)
+        found = under_headings(self, ctx).items()
+        write_sections(formatter, [(title, [record_of(each, ctx) for each in of]) for title, of in found])
 
 
 class Group(Command, click.Group):
@@ -194,12 +201,6 @@ def _misplaced(before: Sequence[str], command: click.Command, name: str) -> str:
     return f"options before a command do nothing: {'; '.join(filter(None, parts))}"
 
 
-def write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    """Write the options of a command under their headings."""
-    found = under_headings(command, ctx).items()
-    write_sections(formatter, [(title, [record_of(each, ctx) for each in of]) for title, of in found])
-
-
-def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
+def command(name: str, cls: type[Command] = Command, **attributes: Any) -> Callable[[Callable[..., Any]], Command]:
     """As `click.command`, for a command whose options have headings."""
-    return click.command(name, cls=attributes.pop("cls", Command), **attributes)
+    return click.command(name, cls=cls, **attributes)

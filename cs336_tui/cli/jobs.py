@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from cs336_tui.cli.files import Destination
 from cs336_tui.cli.flags import Parsed, device_interval_option
 from cs336_tui.cli.help import under
 from cs336_tui.cli.run import (
@@ -26,14 +28,13 @@ from cs336_tui.cli.run import (
     carry_out,
     hand_over,
     name_of_log,
-    say_imports,
 )
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events import events as ev
-from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
+from cs336_tui.runner.jobs.bench import JobsBench
 from cs336_tui.runner.jobs.job import (
     JobCell,
     JobRequest,
@@ -43,14 +44,12 @@ from cs336_tui.runner.jobs.job import (
     log_path,
     read_choice,
     read_request,
-    split,
 )
-from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import counted
 
-_OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "parameters", "form")
-_FIELDS = {"slurm": "parameters", "as": "form"}
-"""Fields of a choice, by their options, where these are called otherwise."""
+_OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "form", "parameters")
+_OPTIONS = {"parameters": "slurm", "form": "as"}
+"""Options of the fields of a choice that are called otherwise."""
 OF_REQUEST = ("ddof", "timeout_s", "explain_oom", "check_fit", "nvtx")
 """Options of a run that jobs take as they are."""
 
@@ -63,44 +62,44 @@ def _sbatch_option(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-launch_options = (
-    under(
-        "Jobs elsewhere",
-        click.option(
-            "--launcher",
-            type=click.Choice(["slurm", "local"]),
-            metavar="slurm",
-            help="Run the cells as Slurm jobs, and watch them from here.",
-        ),
-        click.option("--partition", metavar="NAME", help="Slurm partition."),
-        click.option(
-            "--nodes", type=click.IntRange(1), metavar="N", help="Nodes of one allocation that runs all cells."
-        ),
-        click.option("--gpus-per-node", type=click.IntRange(0), metavar="N", help="GPUs of each node."),
-        click.option(
-            "--time",
-            metavar="LIMIT",
-            help="Time limit of a job, as Slurm writes it: 0:30 is half a minute, 1:00:00 an hour.",
-        ),
-        click.option(
-            "--slurm",
-            "parameters",
-            multiple=True,
-            type=Parsed("KEY[=VALUE]", _sbatch_option),
-            help="Another sbatch option, such as account=lab; may be repeated.",
-        ),
-        click.option(
-            "--as",
-            "form",
-            type=click.Choice(["array", "allocation"]),
-            help="array: one job per cell; allocation: one job for all cells, in lanes. "
-            "[default: array, unless nodes, GPUs or lanes are given]",
-        ),
-        click.option("--dry-run", is_flag=True, help="Only print what would be submitted."),
-        click.option("--detach", is_flag=True, help="Submit, print the session's name and return."),
+launch_options = under(
+    "Jobs elsewhere",
+    click.option(
+        "--launcher",
+        type=click.Choice(["slurm", "local"]),
+        metavar="slurm",
+        help="Run the cells as Slurm jobs, and watch them from here.",
     ),
+    click.option("--partition", metavar="NAME", help="Slurm partition."),
+    click.option("--nodes", type=click.IntRange(1), metavar="N", help="Nodes of one allocation that runs all cells."),
+    click.option("--gpus-per-node", type=click.IntRange(0), metavar="N", help="GPUs of each node."),
+    click.option(
+        "--time",
+        metavar="LIMIT",
+        help="Time limit of a job, as Slurm writes it: 0:30 is half a minute, 1:00:00 an hour.",
+    ),
+    click.option(
+        "--slurm",
+        "parameters",
+        multiple=True,
+        type=Parsed("KEY[=VALUE]", _sbatch_option),
+        help="Another sbatch option, such as account=lab; may be repeated.",
+    ),
+    click.option(
+        "--as",
+        "form",
+        type=click.Choice(["array", "allocation"]),
+        help="array: one job per cell; allocation: one job for all cells, in lanes. "
+        "[default: array, unless nodes, GPUs or lanes are given]",
+    ),
+    click.option("--dry-run", is_flag=True, help="Only print what would be submitted."),
+    click.option("--detach", is_flag=True, help="Submit, print the session's name and return."),
 )
 """Options of jobs."""
+
+
+def _option_of(field: str) -> str:
+    return f"--{_OPTIONS.get(field, field).replace('_', '-')}"
 
 
 def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
@@ -110,53 +109,12 @@ def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
         extra = [name for name, value in chosen.items() if value not in (None, ())]
         extra += [name for name in ("dry_run", "detach") if given[name]]
         if extra:
-            option = next((name for name, field in _FIELDS.items() if field == extra[0]), extra[0]).replace("_", "-")
-            raise click.UsageError(f"--{option} is for jobs; add --launcher slurm")
+            raise click.UsageError(f"{_option_of(extra[0])} is for jobs; add --launcher slurm")
         return None
     if chosen["launcher"] != "slurm" and (chosen["partition"] or chosen["parameters"]):
         raise click.UsageError("--partition and --slurm are for --launcher slurm")
     lanes = 0 if given.get("lanes") == "auto" else given.get("lanes")
     return LaunchChoice(**chosen, lanes=lanes)
-
-
-def run_in_jobs(
-    sweeps: Sequence[Sweep],
-    choice: LaunchChoice,
-    *,
-    session_dir: Path,
-    repeats: int,
-    order: Order | None,
-    outputs: Outputs,
-    dry_run: bool,
-    detach: bool,
-    settings: dict[str, Any],
-    over: Callable[[Path], object],
-) -> int:
-    """Run the cells of these sweeps in jobs; wait for their end unless `detach`, print their data, and call `over` with
-    the session's log."""
-    log = session_dir / f"{new_session_id()}.jsonl"
-    request = settings_of(log.stem, skip_after_oom=sweeps[0].oom_skip, **settings)
-    launcher = make_launcher(choice)
-    queued = _queued(sweeps, choice, repeats, order, request.ddof)
-    if dry_run:
-        cells = [cell for each in queued for cell in _cells_of(each)]
-        requests = split(cells, choice, request)
-        click.echo(launcher.plan(requests, folder_of(log.absolute())))
-        return EXIT_OK
-    run = HeadlessRun()
-    bench = JobsBench(run.sink, log)
-
-    def begin() -> None:
-        bench.submit(queued, choice, request, launcher)
-
-    if detach:
-        begin()
-        bench.close()
-        click.echo(bench.session)
-        return EXIT_OK
-    code = follow(bench, run, begin, outputs)
-    over(bench.log_path)
-    return code
 
 
 def settings_of(session: str, **given: Any) -> JobRequest:
@@ -168,9 +126,16 @@ def settings_of(session: str, **given: Any) -> JobRequest:
     return JobRequest(session=session, job="", cells=(), skip_after_oom=skip is not False, **taken, **interval)
 
 
-def follow(bench: JobsBench, run: HeadlessRun, begin: Callable[[], object], outputs: Outputs) -> int:
+def follow(
+    bench: JobsBench, run: HeadlessRun, begin: Callable[[], object], outputs: Outputs, *, detach: bool = False
+) -> int:
     """Follow the jobs that `begin` submits or finds to their end, then print or write the data; the exit code. Ctrl-C
-    leaves the jobs alone."""
+    leaves the jobs alone. `detach`: only print the session's name once they are submitted."""
+    if detach:
+        begin()
+        bench.close()
+        click.echo(bench.session)
+        return EXIT_OK
 
     def stop() -> bool:
         run.stopped = True
@@ -180,7 +145,7 @@ def follow(bench: JobsBench, run: HeadlessRun, begin: Callable[[], object], outp
     try:
         with StopOnSignal(stop):
             for path, render in outputs.files(bench.session):
-                run.keep(path, render, overwrite=outputs.overwrite)
+                run.keep(path, render, overwrite=outputs.to.overwrite)
             begin()
             bench.work()
     finally:
@@ -188,7 +153,8 @@ def follow(bench: JobsBench, run: HeadlessRun, begin: Callable[[], object], outp
         bench.close()
         run.progress.clear()
     if run.stopped and going_on:
-        name = _name(bench.log_path)
+        found = name_of_log(bench.log_path)
+        name = bench.log_path.stem if found == "last" else found
         go, it = ("goes", "it") if going_on == 1 else ("go", "them")
         follow_it, cancel_it = f"`cs336-tui watch {name}` follows {it}", f"`cs336-tui cancel {name}` cancels {it}"
         click.echo(f"{counted(going_on, 'job')} {go} on; {follow_it}, {cancel_it}", err=True)
@@ -201,54 +167,35 @@ def has_jobs(log: Path) -> bool:
     return read_choice(folder_of(log.absolute())) is not None
 
 
-def resume_jobs(
-    path: Path,
-    *,
-    failed: bool,
-    take_over: bool,
-    trusted: bool,
-    detach: bool,
-    outputs: Outputs,
-    settings: dict[str, Any],
-) -> int:
-    """Submit anew the cells of a session of jobs that have no result, and follow them."""
-    run = HeadlessRun()
-    bench = JobsBench(run.sink, path, trusted=trusted)
-    request = settings_of(path.stem, **settings)
-
-    def begin() -> None:
-        again = bench.resume(request, run.recall, failed=failed, take_over=take_over, show=say_imports)
-        done = f"{counted(len(again), 'cell')} submitted anew" if again else "nothing left to submit"
-        click.echo(f"session {path.stem}: {done}; jobs that are not over: {bench.jobs_going_on}", err=True)
-
-    if detach:
-        begin()
-        bench.close()
-        click.echo(bench.session)
-        return EXIT_OK
-    return follow(bench, run, begin, outputs)
+def rounds_of(
+    sweep: Sweep, known: set[CellSpec], order: Order | None, repeats: int
+) -> tuple[tuple[CellSpec, int], ...]:
+    """The cells of a sweep that are not known yet, in their order and each with its repeat; they are known from now."""
+    specs = [spec for spec in sweep.cells() if spec not in known]
+    known.update(specs)
+    return tuple(in_rounds(in_order(specs, order or usual_order(sweep.lanes)), repeats))
 
 
-def _queued(
+def queued_cells(
     sweeps: Sequence[Sweep], choice: LaunchChoice, repeats: int, order: Order | None, ddof: int
 ) -> list[ev.CellsQueued]:
-    """The cells of the sweeps as a session queues them; nothing is asked of this machine."""
+    """The cells of the sweeps as a session of jobs queues them; nothing is asked of this machine. The devices `auto`
+    and `every` are a GPU if GPUs are asked for."""
     found: list[ev.CellsQueued] = []
     known: set[CellSpec] = set()
-    first = 0
+    usual = "cuda:0" if choice.gpus_per_node else "cpu"
     for sweep in sweeps:
         if not is_array(choice):  # cells share the devices of a machine
             sweep = msgspec.structs.replace(sweep, lanes=choice.lanes or "auto")
-        resolved = sweep.with_devices(_devices(sweep, choice))
+        devices = dict.fromkeys(usual if name in UNRESOLVED else name for name in sweep.devices)
+        resolved = sweep.with_devices(tuple(devices))
         if words := resolved.once_words:
             click.echo(f"note: {words}", err=True)
-        specs = [spec for spec in resolved.cells() if spec not in known]
-        known.update(specs)
-        cells = in_rounds(in_order(specs, order or usual_order(resolved.lanes)), repeats)
+        cells = rounds_of(resolved, known, order, repeats)
         found.append(
             ev.CellsQueued(
                 at=time.time(),
-                first=first,
+                first=sum(len(each.specs) for each in found),
                 specs=tuple(spec for spec, _ in cells),
                 command=" ".join([command_of(resolved, ddof), *words_of(choice)]),
                 ddof=ddof,
@@ -256,44 +203,28 @@ def _queued(
                 reports=resolved.reports,
             )
         )
-        first += len(cells)
     return found
 
 
-def _devices(sweep: Sweep, choice: LaunchChoice) -> tuple[str, ...]:
-    """The devices of a sweep. `auto` and `every` are a GPU if GPUs are asked for."""
-    usual = "cuda:0" if choice.gpus_per_node else "cpu"
-    return tuple(dict.fromkeys(usual if name in UNRESOLVED else name for name in sweep.devices))
+def cells_of(queued: Sequence[ev.CellsQueued]) -> list[JobCell]:
+    """Queued cells as jobs have them."""
+    return [
+        JobCell(number, spec, repeat, each.reports)
+        for each in queued
+        for number, (spec, repeat) in enumerate(
+            zip(each.specs, each.repeats or (1,) * len(each.specs), strict=True), each.first
+        )
+    ]
 
 
 def words_of(choice: LaunchChoice) -> list[str]:
     """The options of a choice, as on a command line."""
-    import shlex
-
-    words = ["--launcher", choice.launcher]
-    for option, value in (
-        ("partition", choice.partition),
-        ("nodes", choice.nodes),
-        ("gpus-per-node", choice.gpus_per_node),
-        ("time", choice.time),
-        ("as", choice.form),
-    ):
-        words += [] if value is None else [f"--{option}", shlex.quote(str(value))]
-    for key, value in choice.parameters:
-        words += ["--slurm", shlex.quote(f"{key}={value}" if value else key)]
+    words: list[str] = []
+    for field in _OF_CHOICE:
+        given = getattr(choice, field)
+        several = [f"{key}={value}" if value else key for key, value in given] if field == "parameters" else [given]
+        words += [word for each in several if each is not None for word in (_option_of(field), shlex.quote(str(each)))]
     return words
-
-
-def _cells_of(queued: ev.CellsQueued) -> list[JobCell]:
-    repeats = queued.repeats or (1,) * len(queued.specs)
-    numbered = enumerate(zip(queued.specs, repeats, strict=True), queued.first)
-    return [JobCell(number, spec, repeat, queued.reports) for number, (spec, repeat) in numbered]
-
-
-def _name(path: Path) -> str:
-    """The session as commands find it."""
-    found = name_of_log(path)
-    return path.stem if found == "last" else found
 
 
 @click.command("run-job", hidden=True)
@@ -330,7 +261,7 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
                 await_log(log)
             work = partial(work_here, asked, bench, run.recall, trusted=trusted)
         around.enter_context(while_wanted(request, bench.cancel))
-        return carry_out(bench, run, work, Outputs(lambda _: "", None, overwrite=False))
+        return carry_out(bench, run, work, Outputs(lambda _: "", Destination("")))
 
 
 @click.command("run-ranks", hidden=True)

@@ -8,19 +8,19 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import cast, get_args
 
 import click
 
 from cs336_tui.analysis.gpu_words import APPLE, figures, notes, numbered
-from cs336_tui.cli.files import file_options, text_or_json
-from cs336_tui.cli.flags import WORDS, options, session_dir_option
+from cs336_tui.cli.files import Destination, file_options, text_or_json, to_json
+from cs336_tui.cli.flags import WORDS, session_dir_option
 from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.streams import shown
 from cs336_tui.cli.suggestions import devices, offer
-from cs336_tui.cli.targets import Counter, child_processes, deliver, read_environment, read_machine, to_json
+from cs336_tui.cli.targets import Counter, child_processes, read_environment, read_machine
 from cs336_tui.config.reading import exists
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment, GpuSample
@@ -28,7 +28,8 @@ from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError, peak_key
 from cs336_tui.export.subjects.roofline import PeakRow, peak_table
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
 from cs336_tui.runner.lanes import Core, cores_here
-from cs336_tui.runner.machine import Diagnosis, lacking_code
+from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.machine import Diagnosis, lacking_code, measure_peak
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.stats.quantities import counted, gigabytes
 
@@ -164,6 +165,7 @@ Measure = Callable[[str, Precision], DevicePeak]
 """Measures a device (torch's name) in a precision; raises `PeakError`."""
 
 
+@command("peak")
 @heading("What to run")
 @click.option(
     "--device",
@@ -188,15 +190,13 @@ Measure = Callable[[str, Precision], DevicePeak]
     help="CPU threads of one operation (torch's intra-op threads). [default: torch's own]",
 )
 @click.option("--refresh", is_flag=True, help="Measure again, in place of remembered results.")
-@options(*file_options("table"))
+@file_options("table")
 @session_dir_option
-def peak_command(
+def peak(
     *,
     devices: Sequence[str],
     precisions: Sequence[str],
-    format_: str,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     refresh: bool,
     measure: Measure | None = None,
     threads: int | None = None,
@@ -216,7 +216,8 @@ def peak_command(
     asked = list(_asked(environment, devices, precisions))
     counted = Counter("measuring peaks", len(asked))
     rows = []
-    with _measuring(threads) if measure is None else nullcontext(measure) as measures:
+    with child_processes() if measure is None else nullcontext() as launcher:
+        measures = measure or partial(measure_peak, cast(Launcher, launcher), threads=threads)
         for device, precision in asked:
             found, error = None if refresh else cache.get(peak_key(environment, device.name, precision, threads)), ""
             if found is None:
@@ -230,16 +231,7 @@ def peak_command(
             counted()
     if all(row.peak is None for row in rows):
         raise click.ClickException("; ".join(dict.fromkeys(row.error for row in rows)))
-    return deliver(shown([peak_table(rows)], format_), output, force=force)
-
-
-@contextmanager
-def _measuring(threads: int | None) -> Iterator[Measure]:
-    """Measures in child processes."""
-    from cs336_tui.runner.machine import measure_peak
-
-    with child_processes() as launcher:
-        yield lambda device, precision: measure_peak(launcher, device, precision, threads)
+    return to.show([peak_table(rows)])
 
 
 def _asked(
@@ -255,6 +247,3 @@ def _asked(
                 can = f"{info.title} can do {', '.join(info.precisions)}"
                 raise SpecError("precision", precision, can)
             yield info, cast(Precision, precision)
-
-
-peak = command("peak")(peak_command)

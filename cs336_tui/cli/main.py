@@ -23,7 +23,7 @@ from cs336_tui.cli.flags import (
     session_dir_option,
     timeout_option,
 )
-from cs336_tui.cli.help import Group, heading, write_options, write_sections
+from cs336_tui.cli.help import Command, Group, heading, option, write_sections
 from cs336_tui.cli.suggestions import offer, themes
 from cs336_tui.config.axis import UserError
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
@@ -116,7 +116,7 @@ class _Commands(Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands first: they are what help of the whole is asked for."""
         self.format_commands(ctx, formatter)
-        write_options(self, ctx, formatter)
+        Command.format_options(self, ctx, formatter)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found: dict[str, list[tuple[str, str]]] = {}
@@ -146,8 +146,7 @@ class _Commands(Group):
 @choice_options
 @reports_option
 @lanes_option
-@heading("Output")
-@click.option("--summary", type=FILE, help="Write a session summary here, anew after every finished cell.")
+@option("Output", "--summary", type=FILE, help="Write a session summary here, anew after every finished cell.")
 @ddof_option
 @timeout_option
 @session_dir_option

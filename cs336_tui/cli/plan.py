@@ -14,14 +14,11 @@ from cs336_tui.analysis.roofline import IN_RINGS, PRECISIONS_OF, Format, LinkRat
 from cs336_tui.analysis.scaling import PARTS, Device, Part
 from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
-from cs336_tui.cli import suggestions
 from cs336_tui.cli.export import write_figures
-from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import DIRECTORY, Parsed, choices_of, gpu_option, options, session_dir_option
-from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.streams import shown
-from cs336_tui.cli.suggestions import offer
-from cs336_tui.cli.targets import deliver, to_json
+from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.flags import DIRECTORY, Parsed, choices_of, gpu_option, session_dir_option
+from cs336_tui.cli.help import command, heading, option
+from cs336_tui.cli.suggestions import offer, sessions
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
@@ -35,9 +32,10 @@ from cs336_tui.stats.quantities import Rate, bandwidth
 _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
 
 
+@command("plan")
 @choices_of("size", "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length")
-@heading("What to run")
-@click.option(
+@option(
+    "What to run",
     "--batch",
     "batches",
     type=click.IntRange(1),
@@ -63,12 +61,12 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
     "sessions",
     multiple=True,
     metavar="SESSION",
-    shell_complete=offer(suggestions.sessions),
+    shell_complete=offer(sessions),
     help="In place of --link the busbw of this session's collectives, in place of --gpu the FLOP/s of its cells or its "
     "device's measured peak; may be repeated.",
 )
-@heading("Several ranks")
-@click.option(
+@option(
+    "Several ranks",
     "--ranks",
     type=Parsed("N,...|N..N", rank_counts_of),
     default="1..1024",
@@ -93,11 +91,10 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
 @click.option(
     "--shared-link", is_flag=True, help="FSDP's and TP's communication share a link, so that their times add up."
 )
-@heading("Output")
-@click.option("--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
-@options(*file_options("table"))
+@option("Output", "--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
+@file_options("table")
 @session_dir_option
-def plan_command(
+def plan(
     *,
     batches: int | None,
     gpu: str | None,
@@ -109,11 +106,8 @@ def plan_command(
     precision: Format,
     shared_link: bool,
     figures: Path | None,
-    format_: str,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     session_dir: Path,
-    peaks: PeakCache | None = None,
     **choices: Any,
 ) -> str:
     """Find from how many ranks on communication is the limit of DP, FSDP, TP and FSDP+TP, and the best split.
@@ -134,16 +128,15 @@ def plan_command(
         if gpu is not None or flops_per_s is not None:
             speed, source = _speed(gpu, flops_per_s, precision)
         else:
-            speed, source = _measured_speed(found, spec, precision, link, peaks or PeakCache())
+            speed, source = _measured_speed(found, spec, precision, link, PeakCache())
         device = Device(speed, link.bytes_per_s, link.by_operation)
         sources = (source, *link.sources)
         plans.append(planned(spec, part, _BYTES[precision], device, ranks, shared_link=shared_link, sources=sources))
     if figures is not None:
-        write_figures([plan_figure(each) for each in plans], figures, overwrite=force)
-    if format_ == "json":
-        return deliver(to_json({"plans": [plan_document(each) for each in plans]}), output, force=force)
-    tables = [table for each in plans for table in (limit_table(each), rank_table(each))]
-    return deliver(shown(tables, format_), output, force=force)
+        write_figures([plan_figure(each) for each in plans], figures, overwrite=to.overwrite)
+    if to.format == "json":
+        return to.deliver(to_json({"plans": [plan_document(each) for each in plans]}))
+    return to.show([table for each in plans for table in (limit_table(each), rank_table(each))])
 
 
 class _Link(NamedTuple):
@@ -180,15 +173,11 @@ def _measured_link(found: _Measured) -> _Link:
     if not rates:
         meant = f"cs336-tui comm --op {','.join(IN_RINGS)} --size 100MB --ranks 2"
         raise UserError(f"{found.names}: no collective was measured there; run {meant}, or give --link")
-    used = {operation: rates.get(operation) or _instead(rates) for operation in IN_RINGS}
+    instead = rates.get("all-reduce") or min(rates.values(), key=lambda each: each.bytes_per_s)
+    used = {operation: rates.get(operation, instead) for operation in IN_RINGS}
     sources = tuple(_source(operation, used[operation], operation in rates) for operation in IN_RINGS)
     by_operation = {operation: rate.bytes_per_s for operation, rate in used.items()}
     return _Link(by_operation["all-reduce"], by_operation, sources, used["all-reduce"].kind)
-
-
-def _instead(rates: dict[str, LinkRate]) -> LinkRate:
-    """The rate that stands in for that of an operation which was not measured."""
-    return rates.get("all-reduce") or min(rates.values(), key=lambda each: each.bytes_per_s)
 
 
 def _source(operation: str, rate: LinkRate, own: bool) -> str:
@@ -228,6 +217,3 @@ def _speed(gpu: str | None, flops_per_s: float | None, precision: Format) -> tup
 def _rate(flops_per_s: float) -> str:
     rate = Rate.for_all([flops_per_s])
     return f"{rate.show(flops_per_s)} {rate.name}"
-
-
-plan = command("plan")(plan_command)

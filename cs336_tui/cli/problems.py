@@ -13,20 +13,18 @@ from cs336_tui.analysis.estimates import Estimate, judge_all
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.analysis.targets import named_target
-from cs336_tui.cli import suggestions
 from cs336_tui.cli.estimate import complete, unpredicted
-from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import gpu_option, options, session_dir_option, trust_option
-from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.streams import shown
-from cs336_tui.cli.suggestions import offer
-from cs336_tui.cli.targets import AskedCells, Counter, Machine, Predicts, deliver, predicting, read_machine
+from cs336_tui.cli.files import Destination, file_options
+from cs336_tui.cli.flags import a_session, gpu_option, session_dir_option, trust_option
+from cs336_tui.cli.help import command, option
+from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes
 from cs336_tui.config.problem import Problem
 from cs336_tui.config.problems import PROBLEMS, every_problem, problem_named
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.export.problems import Needs, problems_table
+from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError
 from cs336_tui.session.state import SessionState
@@ -52,26 +50,27 @@ class _Here(NamedTuple):
         return gpu is None or spec.precision in gpu.precisions
 
 
-@click.argument("session", required=False, shell_complete=offer(suggestions.sessions))
-@heading("What to run")
-@click.option(
-    "--edition", type=click.Choice([*EDITIONS, "all"]), help="Handout edition. [default: the session's, or the newest]"
+@command("problems")
+@a_session(required=False)
+@option(
+    "What to run",
+    "--edition",
+    type=click.Choice([*EDITIONS, "all"]),
+    help="Handout edition. [default: the session's, or the newest]",
 )
 @gpu_option
 @trust_option
-@options(*file_options("table"))
+@file_options("table")
 @session_dir_option
-def problems_command(
+def problems(
     *,
     session: str | None,
     edition: str | None,
     gpu: str | None,
     trusted: bool = False,
-    format_: str,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     session_dir: Path,
-    predictor: Predicts | None = None,
+    predictor: Predictor | None = None,
     read: Callable[[], Machine] = read_machine,
 ) -> str:
     """List the measuring problems of the handouts: what each needs on this machine, and what of it SESSION has.
@@ -98,8 +97,7 @@ def problems_command(
             needs.append(_needs(each, row, here, predicts)._replace(progress=progress))
             count()
     target = here.asked.targets[here.device]
-    table = problems_table(needs, title_of(state) if state else "", target.name)
-    return deliver(shown([table], format_), output, force=force)
+    return to.show([problems_table(needs, title_of(state) if state else "", target.name)])
 
 
 def _log_of(session: str | None, folder: Path) -> Path:
@@ -125,7 +123,7 @@ def _here(gpu: str | None, state: SessionState | None, read: Callable[[], Machin
     return _Here(machine, AskedCells((), {device: machine.target(device)}), state)
 
 
-def _needs(edition: str, problem: Problem, here: _Here, predicts: Predicts) -> Needs:
+def _needs(edition: str, problem: Problem, here: _Here, predicts: Predictor) -> Needs:
     sweeps = sweeps_of(problem, edition)
     of_each = (sweep.with_devices((here.device,)).cells() for sweep in sweeps.values())
     cells = list(dict.fromkeys(cell for several in of_each for cell in several))
@@ -134,18 +132,8 @@ def _needs(edition: str, problem: Problem, here: _Here, predicts: Predicts) -> N
     capacity = here.asked.targets[here.device].capacity_bytes
     fit = [cell for cell in can if capacity is None or rough_peak_bytes(cell) <= capacity]
     low_s, high_s = _times_s(largest, fit)
-    return Needs(
-        edition,
-        problem,
-        tuple(sweeps),
-        len(cells),
-        len(fit),
-        tuple(dict.fromkeys(report for sweep in sweeps.values() for report in sweep.reports)),
-        largest,
-        low_s,
-        high_s,
-        None,
-    )
+    reports = tuple(dict.fromkeys(report for sweep in sweeps.values() for report in sweep.reports))
+    return Needs(edition, problem, tuple(sweeps), len(cells), len(fit), reports, largest, low_s, high_s, None)
 
 
 def _times_s(largest: Estimate | None, cells: Sequence[CellSpec]) -> tuple[float | None, float | None]:
@@ -161,15 +149,10 @@ def _times_s(largest: Estimate | None, cells: Sequence[CellSpec]) -> tuple[float
     return low_s, high_s
 
 
-def _estimate(spec: CellSpec, here: _Here, predicts: Predicts) -> Estimate | None:
+def _estimate(spec: CellSpec, here: _Here, predicts: Predictor) -> Estimate | None:
     """The estimate of one cell; None if it cannot be predicted."""
-    from cs336_tui.runner.predictor import PredictionError
-
     try:
         (prediction,) = predicts.predict([spec])
     except PredictionError:
         return None
     return judge_all([prediction], here.asked.targets[here.device], here.state, [spec])[0]
-
-
-problems = command("problems")(problems_command)

@@ -6,38 +6,19 @@ import os
 import time
 from collections.abc import Iterator
 from io import StringIO
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 
 from cs336_tui.analysis.eta import eta_words, remaining_s, share_done, steps_so_far
 from cs336_tui.cli.streams import StatusLines, is_verbose
-from cs336_tui.events.events import (
-    CellFinished,
-    CellSkipped,
-    CellStarted,
-    DeviceSampled,
-    Event,
-    JobChanged,
-    JobSubmitted,
-    LaneSetAside,
-    LanesOpened,
-    Notice,
-    ReportFinished,
-    ReportStage,
-    ReportStarted,
-    StageChanged,
-    StepsTimed,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.export.writing.texts import one_line
 from cs336_tui.export.writing.verdicts import judgement_of
 from cs336_tui.runner.lanes import lane_words
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted, duration, milliseconds
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _REDRAW_S = 0.25
 _MOST_NAMED = 8
@@ -64,32 +45,32 @@ class RunProgress:
         if self._live:  # later it would take time from a cell
             import rich.progress  # noqa: F401
 
-    def show(self, event: Event) -> None:
+    def show(self, event: ev.Event) -> None:
         """Say what `event` changed; the state already holds it."""
         match event:
-            case CellFinished():
+            case ev.CellFinished():
                 self._line(self._result(self._state.cells[event.cell]))
-            case CellSkipped():
+            case ev.CellSkipped():
                 cell = self._state.cells[event.cell]
                 self._line(f"{self._place(cell)} {cell.spec.title}: skipped: {event.reason}")
-            case LanesOpened():
+            case ev.LanesOpened():
                 self._line(f"{counted(len(event.lanes), 'lane')}: {', '.join(map(lane_words, event.lanes))}")
-            case LaneSetAside() if (lane := self._state.lanes.get(event.lane)) is not None:
+            case ev.LaneSetAside() if (lane := self._state.lanes.get(event.lane)) is not None:
                 self._line(f"lane {event.lane}, {lane_words(lane.lane)}, was set aside: {event.reason}")
-            case ReportFinished():
+            case ev.ReportFinished():
                 self._line(self._report(event))
-            case ReportStarted() | ReportStage() if self._live:
+            case ev.ReportStarted() | ev.ReportStage() if self._live:
                 report = self._state.reports[event.report]
                 self.say(f"{report.kind} of {report.spec.title} · {report.stage}")
-            case Notice():
+            case ev.Notice():
                 self._line(f"note: {event.text}")
-            case DeviceSampled() if self._live and (running := self._state.running_cell):
+            case ev.DeviceSampled() if self._live and (running := self._state.running_cell):
                 if any(each.stage in _SILENT for each in self._state.running_cells):
                     self._redraw(running)
-            case JobSubmitted() | JobChanged() if self._live:
+            case ev.JobSubmitted() | ev.JobChanged() if self._live:
                 if time.monotonic() - self._drawn_at >= _REDRAW_S:
                     self.say(self._jobs())
-            case CellStarted() | StageChanged() | StepsTimed() if self._live:
+            case ev.CellStarted() | ev.StageChanged() | ev.StepsTimed() if self._live:
                 self._redraw(self._state.cells[event.cell])
 
     def say(self, text: str) -> None:
@@ -104,7 +85,7 @@ class RunProgress:
         self.clear()
         print(text, file=self._stream, flush=True)
 
-    def _report(self, event: ReportFinished) -> str:
+    def _report(self, event: ev.ReportFinished) -> str:
         report = self._state.reports[event.report]
         took = duration(event.at - report.started_at)
         head = f"{report.kind} of {report.spec.title}"
@@ -195,23 +176,12 @@ def cut(title: str, end: str, width: int) -> str:
 
 def bar(share: float, told: str, width: int) -> str:
     """A bar that fills the width beside what it tells, by rich, in its colours unless ``NO_COLOR`` is set."""
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    console = _console(width)
-    columns = (BarColumn(None), TextColumn("{task.percentage:.0f} %"), TextColumn("{task.description}", markup=False))
-    bar = Progress(*columns, console=console, auto_refresh=False, expand=True)
-    bar.add_task(told, total=_WHOLE, completed=round(share * _WHOLE))
-    console.print(bar.get_renderable(), end="")
-    file = console.file
-    assert isinstance(file, StringIO)
-    return file.getvalue().rstrip("\n")
-
-
-def _console(width: int) -> Console:
-    from rich.console import Console
-
-    return Console(
-        file=StringIO(),
+    file = StringIO()
+    console = Console(
+        file=file,
         width=max(width, 20),
         force_terminal=True,
         color_system="standard",
@@ -219,3 +189,8 @@ def _console(width: int) -> Console:
         legacy_windows=False,
         _environ={},
     )
+    columns = (BarColumn(None), TextColumn("{task.percentage:.0f} %"), TextColumn("{task.description}", markup=False))
+    bar = Progress(*columns, console=console, auto_refresh=False, expand=True)
+    bar.add_task(told, total=_WHOLE, completed=round(share * _WHOLE))
+    console.print(bar.get_renderable(), end="")
+    return file.getvalue().rstrip("\n")

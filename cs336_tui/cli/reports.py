@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cs336_tui.cli.export import write_figures
-from cs336_tui.cli.files import file_options
+from cs336_tui.cli.files import Destination, file_options, to_json
 from cs336_tui.cli.flags import (
     DIRECTORY,
     choice_options,
@@ -20,10 +20,9 @@ from cs336_tui.cli.flags import (
     session_dir_option,
     timeout_option,
 )
-from cs336_tui.cli.help import command, under
+from cs336_tui.cli.help import command, option
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import shown
-from cs336_tui.cli.targets import to_json
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.order import in_order
 from cs336_tui.config.spec import PASSES
@@ -41,10 +40,8 @@ from cs336_tui.session.state import SessionState
 def report_command(
     kind: ReportKind,
     *,
-    format_: str,
-    output: Path | None,
+    to: Destination,
     figures: Path | None = None,
-    force: bool,
     session_dir: Path,
     timeout_s: float | None,
     min_mb: float = 0.0,
@@ -60,12 +57,12 @@ def report_command(
     own_pass = choices.get("passes") is not None or choices.get("workload") == "collective"
     if not own_pass and choices.get("preset_name") is None:
         choices["passes"] = REPORTS[kind].passes
-    if (phase or part) and format_ == "json":
+    if (phase or part) and to.format == "json":
         option = f"--phase {phase}" if phase else f"--part {part}"
         raise click.UsageError(f"{option}: JSON has every phase and part, in groups; leave it out, or use --format csv")
     sweep = with_model(sweep_from(**choices), f"report of {kind}")
     if figures is not None:
-        _check_folder(figures, overwrite=force)
+        _check_folder(figures, overwrite=to.overwrite)
     run = HeadlessRun()
     bench = Bench(run.sink, session_dir=session_dir, timeout_s=timeout_s, device_interval_s=0, check_fit=check_fit)
 
@@ -77,19 +74,19 @@ def report_command(
 
     def render(state: SessionState) -> str:
         reports = _contents(state, kind)
-        if format_ == "json":
+        if to.format == "json":
             return to_json(document_of_reports(reports))
         if phase or part:
             tables = [kernel_table(each, phase, part) for each in reports if isinstance(each, KernelReport)]
         else:
             tables = tables_of_reports(reports, min_bytes=round(min_mb * 1e6))
         if not tables:
-            return "No report was made.\n" if format_ == "markdown" else ""
-        return shown(tables, format_)
+            return "No report was made.\n" if to.format == "markdown" else ""
+        return shown(tables, to.format)
 
-    code = carry_out(bench, run, work, Outputs(render, output, force))
+    code = carry_out(bench, run, work, Outputs(render, to))
     if figures is not None:
-        write_figures(drawings_of_reports(_contents(run.state, kind)), figures, overwrite=force)
+        write_figures(drawings_of_reports(_contents(run.state, kind)), figures, overwrite=to.overwrite)
     return code
 
 
@@ -111,35 +108,32 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
 
 _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "kernels": (
-        under(
+        option(
             "Which table",
-            click.option(
-                "--phase",
-                type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
-                help="Only the kernels of this phase, as one table.",
-            ),
-            click.option(
-                "--part",
-                type=click.Choice((*RANGES, FUSED)),
-                help="Only the kernels of this part of the model, as one table.",
-            ),
+            "--phase",
+            type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
+            help="Only the kernels of this phase, as one table.",
         ),
-        *file_options(),
+        option(
+            "Which table",
+            "--part",
+            type=click.Choice((*RANGES, FUSED)),
+            help="Only the kernels of this part of the model, as one table.",
+        ),
+        file_options(),
         fit_check_option,
     ),
     "memory": (
-        under(
+        option(
             "Output",
-            click.option(
-                "--min-mb",
-                type=click.FloatRange(min=0),
-                default=0.0,
-                metavar="MB",
-                help="Leave out allocations below this.",
-            ),
-            click.option("--figures", type=DIRECTORY, help="Also write the figures here, as SVG, PDF and PNG."),
+            "--min-mb",
+            type=click.FloatRange(min=0),
+            default=0.0,
+            metavar="MB",
+            help="Leave out allocations below this.",
         ),
-        *file_options(),
+        option("Output", "--figures", type=DIRECTORY, help="Also write the figures here, as SVG, PDF and PNG."),
+        file_options(),
         fit_check_option,
     ),
 }
@@ -165,7 +159,7 @@ _HELP = {
 
 def _command(kind: ReportKind) -> click.Command:
     """The command that makes reports of a kind, without the options that one step has no use for."""
-    own = _OWN_OPTIONS.get(kind, file_options())
+    own = _OWN_OPTIONS.get(kind, (file_options(),))
     run = options(choice_options, *own, timeout_option, session_dir_option)(partial(report_command, kind))
     made = command(kind, help=_HELP.get(kind, REPORTS[kind].command))(run)
     passes = f"What is timed: {', '.join(PASSES)}. [default: {','.join(REPORTS[kind].passes)}]"

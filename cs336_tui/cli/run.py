@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import click
 
-from cs336_tui.cli.files import say_written
+from cs336_tui.cli.files import Destination, say_written
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.streams import TERMINAL, on_terminal
 from cs336_tui.config.spec import CellSpec
@@ -36,16 +36,15 @@ Render = Callable[[SessionState], str]
 
 
 class Outputs(NamedTuple):
-    """The data and the files for it and the summary of a run; None for standard output and for no summary."""
+    """The data of a run, where they go, and the file of its summary; None for no summary."""
 
     render: Render
-    output: Path | None
-    overwrite: bool
+    to: Destination
     summary: str | None = None
 
     def files(self, session: str) -> list[tuple[Path, Render]]:
         """The files to keep, each with what belongs in it."""
-        found = [(self.output, self.render)] if self.output is not None else []
+        found = [(self.to.file, self.render)] if self.to.file is not None else []
         if self.summary is not None:
             auto = Path(f"cs336-tui-summary-{session}.md")
             found.append((auto if self.summary == "auto" else Path(self.summary), renderer("summary")))
@@ -73,9 +72,11 @@ class _Kept(LivingFile):
 class HeadlessRun:
     """The sink of a headless run: folds events, shows progress, rewrites its files after every finished cell."""
 
+    shows_by: type[RunProgress] = RunProgress
+
     def __init__(self) -> None:
         self.state = SessionState()
-        self.progress = RunProgress(self.state, sys.stderr)
+        self.progress = self.shows_by(self.state, sys.stderr)
         self._files: list[_Kept] = []
         self.stopped = False
         """True if somebody stopped it before all was done."""
@@ -144,7 +145,7 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
     try:
         with StopOnSignal(stop):
             for path, render in files:
-                run.keep(path, render, overwrite=outputs.overwrite)
+                run.keep(path, render, overwrite=outputs.to.overwrite)
             bench.prepare()
             bench.start()
             get_ready()  # while the children's server loads torch: later it would take time from a cell
@@ -162,7 +163,7 @@ def hand_over(run: HeadlessRun, outputs: Outputs, log: Path, log_problem: str | 
     """Print or write the data of a run that is over, and say where; the exit code. Raises like `carry_out`."""
     unwritten, written = run.settle_files()
     try:
-        if outputs.output is None or outputs.output in unwritten:
+        if outputs.to.file is None or outputs.to.file in unwritten:
             click.echo(outputs.render(run.state), nl=False)
     finally:
         for path in written:
@@ -184,17 +185,12 @@ def renderer(format_: str) -> Render:
     """The writer of a session's results in one of `FILE_FORMATS`: its records as CSV and JSON, its table in the others.
     ``summary`` is the summary as markdown."""
     from cs336_tui.export.catalogue import results_document
+    from cs336_tui.export.subjects.results import results_parts
     from cs336_tui.export.summary import summary_markdown
 
     if format_ == TERMINAL:
-        return _results_on_terminal
+        return lambda state: on_terminal(results_parts(state))
     return summary_markdown if format_ == "summary" else partial(results_document, format_=format_)
-
-
-def _results_on_terminal(state: SessionState) -> str:
-    from cs336_tui.export.subjects.results import results_parts
-
-    return on_terminal(results_parts(state))
 
 
 def say_imports(imports: Iterable[Import]) -> None:

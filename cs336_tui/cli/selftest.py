@@ -11,13 +11,13 @@ from typing import TypeVar
 import click
 
 from cs336_tui.analysis.eta import eta_words
-from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import LANES, options, session_dir_option
+from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.flags import LANES, session_dir_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.run import StopOnSignal
-from cs336_tui.cli.streams import StatusLine, shown
+from cs336_tui.cli.streams import StatusLines, shown
 from cs336_tui.cli.suggestions import devices, offer, sizes
-from cs336_tui.cli.targets import deliver, read_machine, to_json
+from cs336_tui.cli.targets import read_machine
 from cs336_tui.config.spec import SpecError, canonical_device, dims_of
 from cs336_tui.config.sweep import LaneCount
 from cs336_tui.events.environment import Environment
@@ -40,6 +40,7 @@ LANES_FULL, LANES_QUICK = Plan(starts=4, rounds=4), Plan(starts=1, rounds=8)
 _USUAL_STEP_S = 0.05
 
 
+@command("selftest")
 @heading("How it runs")
 @click.option(
     "--device",
@@ -55,16 +56,14 @@ _USUAL_STEP_S = 0.05
     type=LANES,
     help="Measure what running side by side costs, in this many lanes; auto: one for each GPU or core.",
 )
-@options(*file_options("table"))
+@file_options("table")
 @session_dir_option
-def selftest_command(
+def selftest(
     *,
     device: str,
     size: str | None,
     quick: bool,
-    format_: str,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     session_dir: Path,
     lanes: LaneCount | None = None,
 ) -> int:
@@ -83,17 +82,22 @@ def selftest_command(
     """
     if size is not None:
         dims_of(size, "2026")
-    if output is not None:
-        check_writable(output, overwrite=force)
-    keep = partial(_publish_lanes, format_=format_, output=output, session_dir=session_dir, force=force)
+    if to.file is not None:
+        check_writable(to.file, overwrite=to.overwrite)
     with StopOnSignal(lambda: False):
         environment = read_machine().environment
-        if lanes not in (None, 1):
-            return _side_by_side(lanes, device, size, environment, LANES_QUICK if quick else LANES_FULL, keep)
-        name = device_of(environment, device)
-        work = SelftestCell(size=size or ("tiny" if name == "cpu" else "small"), device=name)
+        several = lanes_asked(lanes, device, environment) if lanes not in (None, 1) else ()
+        name = several[0].device if several else device_of(environment, device)
+        work = SelftestCell(
+            size=size or ("tiny" if name == "cpu" else "small"), device=name.partition(":")[0] if several else name
+        )
+        if several:
+            found = run_lanes(work, several, LANES_QUICK if quick else LANES_FULL, environment)
+            _keep(found, session_dir / RAW_FOLDER)
+            click.echo(to.show([lanes_table(found)], "cs336-tui selftest --lanes"), nl=False)
+            return 0
         selftest = run_selftest(work, QUICK if quick else FULL, environment)
-    return publish(selftest, format_, output, session_dir, force=force)
+    return publish(selftest, to, session_dir)
 
 
 def lanes_asked(count: LaneCount, device: str, environment: Environment) -> tuple[Lane, ...]:
@@ -108,42 +112,21 @@ def lanes_asked(count: LaneCount, device: str, environment: Environment) -> tupl
 
 def run_lanes(work: SelftestCell, lanes: tuple[Lane, ...], plan: Plan, environment: Environment) -> SideBySide:
     """Run the cell in these lanes, alone and beside the others, in turns. Raises `click.ClickException`."""
-    about = duration(plan.lasts_s(2 * len(lanes) + 2, _USUAL_STEP_S))
-    click.echo(
-        f"selftest: {work.title}; {counted(len(lanes), 'lane')}, each alone and beside the others, "
-        f"{counted(plan.starts, 'start')} of {counted(plan.rounds, 'round')}: about {about}, "
-        "longer where steps are slow",
-        err=True,
-    )
+    _announce(work, f"{counted(len(lanes), 'lane')}, each alone and beside the others", plan, 2 * len(lanes) + 2)
     run = _watched(lambda say: take_lane_turns(work, lanes, plan, say))
     return SideBySide(work=work, environment=environment, run=run, costs=costs_of(run))
 
 
-def _side_by_side(
-    count: LaneCount,
-    device: str,
-    size: str | None,
-    environment: Environment,
-    plan: Plan,
-    publish: Callable[[SideBySide], int],
-) -> int:
-    lanes = lanes_asked(count, device, environment)
-    name = lanes[0].device
-    work = SelftestCell(size=size or ("tiny" if name == "cpu" else "small"), device=name.partition(":")[0])
-    return publish(run_lanes(work, lanes, plan, environment))
-
-
-def _publish_lanes(found: SideBySide, *, format_: str, output: Path | None, session_dir: Path, force: bool) -> int:
-    _keep(found, session_dir / RAW_FOLDER)
-    click.echo(
-        deliver(shown([lanes_table(found)], format_, "cs336-tui selftest --lanes"), output, force=force), nl=False
-    )
-    return 0
+def _announce(work: SelftestCell, what: str, plan: Plan, turns: int) -> None:
+    """Say what is run, and about how long it takes."""
+    about = duration(plan.lasts_s(turns, _USUAL_STEP_S))
+    often = f"{counted(plan.starts, 'start')} of {counted(plan.rounds, 'round')}"
+    click.echo(f"selftest: {work.title}; {what}, {often}: about {about}, longer where steps are slow", err=True)
 
 
 def _watched(take: Callable[[Callable[[TurnsProgress], None]], _Taken]) -> _Taken:
     """The measurement in turns, with its progress on standard error. Raises `click.ClickException`."""
-    status = StatusLine(sys.stderr)
+    status = StatusLines(sys.stderr)
     try:
         return take(partial(_show, line=status))
     except SelftestError as error:
@@ -166,21 +149,16 @@ def run_selftest(work: SelftestCell, plan: Plan, environment: Environment, *, ke
     With `keep_memory` the bare script keeps freed memory, as cells do.
     """
     programs = programs_of(work, Path())
-    about = duration(plan.lasts_s(len(programs), _USUAL_STEP_S))
-    click.echo(
-        f"selftest: {work.title}; {counted(len(programs), 'program')}, {counted(plan.starts, 'start')} of "
-        f"{counted(plan.rounds, 'round')}: about {about}, longer where steps are slow",
-        err=True,
-    )
+    _announce(work, counted(len(programs), "program"), plan, len(programs))
     taken = _watched(lambda say: take_turns(partial(programs_of, work, keep_memory=keep_memory), plan, say))
     outcome = judge(taken.starts, marks_for(work.device))
     return Selftest(work=work, environment=environment, taken=taken, outcome=outcome, keep_memory=keep_memory)
 
 
-def publish(selftest: Selftest, format_: str, output: Path | None, session_dir: Path, *, force: bool) -> int:
+def publish(selftest: Selftest, to: Destination, session_dir: Path) -> int:
     """Print the result or write it to `output`, keep every step time; returns the exit code."""
     _keep(selftest, session_dir / RAW_FOLDER)
-    click.echo(deliver(text_of(selftest, format_), output, force=force), nl=False)
+    click.echo(to.deliver(text_of(selftest, to.format)), nl=False)
     return EXIT_CODES[selftest.outcome.judged]
 
 
@@ -201,7 +179,7 @@ def _keep(selftest: Selftest | SideBySide, folder: Path) -> None:
         click.echo(f"every step time: {path}", err=True)
 
 
-def _show(progress: TurnsProgress, line: StatusLine) -> None:
+def _show(progress: TurnsProgress, line: StatusLines) -> None:
     """Redraw the line in place on a terminal; elsewhere write a line a start."""
     text = f"start {progress.start}/{progress.starts}, "
     text += f"round {progress.round}/{progress.rounds}" if progress.round else "programs are starting"
@@ -210,9 +188,6 @@ def _show(progress: TurnsProgress, line: StatusLine) -> None:
     if progress.left_s is not None:
         text += f", {eta_words(progress.left_s)}"
     if line.is_live:
-        line.show(text)
+        line.say(text)
     elif not progress.round or progress.start == progress.round == 1:
         click.echo(text, err=True)
-
-
-selftest = command("selftest")(selftest_command)

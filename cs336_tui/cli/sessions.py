@@ -10,13 +10,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from cs336_tui.cli import suggestions
-from cs336_tui.cli.files import file_options, json_option
-from cs336_tui.cli.flags import options, session_argument, session_dir_option
-from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.streams import TERMINAL, StatusLine, on_terminal
-from cs336_tui.cli.suggestions import offer
-from cs336_tui.cli.targets import deliver
+from cs336_tui.cli.files import Destination, file_options, json_option
+from cs336_tui.cli.flags import a_session, session_argument, session_dir_option, sessions_argument
+from cs336_tui.cli.help import command, option
+from cs336_tui.cli.streams import TERMINAL, StatusLines, on_terminal
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes
 from cs336_tui.export.writing.texts import in_brief, one_line
@@ -87,11 +84,11 @@ def _text(table: Table) -> str:
 
 @command("sessions")
 @json_option
-@options(*file_options("table"))
+@file_options("table")
 @session_dir_option
-def sessions(session_dir: Path, *, format_: str, output: Path | None, force: bool) -> str:
+def sessions(session_dir: Path, *, to: Destination) -> str:
     """List the sessions on this machine, newest first."""
-    return deliver(_listed(list(store.list_sessions(session_dir)), session_dir, format_), output, force=force)
+    return to.deliver(_listed(list(store.list_sessions(session_dir)), session_dir, to.format))
 
 
 def _listed(infos: Sequence[SessionInfo], folder: Path, format_: str) -> str:
@@ -109,20 +106,20 @@ def _listed(infos: Sequence[SessionInfo], folder: Path, format_: str) -> str:
 
 @command("show")
 @session_argument
-@options(*file_options("table"))
+@file_options("table")
 @session_dir_option
-def show(session: str, session_dir: Path, *, format_: str, output: Path | None, force: bool) -> str:
+def show(session: str, session_dir: Path, *, to: Destination) -> str:
     """Show what SESSION is and its results: an id, a unique prefix of one, `last` or a path.
 
     In another format than table its results alone, as bench prints them.
     """
     path = store.find(session, session_dir)
     state = store.load(path)
-    if format_ not in ("table", TERMINAL):
+    if to.format not in ("table", TERMINAL):
         from cs336_tui.export.catalogue import results_document
 
-        return deliver(results_document(state, format_), output, force=force)
-    return deliver(_shown(state, path, format_), output, force=force)
+        return to.deliver(results_document(state, to.format))
+    return to.deliver(_shown(state, path, to.format))
 
 
 def _shown(state: SessionState, path: Path, format_: str) -> str:
@@ -191,7 +188,7 @@ def _jobs_of(state: SessionState, info: SessionInfo) -> Iterator[tuple[str, str]
 
 
 @command("rename")
-@click.argument("session", shell_complete=offer(suggestions.sessions))
+@a_session()
 @click.argument("name")
 @session_dir_option
 def rename(session: str, name: str, session_dir: Path) -> str:
@@ -200,7 +197,7 @@ def rename(session: str, name: str, session_dir: Path) -> str:
 
 
 @command("annotate")
-@click.argument("session", shell_complete=offer(suggestions.sessions))
+@a_session()
 @click.argument("note")
 @session_dir_option
 def annotate(session: str, note: str, session_dir: Path) -> str:
@@ -216,9 +213,8 @@ def _annotated(session: str, session_dir: Path, **given: str) -> str:
 
 
 @command("delete")
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", shell_complete=offer(suggestions.sessions))
-@heading("Session")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@sessions_argument
+@option("Session", "--yes", is_flag=True, help="Do not ask.")
 @session_dir_option
 def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path) -> None:
     """Delete SESSION... for good; asks for each."""
@@ -231,27 +227,10 @@ def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path) -> None:
             click.echo(f"kept {path.stem}")
 
 
-_MEGABYTE = 10**6
-
-
-class _Progress:
-    """Shows how much of a file has been read."""
-
-    def __init__(self) -> None:
-        self._line = StatusLine(sys.stderr)
-
-    def __call__(self, done: int, total: int) -> None:
-        share = f" of {total / _MEGABYTE:,.0f} MB, {done / total:.0%}" if total else " MB"
-        self._line.show(f"reading {done / _MEGABYTE:,.0f}{share}")
-
-    def clear(self) -> None:
-        self._line.clear()
-
-
 @command("open", epilog=f"What can be opened: {', '.join(each.what for each in FORMATS)}.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
-@heading("Which cells")
-@click.option(
+@option(
+    "Which cells",
     "--phase",
     "phases",
     multiple=True,
@@ -259,7 +238,7 @@ class _Progress:
     help="Range that counts as this phase, besides the usual names, such as forward=model_fwd or optimizer='adam*'; "
     "may be repeated.",
 )
-@options(session_dir_option)
+@session_dir_option
 def open(*, files: Sequence[Path], phases: Sequence[str], session_dir: Path) -> str:
     """Make a session of traces, memory snapshots or nsys reports that others recorded; print its name.
 
@@ -268,9 +247,13 @@ def open(*, files: Sequence[Path], phases: Sequence[str], session_dir: Path) -> 
     \f
     Raises `UserError`; then there is no new session.
     """
-    progress = _Progress()
+    line = StatusLines(sys.stderr)
+
+    def show_read(done: int, total: int) -> None:
+        share = f" of {total / 1e6:,.0f} MB, {done / total:.0%}" if total else " MB"
+        line.say(f"reading {done / 1e6:,.0f}{share}")
+
     try:
-        log = open_recordings(files, session_dir, Opening(progress, phases_of(phases)))
+        return open_recordings(files, session_dir, Opening(show_read, phases_of(phases))).stem
     finally:
-        progress.clear()
-    return log.stem
+        line.clear()

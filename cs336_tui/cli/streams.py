@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from cs336_tui.export.writing.tables import Table
-    from cs336_tui.export.writing.terminal import Looks, Part
+    from cs336_tui.export.writing.terminal import Part
 
 
 PATIENCE_S = 1.0
@@ -166,6 +166,12 @@ class StatusLines:
             self._redraw(lines)
             self._shown = len(lines)
 
+    def say(self, text: str) -> None:
+        """Draw one line, of a text that is made plain."""
+        from cs336_tui.export.writing.texts import one_line
+
+        self.show([one_line(text)])
+
     def clear(self) -> None:
         if self._shown:
             self._redraw([])
@@ -176,22 +182,6 @@ class StatusLines:
         up = f"\x1b[{self._shown - 1}A" if self._shown > 1 else ""
         write(f"\r{up}\x1b[J" + "\n".join(lines))
         self._stream.flush()
-
-
-class StatusLine:
-    """One such line, of a text that is made plain."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._lines = StatusLines(stream)
-        self.is_live = self._lines.is_live
-
-    def show(self, text: str) -> None:
-        from cs336_tui.export.writing.texts import one_line
-
-        self._lines.show([one_line(text)])
-
-    def clear(self) -> None:
-        self._lines.clear()
 
 
 def _encoding_of(stream: TextIO | None) -> tuple[str, str]:
@@ -221,25 +211,20 @@ def shown(tables: Sequence[Table], format_: str, title: str = "cs336-tui") -> st
 
 
 def on_terminal(parts: Sequence[Part]) -> str:
-    """Tables, paragraphs and labelled texts laid out for this terminal."""
-    from cs336_tui.export.writing.terminal import terminal_text
+    """Tables, paragraphs and labelled texts laid out for the terminal of standard output; ``COLUMNS``, ``NO_COLOR`` and
+    ``TERM`` are obeyed."""
+    from cs336_tui.export.writing.terminal import Looks, terminal_text
 
-    return Styled(terminal_text(parts, looks_here()))
+    looks = Looks(
+        width=max(shutil.get_terminal_size().columns, 40),
+        styled=os.environ.get("TERM", "dumb") not in ("dumb", "unknown", ""),
+        coloured=not os.environ.get("NO_COLOR"),
+        verbose=is_verbose(),
+    )
+    return Styled(terminal_text(parts, looks))
 
 
 def is_verbose() -> bool:
     """True if the command that runs was given ``-v``."""
     context = click.get_current_context(silent=True)
     return bool(context and context.meta.get(_VERBOSE, False))
-
-
-def looks_here() -> Looks:
-    """The terminal of standard output; ``COLUMNS``, ``NO_COLOR`` and ``TERM`` are obeyed."""
-    from cs336_tui.export.writing.terminal import Looks
-
-    return Looks(
-        width=max(shutil.get_terminal_size().columns, 40),
-        styled=os.environ.get("TERM", "dumb") not in ("dumb", "unknown", ""),
-        coloured=not os.environ.get("NO_COLOR"),
-        verbose=is_verbose(),
-    )

@@ -5,42 +5,25 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
 import click
 import msgspec
 
 from cs336_tui.analysis.targets import Target, named_target, target_here
-from cs336_tui.cli.files import say_written
-from cs336_tui.cli.streams import StatusLine
+from cs336_tui.cli.streams import StatusLines
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.environment import Environment, capability_pair
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import find_gpu
-from cs336_tui.events.prediction import Prediction
-from cs336_tui.export.writing.files import NoRoom, write_atomically
-
-if TYPE_CHECKING:
-    from cs336_tui.runner.launcher import Launcher
-    from cs336_tui.runner.predictor import PredictionError
-    from cs336_tui.runner.trust import HasCode
-
-
-class Predicts(Protocol):
-    """As `runner.predictor.Predictor`."""
-
-    def predict(
-        self,
-        specs: Sequence[CellSpec],
-        on_each: Callable[[Prediction], object] = ...,
-        *,
-        within_s: float | None = ...,
-        give_up: Callable[[CellSpec, PredictionError], object] | None = ...,
-    ) -> tuple[Prediction, ...]: ...
+from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.predictor import Predictor
+from cs336_tui.runner.trust import HasCode
 
 
 class Machine(NamedTuple):
@@ -116,8 +99,6 @@ def _on_this_machine(sweep: Sweep, here: Machine) -> AskedCells:
 
 def read_environment() -> Environment:
     """This machine's devices and versions; asks torch in a child process."""
-    from cs336_tui.runner.bench import Bench
-
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(lambda _: None, session_dir=Path(scratch), device_interval_s=0)
         with closing(bench):
@@ -147,14 +128,12 @@ def read_machine() -> Machine:
 
 @contextmanager
 def predicting(
-    asked: AskedCells, predictor: Predicts | None = None, also: Iterable[HasCode] = ()
-) -> Iterator[Predicts]:
+    asked: AskedCells, predictor: Predictor | None = None, also: Iterable[HasCode] = ()
+) -> Iterator[Predictor]:
     """The predictor, or one with child processes of its own, which import the code of what is asked and of `also`."""
     if predictor is not None:
         yield predictor
         return
-    from cs336_tui.runner.predictor import Predictor
-
     with child_processes() as launcher, closing(Predictor(launcher, capability_of=asked.capability_of)) as predictor:
         launcher.trust.name(*asked.specs, *also)
         yield predictor
@@ -163,8 +142,6 @@ def predicting(
 @contextmanager
 def child_processes() -> Iterator[Launcher]:
     """Starts child processes, in a folder of its own while this is entered."""
-    from cs336_tui.runner.launcher import Launcher
-
     with tempfile.TemporaryDirectory(prefix="cs336-tui-") as scratch:
         launcher = Launcher(Path(scratch))
         launcher.prepare()
@@ -177,35 +154,14 @@ class Counter:
 
     def __init__(self, what: str, total: int | None = None) -> None:
         self._what, self._total, self._done = what, total, 0
-        self._line = StatusLine(sys.stderr)
+        self._line = StatusLines(sys.stderr)
 
     def __call__(self, *_: object) -> None:
         self._done += 1
         if self._done == self._total:
             self.clear()
         else:
-            self._line.show(f"{self._what} {self._done}" + (f"/{self._total}" if self._total else ""))
+            self._line.say(f"{self._what} {self._done}" + (f"/{self._total}" if self._total else ""))
 
     def clear(self) -> None:
         self._line.clear()
-
-
-def deliver(text: str, output: Path | None, *, force: bool) -> str:
-    """The text, or nothing when it went to the file.
-
-    Raises `ExportError` when it cannot be written; where the disk is full, prints it first.
-    """
-    if output is None:
-        return text
-    try:
-        write_atomically(output, text, overwrite=force)
-    except NoRoom:
-        click.echo(text, nl=False)
-        raise
-    say_written(output)
-    return ""
-
-
-def to_json(data: object) -> str:
-    """Indented, ending with a newline."""
-    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"

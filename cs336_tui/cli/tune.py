@@ -3,7 +3,6 @@ candidate that runs and the budget that is left. With `--dry-run` what would be 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -13,17 +12,17 @@ from typing import Any, TextIO
 import click
 
 from cs336_tui.analysis.next_step import next_step
-from cs336_tui.analysis.shortlist import Plan, lacking, plan_of, predictions_of, shortlist, started_of
+from cs336_tui.analysis.shortlist import lacking, plan_of, predictions_of, shortlist, started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
 from cs336_tui.cli.estimate import complete, unpredicted
-from cs336_tui.cli.files import file_options
-from cs336_tui.cli.flags import Parsed, gpu_option, options, reword, session_dir_option, start_options, trust_option
-from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.flags import Parsed, gpu_option, reword, session_dir_option, start_options, trust_option
+from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.progress import RunProgress, bar, cut
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import offer, searched, sessions
-from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
+from cs336_tui.cli.targets import Counter, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.counts import Auto
 from cs336_tui.config.presets import Preset, PresetError, check_new, preset, save
@@ -31,21 +30,8 @@ from cs336_tui.config.spec import PASSES, CellSpec, SpecError
 from cs336_tui.config.tuned_sweep import USUAL_OVER, VISIT, Search, command_of_search, search_of, sweep_of_candidate
 from cs336_tui.config.tuning import GOALS, NOT_AFFORDED, Goal, budget_of, label, limit_of
 from cs336_tui.config.values import LANGUAGE_MODEL
+from cs336_tui.events import events as ev
 from cs336_tui.events.environment import DeviceInfo
-from cs336_tui.events.events import (
-    CellFinished,
-    CellSkipped,
-    CellStarted,
-    DeviceSampled,
-    Event,
-    Notice,
-    ReportFinished,
-    ReportStage,
-    ReportStarted,
-    StageChanged,
-    StepsTimed,
-    TuningStarted,
-)
 from cs336_tui.events.gpus import GpuModel, find_gpu
 from cs336_tui.export.subjects.tuning import (
     factor_words,
@@ -61,6 +47,7 @@ from cs336_tui.export.subjects.tuning import (
 )
 from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState, is_race_alone, visits_of
@@ -83,22 +70,22 @@ class RaceProgress(RunProgress):
         self._best, self._told_best = "", -1
         self._told_at = 0.0
 
-    def show(self, event: Event) -> None:
+    def show(self, event: ev.Event) -> None:
         if self._race is None:
             super().show(event)
             return
         match event:
-            case TuningStarted():
+            case ev.TuningStarted():
                 left_out = f", {counted(len(event.left_out), 'combination')} left out" if event.left_out else ""
                 self._line(f"race of {counted(len(event.candidates), 'candidate')}{left_out}; {self._budget()}")
-            case CellFinished() | CellSkipped() if not self._state.waiting and not self._state.running:
+            case ev.CellFinished() | ev.CellSkipped() if not self._state.waiting and not self._state.running:
                 if race := race_of(self._state):
                     self._tell(race, self._state.cells[event.cell], event.at)
-            case ReportFinished() if event.status != "ok":
+            case ev.ReportFinished() if event.status != "ok":
                 super().show(event)
-            case ReportStarted() | ReportStage() if self._live:
+            case ev.ReportStarted() | ev.ReportStage() if self._live:
                 self.say(f"comparing logits and gradients · {self._state.reports[event.report].spec.title}")
-            case Notice() | DeviceSampled() | CellStarted() | StageChanged() | StepsTimed():
+            case ev.Notice() | ev.DeviceSampled() | ev.CellStarted() | ev.StageChanged() | ev.StepsTimed():
                 super().show(event)
 
     def _tell(self, race: Race, cell: CellState, at: float) -> None:
@@ -116,7 +103,7 @@ class RaceProgress(RunProgress):
         self._line(f"{_place(cell)}: {'; '.join(filter(None, parts))}")
 
     @property
-    def _race(self) -> TuningStarted | None:
+    def _race(self) -> ev.TuningStarted | None:
         """The race that goes on."""
         return self._state.tuning if self._state.has_unfinished_race else None
 
@@ -176,11 +163,9 @@ _OWN = ("model_path", "model_args")
 class RaceRun(HeadlessRun):
     """The sink of a race, or of a session that may have one."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.progress = RaceProgress(self.state, sys.stderr)
-        self.went_on = False
-        """True if it goes on with the race of a session."""
+    shows_by = RaceProgress
+    went_on = False
+    """True if it goes on with the race of a session."""
 
     @property
     def is_of_race(self) -> bool:
@@ -244,26 +229,19 @@ class RaceRun(HeadlessRun):
     shell_complete=offer(sessions),
 )
 @trust_option
-@heading("Output")
-@click.option("--save-preset", metavar="NAME", help="Save the best candidate as a preset of your own.")
-@options(*file_options("table"))
+@option("Output", "--save-preset", metavar="NAME", help="Save the best candidate as a preset of your own.")
+@file_options("table")
 @session_dir_option
 def tune(
     *,
-    over: Sequence[str],
-    goal: Goal,
-    within: Mapping[str, Any] | None,
-    budget_s: float,
     dry_run: bool,
     gpu: str | None,
     session: str | None,
     trusted: bool,
     save_preset: str | None,
-    format_: str,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     session_dir: Path,
-    **choices: Any,
+    **asked: Any,
 ) -> str | int:
     """Search the combination of choices whose step is fastest, by a race of real steps.
 
@@ -276,14 +254,14 @@ def tune(
     began = time.monotonic()
     if trusted and session is None:
         raise click.UsageError("--trust is for the log of a session; name it with --session")
-    search = asked_search(over, goal, within or {}, budget_s, choices)
+    search = asked_search(**asked)
     if save_preset:
-        check_new(save_preset, overwrite=force)
+        check_new(save_preset, overwrite=to.overwrite)
     if dry_run:
         if save_preset:
             raise click.UsageError("--save-preset saves the best of a race; leave out --dry-run")
         state = store.load(store.find(session, session_dir)) if session else None
-        return show_plan(search, gpu, format_, output, force=force, state=state, trusted=trusted)
+        return show_plan(search, gpu, to, state, trusted=trusted)
     if gpu is not None or session is not None:
         raise click.UsageError(f"{'--gpu' if gpu else '--session'} is for a forecast; give --dry-run too")
     run = RaceRun()
@@ -296,9 +274,8 @@ def tune(
         bench.trust.name(tuning)
         tuner.run(started_of(tuning, bench.probe(), bench.predictor, began), command_of_search(tuning))
 
-    outputs = Outputs(lambda state: race_text(state, format_), output, force)
-    code = carry_out(bench, run, work, outputs)
-    return code if save_preset is None else _saved(run.state, save_preset, code, overwrite=force)
+    code = carry_out(bench, run, work, Outputs(lambda state: race_text(state, to.format), to))
+    return code if save_preset is None else _saved(run.state, save_preset, code, overwrite=to.overwrite)
 
 
 def race_text(state: SessionState, format_: str) -> str:
@@ -319,7 +296,7 @@ def race_text(state: SessionState, format_: str) -> str:
 
 
 def asked_search(
-    over: Sequence[str], goal: Goal, within: Mapping[str, Any], budget_s: float, choices: Mapping[str, Any]
+    *, over: Sequence[str], goal: Goal, within: Mapping[str, Any] | None, budget_s: float, **choices: Any
 ) -> Search:
     """The search that the options ask for. Raises `SpecError` for what can be seen to be wrong before it runs."""
     given = {name: value for name, value in choices.items() if value is not None and value != ()}
@@ -332,7 +309,7 @@ def asked_search(
     sweep = sweep_from(**given, of_another_too=_OWN if ":" in "".join(over) else ())
     texts = tuple(over) or (preset(named).over if named else ())
     own = {name: given[name] for name in _OWN if name in given}
-    search = search_of(sweep, texts, goal, budget_s, dict(within), visit=visit, **own)
+    search = search_of(sweep, texts, goal, budget_s, dict(within or {}), visit=visit, **own)
     search.check()
     return search
 
@@ -365,27 +342,23 @@ def _saved(state: SessionState, name: str, code: int, *, overwrite: bool) -> int
 
 reword(
     tune,
+    "N",
     passes=f"What is timed: {', '.join(PASSES)}. [default: train-step; of an operation alone forward+backward]",
     warmups=f"Warm-up steps of a visit. [default: {VISIT[0]}]",
     steps=f"Measured steps of a visit. [default: {VISIT[1]}]",
     interval=None,
     timers=None,
 )
-for _option in tune.params:
-    if _option.name in ("warmups", "steps"):
-        _option.metavar = "N"
 
 
 def show_plan(
     search: Search,
     gpu: str | None,
-    format_: str,
-    output: Path | None,
-    *,
-    force: bool,
+    to: Destination,
     state: SessionState | None = None,
+    *,
     trusted: bool = False,
-    predictor: Predicts | None = None,
+    predictor: Predictor | None = None,
     read: Callable[[], Machine] = read_machine,
 ) -> str:
     """The plan of a search on this machine, or on the GPU of that name, as text; empty when it went to a file. `state`
@@ -409,16 +382,15 @@ def show_plan(
         counter = Counter("predicting candidates")
         found = shortlist(tuning, target, refusal, lambda specs: predictions_of(predicts, specs, counter), every=True)
         counter.clear()
-    return deliver(_render(plan_of(tuning, found, target, state), format_), output, force=force)
-
-
-def _render(plan: Plan, format_: str) -> str:
-    if format_ == "json":
-        return to_json(plan_document(plan))
-    table = plan_table(plan)
-    if format_ == TERMINAL:
-        return on_terminal([plan_heading(plan), table])
-    return f"{plan_heading(plan)}\n\n{plain_text(table)}" if format_ == "table" else shown([table], format_)
+    plan = plan_of(tuning, found, target, state)
+    if to.format == "json":
+        return to.deliver(to_json(plan_document(plan)))
+    heading, table = plan_heading(plan), plan_table(plan)
+    if to.format == TERMINAL:
+        return to.deliver(on_terminal([heading, table]))
+    if to.format == "table":
+        return to.deliver(f"{heading}\n\n{plain_text(table)}")
+    return to.show([table])
 
 
 def _device(gpu: GpuModel) -> DeviceInfo:

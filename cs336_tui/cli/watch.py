@@ -8,12 +8,13 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from cs336_tui.cli.files import data_options
-from cs336_tui.cli.flags import options, session_argument, session_dir_option, trust_option
+from cs336_tui.cli.files import Destination, data_options
+from cs336_tui.cli.flags import session_argument, session_dir_option, take_over_option, trust_option
 from cs336_tui.cli.help import command, heading
 from cs336_tui.cli.jobs import follow, has_jobs
 from cs336_tui.cli.run import EXIT_OK, HeadlessRun, Outputs, StopOnSignal, renderer
@@ -29,11 +30,7 @@ _STOPS_WITHIN_S = 20.0
 @command("watch")
 @session_argument
 @heading("Session")
-@click.option(
-    "--take-over",
-    is_flag=True,
-    help="Write the session although another process is named as its writer; only if that one is gone.",
-)
+@take_over_option
 @trust_option
 @heading("The app")
 @click.option("--theme", metavar="NAME", help="Colour theme of the app.", shell_complete=offer(themes))
@@ -42,7 +39,7 @@ _STOPS_WITHIN_S = 20.0
     default=None,
     help="The app writes less to the terminal, for slow connections.",
 )
-@options(*data_options)
+@data_options
 @session_dir_option
 def watch(
     *,
@@ -50,12 +47,9 @@ def watch(
     session_dir: Path,
     take_over: bool,
     trusted: bool,
-    theme: str | None,
-    low_bandwidth: bool | None,
-    format_: str,
-    output: Path | None,
+    to: Destination,
     summary: str | None,
-    force: bool,
+    **of_app: Any,
 ) -> int:
     """Follow a session that another process runs, or its jobs: in the app on a terminal, else until all is over, then
     print its data.
@@ -64,17 +58,16 @@ def watch(
     option of the data, such as --format, it follows without the app on a terminal, too.
     """
     opens_app = not (take_over or trusted) and _wants_app()
-    if not opens_app and (theme is not None or low_bandwidth is not None):
-        option = "--low-bandwidth" if theme is None else "--theme"
-        raise click.UsageError(f"{option} is of the app, which does not open here; leave it out")
+    if not opens_app and (name := next((name for name, value in of_app.items() if value is not None), None)):
+        raise click.UsageError(f"--{name.replace('_', '-')} is of the app, which does not open here; leave it out")
     path = store.find(session, session_dir)
     if opens_app:
         from cs336_tui.cli.launch import open_watch
 
-        return open_watch(path, theme=theme, low_bandwidth=low_bandwidth)
+        return open_watch(path, **of_app)
     run = HeadlessRun()
     bench = JobsBench(run.sink, path, trusted=trusted)
-    outputs = Outputs(renderer(format_), output, force, summary)
+    outputs = Outputs(renderer(to.format), to, summary)
     return follow(bench, run, lambda: bench.watch(run.recall, take_over=take_over), outputs)
 
 

@@ -57,10 +57,6 @@ def _own_words(name: str) -> tuple[str, ...]:
     return (short(name),)
 
 
-def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    return tuple(f"{name}={value}" for name, value in pairs)
-
-
 def _is_ours(cell: Cell) -> bool:
     return not is_imported(cell.model)
 
@@ -200,7 +196,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         help="Argument of your model besides the dimensions, such as rope_theta=10000 "
         "(for one model of several Class.rope_theta=10000); may be repeated.",
         hint="none, as dropout=0", workloads=_OF_MODEL,
-        applies=lambda spec: is_imported(spec.model), said=_pairs_words,
+        applies=lambda spec: is_imported(spec.model), said=lambda pairs: tuple(map("=".join, pairs)),
         tip="Arguments that your model wants beside the dimensions: rope_theta=10000, dropout=0.",
     )] = ()
     model_path: Annotated[tuple[str, ...], Axis(

@@ -65,7 +65,9 @@ def step_flops(spec: CellSpec, all_pairs: bool | None = None) -> int:
     if all_pairs is None:
         all_pairs = spec.attention in _SCORES_ALL_PAIRS
     weights = 0 if spec.workload == "attention" else 2 * spec.tokens_per_step * parameters(spec).factors
-    attention = 4 * spec.rank_batch_size * _pairs(spec, all_pairs) * spec.d_model * spec.num_layers
+    length = spec.context_length
+    pairs = length**2 if all_pairs or not spec.causal else length * (length + 1) // 2
+    attention = 4 * spec.rank_batch_size * pairs * spec.d_model * spec.num_layers
     return _FORWARDS_TIMED[spec.pass_] * (weights + attention)
 
 
@@ -90,12 +92,6 @@ def least_bytes(spec: CellSpec) -> int:
         counts = found.tensors * _STEP_COUNT_BYTES if spec.device == "cpu" else 0
         moved += 2 * size + 2 * (2 * size + counts)
     return moved
-
-
-def _pairs(spec: CellSpec, all_pairs: bool) -> int:
-    """Pairs of tokens of one sequence that are scored."""
-    length = spec.context_length
-    return length**2 if all_pairs or not spec.causal else length * (length + 1) // 2
 
 
 def unread_rows(spec: CellSpec) -> int:
@@ -184,7 +180,8 @@ def accounting_of(spec: CellSpec) -> Accounting | None:
     kept = {"naive": _naive, "math": _math, **dict.fromkeys(FUSED, _fused)}.get(spec.attention)
     if kept is None or spec.workload != "attention":
         return None
-    made, factor = _widths(spec)
+    # Bytes of an element as it is made and as a factor of a product.
+    made, factor = {"bf16": (2, 2), "bf16-mixed": (4, 2), "fp16-mixed": (4, 2)}.get(spec.precision, (4, 4))
     tensors: list[_Tensors] = [("q, k, v", 3, "B T K", made), ("gradient of the output", 1, "B T K", made)]
     letters = {"B": spec.batch_size, "H": spec.num_heads, "T": spec.context_length, "K": spec.head_dim}
     named = _WITH_HEADS if spec.num_heads > 1 else {}
@@ -224,11 +221,6 @@ def _math(_: CellSpec, _made: int, factor: int) -> Iterator[_Tensors]:
     if factor != 4:
         yield "v in float32", 1, "B T K", 4
     yield "output", 1, "B T K", factor
-
-
-def _widths(spec: CellSpec) -> tuple[int, int]:
-    """Bytes of an element as it is made and as a factor of a product."""
-    return {"bf16": (2, 2), "bf16-mixed": (4, 2), "fp16-mixed": (4, 2)}.get(spec.precision, (4, 4))
 
 
 class Segment(NamedTuple):

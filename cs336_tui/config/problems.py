@@ -101,7 +101,13 @@ def _norm_under_autocast(letter: str, toy: str) -> Part:
 
 def _memory(sizes: str, context: int = 0) -> tuple[Part, ...]:
     """Parts a to e, in which the peaks are over `sizes`. `context` is that of the reference hyperparameters."""
-    peaks = f"{sizes}:pass memory"
+
+    def peaks(precision: str) -> tuple[Answer, ...]:
+        where = (("precision", precision),)
+        return Answer("pivot", f"{sizes}:pass memory", where=where), Answer(
+            "report", "memory/memory-peaks", where=where
+        )
+
     low = "fp16-mixed" if sizes == "size" else "bf16-mixed"
     inference = (("pass", "inference,forward"), ("precision", "fp32"))
     return (
@@ -111,23 +117,8 @@ def _memory(sizes: str, context: int = 0) -> tuple[Part, ...]:
             (Answer("figure", "memory-timeline"), Answer("report", "memory/memory-phases")),
             f"pictures of memory_viz are taken in a browser, from the snapshots beside the session's log; {_COMMENT}",
         ),
-        Part(
-            "b",
-            "peaks of inference and of a training step",
-            (
-                Answer("pivot", peaks, where=(("precision", "fp32"),)),
-                Answer("report", "memory/memory-peaks", where=(("precision", "fp32"),)),
-            ),
-        ),
-        Part(
-            "c",
-            "the same peaks in mixed precision",
-            (
-                Answer("pivot", peaks, where=(("precision", low),)),
-                Answer("report", "memory/memory-peaks", where=(("precision", low),)),
-            ),
-            _COMMENT,
-        ),
+        Part("b", "peaks of inference and of a training step", peaks("fp32")),
+        Part("c", "the same peaks in mixed precision", peaks(low), _COMMENT),
         Part(
             "d",
             "size of a tensor of the residual stream, with its derivation",
@@ -389,10 +380,8 @@ def problem_named(name: str, editions: tuple[str, ...] = ()) -> tuple[Problem, s
     for edition in (asked,) if slash else (*editions, *sorted(rows, reverse=True)):
         if edition in rows:
             return rows[edition], edition
-    known = ", ".join(dict.fromkeys(row.name for row in PROBLEMS if not slash or asked in row.editions))
-    if slash and not known:
-        known = ", ".join(dict.fromkeys(row.name for row in PROBLEMS))
-    raise SpecError("problem", name, f"expected one of {known}")
+    known = [row.name for row in PROBLEMS if not slash or asked in row.editions] or [row.name for row in PROBLEMS]
+    raise SpecError("problem", name, f"expected one of {', '.join(dict.fromkeys(known))}")
 
 
 def problem_of_preset(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 
@@ -94,16 +95,13 @@ _OF_OURS = ("norm", "dropout", "attention_dropout", "bias", "weight_tying", "gel
 """Options of the reference model."""
 
 
-def _of_ours_alone(field: str) -> Callable[[Choices], Iterator[SpecError]]:
-    def refusals(cell: Choices) -> Iterator[SpecError]:
-        if is_imported(cell.model) and (value := getattr(cell, field)) != AXES[field].default:
-            yield SpecError(field, value, f"{short(cell.model)} has its own; leave it out, or use --model-arg")
-
-    return refusals
+def _of_ours_alone(field: str, cell: Choices) -> Iterator[SpecError]:
+    if is_imported(cell.model) and (value := getattr(cell, field)) != AXES[field].default:
+        yield SpecError(field, value, f"{short(cell.model)} has its own; leave it out, or use --model-arg")
 
 
 for _field in _OF_OURS:
-    _between("model", _field)(_of_ours_alone(_field))
+    _between("model", _field)(partial(_of_ours_alone, _field))
 
 
 @_between("gelu", "arch", "model")
@@ -138,20 +136,16 @@ def _no_heads(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("num_heads", cell.num_heads, "a norm has no heads; leave it out")
 
 
-def _none_alone(field: str) -> Callable[[Choices], Iterator[SpecError]]:
-    def refusals(cell: Choices) -> Iterator[SpecError]:
-        axis = AXES[field]
-        if not axis.is_in(cell.workload) and (value := getattr(cell, field)) != axis.default:
-            yield SpecError(field, value, f"workload {cell.workload} has none; leave it out")
-
-    return refusals
+def _none_alone(field: str, cell: Choices) -> Iterator[SpecError]:
+    if not AXES[field].is_in(cell.workload) and (value := getattr(cell, field)) != AXES[field].default:
+        yield SpecError(field, value, f"workload {cell.workload} has none; leave it out")
 
 
 for _field in (
     "model", "attention", "optimizer", "loss", "checkpoint", "nesting", "parallel", "accumulate", "batch_is",
     "collective", *_OF_OURS,
 ):  # fmt: skip
-    _between(_field)(_none_alone(_field))
+    _between(_field)(partial(_none_alone, _field))
 
 
 @_between("size", "ranks", "precision", "pass_", "timer", "sync")

@@ -361,7 +361,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def _dims_of(self, size: str | int) -> tuple[str, ModelDims]:
         """A size's name and dimensions; of an operation alone its width, which has neither layers nor tokens."""
         if self.is_collective:
-            return str(size), _message(str(size))
+            d_model, d_ff = message_dims(str(size))
+            return str(size), ModelDims(d_model=d_model, d_ff=d_ff, num_layers=1, num_heads=1, vocab_size=1)
         if self.is_alone:
             AXES["num_heads"].validate(self.heads)
             dims = ModelDims(d_model=int(size) * self.heads, d_ff=1, num_layers=1, num_heads=self.heads, vocab_size=1)
@@ -394,12 +395,6 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def warmup_words(self) -> tuple[str, ...]:
         """Each warm-up setting as it is entered."""
         return tuple(warmup_words(warmup, self.warmup_auto, self.warmup_for) for warmup in self.warmups)
-
-
-def _message(size: str) -> ModelDims:
-    """The dimensions that stand for a message of a size such as ``10MB``. Raises `SpecError`."""
-    d_model, d_ff = message_dims(size)
-    return ModelDims(d_model=d_model, d_ff=d_ff, num_layers=1, num_heads=1, vocab_size=1)
 
 
 def _with_first(spec: CellSpec, first: dict[str, Any]) -> CellSpec:

@@ -59,7 +59,8 @@ def over_of(texts: Iterable[str], base: CellSpec, goal: Goal) -> tuple[Over, ...
         raise SpecError("workload", base.workload, "a collective has nothing to search; cs336-tui comm times it")
     found: dict[str, Over] = {}
     named: dict[str, tuple[str, ...]] = {}
-    for name, values in _named(tuple(texts) or (",".join(_usual(base)),)):
+    usual = ",".join(name for name in USUAL_OVER if _axis_of(name).counts_in(base))
+    for name, values in _named(tuple(texts) or (usual,)):
         field = _axis_of(name).field
         if field in named and bool(named[field]) == bool(values):
             raise SpecError("over", name, "named twice; give all of its values once")
@@ -78,12 +79,6 @@ def over_of(texts: Iterable[str], base: CellSpec, goal: Goal) -> tuple[Over, ...
             why = f"with --goal {goal} each step has the same tokens, and {base.pass_} has no micro-batches; "
             raise SpecError("over", "batch", f"{why}choose --goal tokens/s, or --pass train-step")
     return tuple(found.values())
-
-
-def _usual(base: CellSpec) -> Iterator[str]:
-    for name in USUAL_OVER:
-        if _axis_of(name).counts_in(base):
-            yield name
 
 
 def _named(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -217,15 +212,12 @@ def search_of(
     start = start_of(sweep, fields_of(texts) if texts else None)
     base = start.with_devices(("cpu",)).cells()[0]
     over = over_of(texts, base, goal) if texts else over_of_sweep(sweep, base, goal)
-    folders = own_code_folders(model_path or sweep.model_path, any(map(_is_own, over)) or bool(sweep.own_code))
+    is_own = any(isinstance(value, str) and is_imported(value) for each in over for value in each.values)
+    folders = own_code_folders(model_path or sweep.model_path, is_own or bool(sweep.own_code))
     for each in over:
         if AXES[each.field].own:
             check_names(AXES[each.field], each.values, folders)
     return Search(start, over, goal, budget_s, limit, visit, folders, model_args or sweep.model_args)
-
-
-def _is_own(over: Over) -> bool:
-    return any(isinstance(value, str) and is_imported(value) for value in over.values)
 
 
 def start_of(sweep: Sweep, searched: Collection[str] | None = None) -> Sweep:

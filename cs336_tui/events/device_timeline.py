@@ -57,15 +57,10 @@ class FoundGaps:
         lengths = begin[1:] - reached[:-1]
         places = np.flatnonzero(lengths > 0)
         self.lengths: Times = lengths[places]
-        last, place = _last_to_end(np.asarray(ends, np.int64)[order], reached), order
-        self.after: Times = place[last[places]]
-        self.before: Times = place[places + 1]
-
-
-def _last_to_end(ends: Times, reached: Times) -> Times:
-    """At each place in the order of begins the place of the span that reaches furthest until then."""
-    furthest = np.where(ends == reached, np.arange(len(ends)), 0)
-    return np.maximum.accumulate(furthest) if len(ends) else furthest
+        # At each place in the order of begins the place of the span that reaches furthest until then.
+        furthest = np.where(np.asarray(ends, np.int64)[order] == reached, np.arange(len(order)), 0)
+        self.after: Times = order[np.maximum.accumulate(furthest)[places]]
+        self.before: Times = order[places + 1]
 
 
 def overlap(begins: AnyTimes, ends: AnyTimes, other_begins: AnyTimes, other_ends: AnyTimes) -> int:

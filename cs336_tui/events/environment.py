@@ -126,21 +126,17 @@ class Environment(TorchEnvironment, frozen=True, kw_only=True):
     def _refusals_of_ranks(self, name: str, ranks: Iterable[int], backends: Iterable[object]) -> Iterator[SpecError]:
         """Errors for several ranks from this device on: each needs a GPU or memory of its own, and all a backend."""
         kind, _, index = name.partition(":")
+        most, why = 0, ""
         if kind == "cpu" and self.memory_bytes:
             most = max(self.memory_bytes // _RANK_BYTES, 1)
-            for number in ranks:
-                if number > most:
-                    allowed = f"each is a process of about {_RANK_BYTES / 1e9:g} GB, and there is room for {most} here"
-                    yield SpecError("ranks", number, allowed)
-        if kind == "cuda":
-            here = sum(device.name.startswith("cuda") for device in self.devices) - int(index)
-            for number in ranks:
-                if number > here:
-                    some = f"{counted(max(here, 0), 'GPU')} from {name} on"
-                    allowed = (
-                        f"each has a GPU of its own, and there {'is' if here == 1 else 'are'} {some}; or choose cpu"
-                    )
-                    yield SpecError("ranks", number, allowed)
+            why = f"each is a process of about {_RANK_BYTES / 1e9:g} GB, and there is room for {most} here"
+        elif kind == "cuda":
+            most = sum(device.name.startswith("cuda") for device in self.devices) - int(index)
+            some = f"{'is' if most == 1 else 'are'} {counted(max(most, 0), 'GPU')} from {name} on"
+            why = f"each has a GPU of its own, and there {some}; or choose cpu"
+        for number in ranks if why else ():
+            if number > most:
+                yield SpecError("ranks", number, why)
         for backend in backends if self.backends else ():
             needed = ("nccl" if kind == "cuda" else "gloo") if backend == "auto" else backend
             if needed not in self.backends:

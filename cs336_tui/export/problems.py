@@ -222,15 +222,6 @@ def figures_for(answer: Answer, material: Material) -> tuple[Drawing, ...]:
     return tuple(each for each in found if isinstance(each, Drawing) and each.name.startswith(answer.name))
 
 
-def _results(answer: Answer, material: Material) -> Iterator[Table]:
-    chosen = material.where(answer.where).results
-    yield results_table(chosen, columns=answer.columns or None, caption="Step times")
-
-
-def _layout(answer: Answer, material: Material) -> Iterable[Table]:
-    return layout_tables(material.where(answer.where).results, answer.name, published=material.published)
-
-
 def _pivot(answer: Answer, material: Material) -> Iterator[Table]:
     """The pivot as it is named; what else varies is named with the rows."""
     results = material.where(answer.where).results
@@ -406,8 +397,12 @@ def _chosen(table: Table, answer: Answer) -> Table:
 
 
 _MAKERS: Mapping[str, Callable[[Answer, Material], Iterable[Table]]] = {
-    "results": _results,
-    "layout": _layout,
+    "results": lambda answer, material: [
+        results_table(material.where(answer.where).results, columns=answer.columns or None, caption="Step times")
+    ],
+    "layout": lambda answer, material: layout_tables(
+        material.where(answer.where).results, answer.name, published=material.published
+    ),
     "pivot": _pivot,
     "phases": _phases,
     "report": _reports,

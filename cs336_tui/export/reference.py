@@ -9,7 +9,6 @@ import msgspec
 from cs336_tui.analysis.effects import gradient_sync
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
-from cs336_tui.analysis.published import Published
 from cs336_tui.analysis.reference import Match, matching, nothing_published, remark_on
 from cs336_tui.analysis.reference_profiles import KernelsBeside, PeakBeside, kernel_name, kernels_beside, peaks_beside
 from cs336_tui.export.subjects.results import TableError
@@ -26,7 +25,6 @@ _Texts = tuple[str, ...]
 
 def reference_tables(
     results: Sequence[Result],
-    rows: Sequence[Published] | None = None,
     *,
     states: Sequence[SessionState] = (),
     notation: Notation = MILLISECONDS,
@@ -38,25 +36,19 @@ def reference_tables(
     Raises as `reference_table`.
     """
     states = states or tuple({id(result.state): result.state for result in results}.values())
-    found = [_peaks_table(peaks_beside(states, results, rows)), _kernels_table(kernels_beside(states, results, rows))]
+    found = [_peaks_table(peaks_beside(states, results)), _kernels_table(kernels_beside(states, results))]
     tables = [table for table in found if table.rows]
     if measured(results) or not tables:
-        tables.insert(0, reference_table(results, rows, notation=notation))
+        tables.insert(0, reference_table(results, notation))
     first, *others = tables
     return (msgspec.structs.replace(first, caption=caption or first.caption), *others)
 
 
-def reference_table(
-    results: Sequence[Result],
-    rows: Sequence[Published] | None = None,
-    *,
-    notation: Notation = MILLISECONDS,
-    caption: str = "",
-) -> Table:
+def reference_table(results: Sequence[Result], notation: Notation = MILLISECONDS) -> Table:
     """A row for each measured cell (its repeats together), then one for each reference point that matches it.
 
-    `rows` are the published and a person's own reference points unless given. Raises `TableError` without measured
-    cells, `ReferenceFileError` when the person's own cannot be read.
+    Raises `TableError` without measured cells, `ReferenceFileError` when a person's own reference points cannot be
+    read.
     """
     groups = grouped(measured(results), lambda result: (result.spec, machine(result), result.session))
     if not groups:
@@ -67,7 +59,7 @@ def reference_table(
     for (spec, _, _), cells in groups.items():
         found = pooled(cells, ddof_of(results))
         assert found is not None, "measured cells have steps"
-        matches = matching(spec, cells[0].cell.in_force, rows)
+        matches = matching(spec, cells[0].cell.in_force)
         texts.append(_own_text(cells, found, notation, matched=bool(matches)))
         texts += [_text(match, found, notation) for match in matches]
         records += [_record(cells[0], found, match) for match in matches or (None,)]
@@ -77,7 +69,7 @@ def reference_table(
         (f"mean ({notation.symbol})", f"std ({notation.symbol})", "here / there"),
         texts,
         records,
-        caption=caption or "Own step times beside published ones",
+        caption="Own step times beside published ones",
         footnotes=(
             "here / there: own mean step time over the published one; below 1, here is faster",
             f"published times are for orientation, not truth: {remark_on(result.spec for result in results)}",

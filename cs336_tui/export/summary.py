@@ -325,11 +325,6 @@ MOST_ROWS = 24
 """Rows of the first table; of more cells it has the `MOST_ROWS` / 4 fastest and as many slowest."""
 
 
-def _half_width(row: _Row) -> str:
-    timed = row.timed
-    return half_width(timed.low, timed.high, timed.mean_s) if timed else NONE
-
-
 class _Row(NamedTuple):
     """A row: a timed cell, or one that ended without timings."""
 
@@ -363,7 +358,7 @@ def first_table(results: Sequence[Result]) -> Table | None:
         else:
             left_out = (f"the first {MOST_ROWS} of {len(rows)} cells; all are under Cells",)
             rows = rows[:MOST_ROWS]
-    columns = [column for column in _columns(rows) if column.key == "cell" or _is_known(column, rows)]
+    columns = [each for each in _columns(rows) if {*map(each.cell, rows)} - {NONE, UNKNOWN, ""} or each.key == "cell"]
     notes = [f"± std: {std_kind(results[0].state.ddof)}"] if cells.timed else []
     if len(cells.timed) > 1:
         notes.append(f"[a, b]: {CI} of a ratio of mean step times, Welch's of its logarithm")
@@ -376,10 +371,6 @@ def first_table(results: Sequence[Result]) -> Table | None:
         caption=f"Cells, each with {same}" if len(rows) > 1 and (same := shared([row.result for row in rows])) else "",
         footnotes=(*left_out, *notes),
     )
-
-
-def _is_known(column: Column[_Row], rows: Sequence[_Row]) -> bool:
-    return any(column.cell(row) not in (NONE, UNKNOWN, "") for row in rows)
 
 
 def _columns(rows: Sequence[_Row]) -> Sequence[Column[_Row]]:
@@ -400,6 +391,9 @@ def _columns(rows: Sequence[_Row]) -> Sequence[Column[_Row]]:
     def mean(row: _Row) -> str:
         return MILLISECONDS.mean_and_std(row.timed.summary) if row.timed else row.result.ending
 
+    def half(row: _Row) -> str:
+        return half_width(row.timed.low, row.timed.high, row.timed.mean_s) if row.timed else NONE
+
     def runs(row: _Row) -> Runs:
         return Runs(row.timed.runs, row.result.state.ddof) if row.timed else Runs.of(row.result)
 
@@ -418,7 +412,7 @@ def _columns(rows: Sequence[_Row]) -> Sequence[Column[_Row]]:
     return (
         Column("cell", left=True, text=lambda row: row.name),
         Column("mean", "mean ± std (ms)", text=mean),
-        Column("interval", f"{CI} (± %)", text=_half_width),
+        Column("interval", f"{CI} (± %)", text=half),
         Column("rate", rate.heading, text=throughput),
         Column("memory", memory.heading, text=peak),
         Column("verdict", left=True, text=verdict),

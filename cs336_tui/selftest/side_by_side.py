@@ -6,27 +6,28 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import random
 import signal
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from cs336_tui.events.events import CellFinished, CellStarted, Lane, LanesOpened, StepsTimed
-from cs336_tui.selftest.programs import SAMPLING_S, Group, Groups, SelftestCell, SelftestError, TimedStep, back_to_back
+from cs336_tui.selftest.programs import SAMPLING_S, Groups, SelftestCell, SelftestError, TimedStep, back_to_back
 from cs336_tui.selftest.turns import (
     PATIENCE_S,
-    START_S,
     WARM_STEPS,
     Plan,
+    Span,
+    Stage,
     Turn,
     TurnsProgress,
     log_ratio,
-    named,
+    take,
     turn_of,
 )
 from cs336_tui.session.log import LogError, LogReader
@@ -34,8 +35,6 @@ from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.ratio import Ratio
 
 BENCH = "bench --lanes"
-_TRIAL_STEPS = 5
-_LOOK_S = 0.1
 
 LaneRound = dict[int, tuple[Turn, Turn]]
 """The turns of each lane's cell in a round, by lane: alone and beside all others. Alone, beside, beside, alone: a turn
@@ -120,39 +119,12 @@ def take_lane_turns(
 ) -> LaneRun:
     """Start the lanes, give their cells turns alone and together, end them. Raises `SelftestError` if one cannot go
     on."""
-    starts: list[tuple[LaneRound, ...]] = []
-    turn_s: float | None = None
-    start_s = START_S
-    for start in range(plan.starts):
-        with Groups() as groups:
-            turns, left = 2 * len(lanes) + 2, plan.starts - start
-            left_s = None if turn_s is None else left * (start_s + plan.rounds * turns * turn_s)
-            say(TurnsProgress(start + 1, plan.starts, 0, plan.rounds, turn_s, left_s))
-            began = time.monotonic()
-            stage = _Lanes(groups, work, lanes, patience_s)
-            turn_s = turn_s or plan.turn_of(stage.step_time())
-            start_s = time.monotonic() - began
-            spans: list[list[tuple[tuple[int, ...], float, float]]] = []
-            for number in range(plan.rounds):
-                left_s = (left - 1) * (start_s + plan.rounds * turns * turn_s)
-                left_s += (plan.rounds - number) * turns * turn_s
-                say(TurnsProgress(start + 1, plan.starts, number + 1, plan.rounds, turn_s, left_s))
-                spans.append([(who, *stage.turn(who, turn_s)) for who in _order([each.lane for each in lanes])])
-            steps = stage.all_steps()
-        starts.append(tuple(_round(lanes, steps, each) for each in spans))
-    assert turn_s is not None, "there is at least one start"
-    return LaneRun(plan=plan, turn_s=turn_s, lanes=tuple(lanes), starts=tuple(starts))
+    turn_s, taken = take(lambda groups: _Lanes(groups, work, lanes, patience_s), plan, say)
+    starts = tuple(tuple(_round(lanes, steps, each) for each in rounds) for steps, rounds in taken)
+    return LaneRun(plan=plan, turn_s=turn_s, lanes=tuple(lanes), starts=starts)
 
 
-def _order(lanes: Sequence[int]) -> list[tuple[int, ...]]:
-    """The lanes whose cells run in each turn of a round, the same forwards and backwards."""
-    alone = [(lane,) for lane in lanes]
-    return [*alone, tuple(lanes), tuple(lanes), *reversed(alone)]
-
-
-def _round(
-    lanes: Sequence[Lane], steps: dict[int, list[TimedStep]], spans: Sequence[tuple[tuple[int, ...], float, float]]
-) -> LaneRound:
+def _round(lanes: Sequence[Lane], steps: dict[int, list[TimedStep]], spans: Sequence[Span[int]]) -> LaneRound:
     def taken(lane: int, together: bool) -> Turn:
         turns = [
             turn_of(steps[lane], begin, end)
@@ -174,72 +146,42 @@ class _Seen(NamedTuple):
     steps: list[TimedStep]
 
 
-class _Lanes:
+class _Lanes(Stage[int]):
     """A started `bench --lanes`, the cells of whose lanes are warmed up and stopped."""
 
     def __init__(self, groups: Groups, work: SelftestCell, lanes: Sequence[Lane], patience_s: float) -> None:
-        self._groups, self._patience_s, self._lanes = groups, patience_s, [lane.lane for lane in lanes]
+        numbers = [lane.lane for lane in lanes]
         self._sessions = groups.folder / "sessions"
-        self._bench: Group = groups.start("bench", command_of(work, lanes, self._sessions))
+        bench = groups.start("bench", command_of(work, lanes, self._sessions))
+        super().__init__(groups, dict.fromkeys(numbers, (BENCH, bench)), numbers, patience_s)
         self._cells: dict[int, _Seen] = {}
         for _ in self._until("did not time steps in all lanes"):
-            self._missing = [lane for lane in self._lanes if len(self._steps(lane)) < WARM_STEPS]
+            self._missing = [lane for lane in numbers if len(self._steps(lane)) < WARM_STEPS]
         self._let(())
 
-    def step_time(self) -> float:
-        """Seconds of a step of all lanes together: the least of the slowest lane."""
-        began = time.time()
-        self._let(self._lanes)
-        times: dict[int, list[float]] = {}
-        for _ in self._until("timed no step together"):
-            for lane in self._lanes:
-                times[lane] = [step.took for step in self._steps(lane) if step.end - step.took >= began]
-            self._missing = [lane for lane, found in times.items() if len(found) < _TRIAL_STEPS]
-        self._let(())
-        return max(min(found) for found in times.values())
-
-    def turn(self, who: Sequence[int], turn_s: float) -> tuple[float, float]:
-        """Let the cells of these lanes go on for `turn_s` seconds; returns begin and end, Unix time."""
-        with named(BENCH, self._bench):
-            begin = time.time()
-            self._let(who)
-            self._groups.wait(turn_s)
-            end = time.time()
-            self._let(())
-            if self._bench.ending:
-                raise SelftestError(self._bench.ending)
-        return begin, end
-
-    def all_steps(self) -> dict[int, list[TimedStep]]:
-        """The steps of every lane until now, once each has told a later one: a pipe may hold back the last."""
-        released = time.time()
-        self._let(self._lanes)
-        steps: dict[int, list[TimedStep]] = {}
-        for _ in self._until("timed no further step"):
-            steps = {lane: self._steps(lane) for lane in self._lanes}
-            self._missing = [lane for lane, found in steps.items() if not found or found[-1].end <= released]
-        return steps
+    def order(self, rng: random.Random) -> list[tuple[int, ...]]:  # noqa: ARG002  # it is not left to chance
+        """The same forwards and backwards."""
+        alone = [(lane,) for lane in self._those]
+        return [*alone, self._those, self._those, *reversed(alone)]
 
     def _let(self, go_on: Sequence[int]) -> None:
-        """Continue the cells of these lanes, stop those of the others."""
         for lane, cell in self._cells.items():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(cell.pid, signal.SIGCONT if lane in go_on else signal.SIGSTOP)
 
-    def _steps(self, lane: int) -> list[TimedStep]:
-        return self._cells[lane].steps if lane in self._cells else []
+    def _steps(self, one: int) -> list[TimedStep]:
+        return self._cells[one].steps if one in self._cells else []
 
-    def _read(self) -> None:
-        """Read the session's log anew. Raises `SelftestError` when a cell has ended."""
+    def _look(self) -> None:
+        """Read the session's log anew."""
         lane_of: dict[int, int] = {}
         found: dict[int, _Seen] = {}
         for log in self._sessions.glob("*.jsonl"):
             with contextlib.suppress(LogError):  # of a log that has only just been made
                 for event in LogReader(log):
-                    if isinstance(event, LanesOpened) and [lane.lane for lane in event.lanes] != self._lanes:
-                        raise SelftestError(
-                            f"it opened {counted(len(event.lanes), 'lane')} instead of {len(self._lanes)}"
-                        )
+                    if isinstance(event, LanesOpened) and [lane.lane for lane in event.lanes] != list(self._those):
+                        opened = counted(len(event.lanes), "lane")
+                        raise SelftestError(f"it opened {opened} instead of {len(self._those)}")
                     if isinstance(event, CellStarted) and event.lanes and event.pid:
                         lane_of[event.cell] = event.lanes[0]
                         found[event.lanes[0]] = _Seen(event.pid, [])
@@ -248,17 +190,3 @@ class _Lanes:
                     if isinstance(event, StepsTimed) and event.cell in lane_of:
                         found[lane_of[event.cell]].steps.extend(back_to_back(event))
         self._cells = found
-
-    def _until(self, otherwise: str) -> Iterator[None]:
-        """Iterate every `_LOOK_S` until no lane is missing. Raises `SelftestError` if a cell ends or takes too long."""
-        give_up_at = time.monotonic() + self._patience_s
-        self._missing = list(self._lanes)
-        while self._missing:
-            self._groups.wait(_LOOK_S)
-            with named(BENCH, self._bench):
-                self._read()
-                if ending := self._bench.ending:
-                    raise SelftestError(ending)
-                if time.monotonic() > give_up_at:
-                    raise SelftestError(f"{otherwise} in {self._patience_s:g} s")
-            yield

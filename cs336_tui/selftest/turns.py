@@ -9,10 +9,10 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,6 +31,10 @@ START_S = 12.0
 _TRIAL_STEPS = 5
 _LOOK_S = 0.1
 
+One = TypeVar("One", bound=str | int)
+"""The name of a program, or the number of a lane."""
+Span = tuple[tuple[One, ...], float, float]
+"""A turn: those that had it, its begin and its end (Unix time)."""
 MakePrograms = Callable[[Path], Sequence[Program]]
 """Makes the programs with their files in a folder; the first is the one whose step is timed for the plan."""
 
@@ -86,31 +90,14 @@ def take_turns(
     make: MakePrograms, plan: Plan, say: Callable[[TurnsProgress], object], *, patience_s: float = PATIENCE_S
 ) -> Taken:
     """Start the programs, give them turns by the plan, end them. Raises `SelftestError` if one cannot go on."""
-    starts: list[tuple[Round, ...]] = []
-    turn_s: float | None = None
-    start_s = START_S
-    for start in range(plan.starts):
-        with Groups() as groups:
-            programs = make(groups.folder)
-            starts_left, rounds_left = plan.starts - start, plan.rounds * (plan.starts - start)
-            left_s = None if turn_s is None else starts_left * start_s + rounds_left * len(programs) * turn_s
-            say(TurnsProgress(start + 1, plan.starts, 0, plan.rounds, turn_s, left_s))
-            began = time.monotonic()
-            stage = _Stage(groups, programs, patience_s)
-            turn_s = turn_s or plan.turn_of(stage.step_time(programs[0].name))
-            start_s = time.monotonic() - began
-            order = [program.name for program in programs]
-            shuffle = random.Random(start).shuffle
-            spans: list[dict[str, tuple[float, float]]] = []
-            for number in range(plan.rounds):
-                left_s = (starts_left - 1) * start_s + (rounds_left - number) * len(programs) * turn_s
-                say(TurnsProgress(start + 1, plan.starts, number + 1, plan.rounds, turn_s, left_s))
-                shuffle(order)
-                spans.append({name: stage.turn(name, turn_s) for name in order})
-            steps = stage.all_steps()
-        starts.append(tuple({name: turn_of(steps[name], *each[name]) for name in steps} for each in spans))
-    assert turn_s is not None, "there is at least one start"
-    return Taken(plan=plan, turn_s=turn_s, starts=tuple(starts))
+
+    def round_of(steps: Mapping[str, list[TimedStep]], spans: Sequence[Span[str]]) -> Round:
+        by_name = {name: (begin, end) for (name,), begin, end in spans}
+        return {name: turn_of(steps[name], *by_name[name]) for name in steps}
+
+    turn_s, taken = take(lambda groups: _Programs(groups, make(groups.folder), patience_s), plan, say)
+    starts = tuple(tuple(round_of(steps, each) for each in rounds) for steps, rounds in taken)
+    return Taken(plan=plan, turn_s=turn_s, starts=starts)
 
 
 def turn_of(steps: Sequence[TimedStep], begin: float, end: float) -> Turn:
@@ -122,82 +109,149 @@ def turn_of(steps: Sequence[TimedStep], begin: float, end: float) -> Turn:
     )
 
 
-class _Stage:
-    """Started programs, warmed up and stopped."""
+class Stage(Generic[One]):
+    """Started programs, warmed up and stopped. Each of those whose steps are told apart goes on in its turns alone."""
 
-    def __init__(self, groups: Groups, programs: Sequence[Program], patience_s: float) -> None:
-        self._groups, self._patience_s = groups, patience_s
-        self._programs = {program.name: program for program in programs}
-        self._running = {
-            program.name: groups.start(program.name, program.command, program.env, terminal=program.in_terminal)
-            for program in programs
-        }
-        prompted = {program.name for program in programs if program.prompt is not None}
-        warm: set[str] = set()
-        for _ in self._until("timed no step to warm up with"):
-            for name in sorted(prompted):
-                program, group = self._programs[name], self._running[name]
-                if group.terminal is not None and program.prompt and program.prompt.search(group.written):
-                    os.write(group.terminal, program.keys.encode())
-                    prompted.remove(name)
-            for name in self._programs.keys() - warm:
-                if len(self._steps(name)) >= WARM_STEPS:
-                    self._running[name].let(False)
-                    warm.add(name)
-            self._missing = sorted(self._programs.keys() - warm)
+    def __init__(
+        self, groups: Groups, programs: Mapping[One, tuple[str, Group]], timed: Sequence[One], patience_s: float
+    ) -> None:
+        """`programs` are those that each belongs to, with their names; `timed`: their step is the plan's."""
+        self._groups, self._programs, self._timed, self._patience_s = groups, programs, timed, patience_s
+        self._those, self._missing = tuple(programs), list(programs)
 
-    def step_time(self, name: str) -> float:
-        """Seconds of a step of the program running alone: the least of a few."""
+    def order(self, rng: random.Random) -> list[tuple[One, ...]]:
+        """Those that go on in each turn of a round."""
+        raise NotImplementedError
+
+    def _let(self, go_on: Sequence[One]) -> None:
+        """Continue these, stop the others."""
+        raise NotImplementedError
+
+    def _steps(self, one: One) -> list[TimedStep]:
+        """Its steps that are known, oldest first."""
+        raise NotImplementedError
+
+    def _look(self) -> None:
+        """Learn which steps there are. Raises `SelftestError` if there will be no more."""
+
+    def step_time(self) -> float:
+        """Seconds of a step of those that are timed, running together: the least of the slowest one."""
         began = time.time()
-        self._running[name].let(True)
-        times: list[float] = []
-        for _ in self._until("timed no step alone"):
-            times = [step.took for step in self._steps(name) if step.end - step.took >= began + SETTLE_S]
-            self._missing = [] if len(times) >= _TRIAL_STEPS else [name]
-        self._running[name].let(False)
-        return min(times)
+        self._let(self._timed)
+        times: dict[One, list[float]] = {}
+        for _ in self._until(f"timed no step {'alone' if len(self._timed) == 1 else 'together'}"):
+            for one in self._timed:
+                times[one] = [step.took for step in self._steps(one) if step.end - step.took >= began + SETTLE_S]
+            self._missing = [one for one, found in times.items() if len(found) < _TRIAL_STEPS]
+        self._let(())
+        return max(map(min, times.values()))
 
-    def turn(self, name: str, turn_s: float) -> tuple[float, float]:
-        """Let one program go on for `turn_s` seconds; returns begin and end, Unix time."""
-        group = self._running[name]
+    def turn(self, who: Sequence[One], turn_s: float) -> tuple[float, float]:
+        """Let these go on for `turn_s` seconds; returns begin and end, Unix time."""
+        name, group = self._programs[who[0]]
         with named(name, group):
             begin = time.time()
-            group.let(True)
+            self._let(who)
             self._groups.wait(turn_s)
             end = time.time()
-            group.let(False)
+            self._let(())
             if group.ending:
                 raise SelftestError(group.ending)
         return begin, end
 
-    def all_steps(self) -> dict[str, list[TimedStep]]:
-        """The steps of every program until now, once each has told a later one: a pipe may hold back the last."""
+    def all_steps(self) -> dict[One, list[TimedStep]]:
+        """The steps of each until now, once it has told a later one: a pipe may hold back the last."""
         released = time.time()
-        for group in self._running.values():
-            group.let(True)
-        steps: dict[str, list[TimedStep]] = {name: [] for name in self._programs}
+        self._let(self._those)
+        steps: dict[One, list[TimedStep]] = {one: [] for one in self._those}
         for _ in self._until("timed no further step"):
-            steps |= {name: self._steps(name) for name in self._missing}
-            self._missing = [name for name in self._missing if not steps[name] or steps[name][-1].end <= released]
+            steps |= {one: self._steps(one) for one in self._missing}
+            self._missing = [one for one in self._missing if not steps[one] or steps[one][-1].end <= released]
         return steps
 
-    def _steps(self, name: str) -> list[TimedStep]:
-        with named(name, self._running[name]):
-            return self._programs[name].steps()
-
     def _until(self, otherwise: str) -> Iterator[None]:
-        """Iterate every `_LOOK_S` until no program is missing. Raises `SelftestError` if one ends or takes too long."""
+        """Iterate every `_LOOK_S` until none is missing. Raises `SelftestError` if one ends or takes too long."""
         give_up_at = time.monotonic() + self._patience_s
-        self._missing = sorted(self._programs)
+        self._missing = list(self._those)
         while self._missing:
             self._groups.wait(_LOOK_S)
-            for name in self._missing:
-                with named(name, self._running[name]):
-                    if ending := self._running[name].ending:
+            for name, group in dict(self._programs[one] for one in self._missing).items():
+                with named(name, group):
+                    self._look()
+                    if ending := group.ending:
                         raise SelftestError(ending)
                     if time.monotonic() > give_up_at:
                         raise SelftestError(f"{otherwise} in {self._patience_s:g} s")
             yield
+
+
+def take(
+    begin: Callable[[Groups], Stage[One]], plan: Plan, say: Callable[[TurnsProgress], object]
+) -> tuple[float, list[tuple[dict[One, list[TimedStep]], list[list[Span[One]]]]]]:
+    """The seconds of a turn; for each start the steps of all, and its rounds. Raises `SelftestError`."""
+    starts = []
+    turn_s, start_s, turns = 0.0, START_S, 0
+
+    def tell(start: int, number: int) -> None:
+        round_s = turns * turn_s
+        left_s = (plan.starts - start - bool(number)) * (start_s + plan.rounds * round_s)
+        left_s += (plan.rounds - number + 1) * round_s if number else 0.0
+        told = (turn_s, left_s) if turn_s else (None, None)
+        say(TurnsProgress(start + 1, plan.starts, number, plan.rounds, *told))
+
+    for start in range(plan.starts):
+        with Groups() as groups:
+            tell(start, 0)
+            began = time.monotonic()
+            stage = begin(groups)
+            turn_s = turn_s or plan.turn_of(stage.step_time())
+            start_s = time.monotonic() - began
+            rng = random.Random(start)
+            rounds = []
+            for number in range(1, plan.rounds + 1):
+                order = stage.order(rng)
+                turns = len(order)
+                tell(start, number)
+                rounds.append([(who, *stage.turn(who, turn_s)) for who in order])
+            starts.append((stage.all_steps(), rounds))
+    return turn_s, starts
+
+
+class _Programs(Stage[str]):
+    """Several programs, each in a group of its own."""
+
+    def __init__(self, groups: Groups, programs: Sequence[Program], patience_s: float) -> None:
+        self._of = {program.name: program for program in programs}
+        self._running = {
+            name: groups.start(name, program.command, program.env, terminal=program.in_terminal)
+            for name, program in self._of.items()
+        }
+        self._order = list(self._of)
+        named_groups = {name: (name, group) for name, group in self._running.items()}
+        super().__init__(groups, named_groups, self._order[:1], patience_s)
+        prompted = {program.name for program in programs if program.prompt is not None}
+        for _ in self._until("timed no step to warm up with"):
+            for name in sorted(prompted):
+                program, group = self._of[name], self._running[name]
+                if group.terminal is not None and program.prompt and program.prompt.search(group.written):
+                    os.write(group.terminal, program.keys.encode())
+                    prompted.remove(name)
+            for name in tuple(self._missing):
+                if len(self._steps(name)) >= WARM_STEPS:
+                    self._running[name].let(False)
+                    self._missing.remove(name)
+
+    def order(self, rng: random.Random) -> list[tuple[str, ...]]:
+        rng.shuffle(self._order)
+        return [(name,) for name in self._order]
+
+    def _let(self, go_on: Sequence[str]) -> None:
+        for name, group in self._running.items():
+            group.let(name in go_on)
+
+    def _steps(self, one: str) -> list[TimedStep]:
+        with named(one, self._running[one]):
+            return self._of[one].steps()
 
 
 @contextmanager

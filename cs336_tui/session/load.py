@@ -53,7 +53,7 @@ def load(path: Path) -> SessionState:
             at_end = event
             runs.append((event, state.current))
             for part, named in _named(file, event) if state.side_by_side else ((event, ()),):
-                for cell, stage in state.surrounded_by(named):
+                for cell, stage in state.surrounded(named):
                     _unread(cell, file).runs.append((part, stage))
         else:
             at_end = None

@@ -99,18 +99,12 @@ class SessionState:
     def running_cells(self) -> tuple[CellState, ...]:
         return tuple(self.cells[number] for number in self.running)
 
-    @property
-    def surrounded(self) -> tuple[tuple[CellState, ev.Stage | None], ...]:
-        """The running cells with their stages, and those over (None) that ran last or beside one that runs."""
-        cells = [self.cells[number] for number in self._together if number in self.cells]
-        running = [(cell, cell.stage) for cell in cells if cell.cell in self.running]
-        return (*running, *((cell, None) for cell in cells if cell.is_over))
-
-    def surrounded_by(self, cells: Iterable[int]) -> tuple[tuple[CellState, ev.Stage | None], ...]:
-        """Those of `surrounded` that a sample names; all of them if it names none."""
-        found = tuple(self.cells[number] for number in cells if number in self.cells)
+    def surrounded(self, cells: Iterable[int] = ()) -> tuple[tuple[CellState, ev.Stage | None], ...]:
+        """The cells that a sample names, with their stages, None of those that are over; if it names none, the cells
+        that run and those over that ran last or beside one that runs."""
+        found = [self.cells[number] for number in cells or self._together if number in self.cells]
         pairs = ((cell, cell.stage if cell.cell in self.running else None) for cell in found)
-        return tuple((cell, stage) for cell, stage in pairs if stage or cell.is_over) if cells else self.surrounded
+        return tuple((cell, stage) for cell, stage in pairs if stage or cell.is_over)
 
     @property
     def side_by_side(self) -> bool:
@@ -315,7 +309,7 @@ class SessionState:
                 self.devices.append((event, event.cells[0] if event.cells else self.current))
                 self.machine_gpus = event.machine_gpus or self.machine_gpus
                 self.samples |= dict.fromkeys(self.running.keys() & (event.cells or self.running.keys()), event)
-                for cell, stage in self.surrounded_by(event.cells):
+                for cell, stage in self.surrounded(event.cells):
                     cell.take_sample(event, stage)
             case ev.Notice():
                 self.notices.append(event)

@@ -160,14 +160,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     def standing_at(self, now: Standing) -> SessionInfo:
         """The same session, come so far."""
-        return msgspec.structs.replace(
-            self,
-            stage=now.stage,
-            steps_done=now.steps_done,
-            steps_total=now.steps_total,
-            left=now.left,
-            race_left=now.race_left,
-        )
+        return msgspec.structs.replace(self, **msgspec.structs.asdict(now))
 
 
 def folder_sessions(directory: Path) -> list[Path]:
@@ -237,7 +230,6 @@ def describe(state: SessionState, path: Path, problem: str | None = None) -> Ses
     jobs = [job.stage for job in state.jobs.values()]
     statuses = ["cancelled" if cell.is_left else cell.status for cell in cells]
     writer = writer_of(path)
-    standing = standing_of(state, runs=bool(writer) or "pending" in jobs or "running" in jobs)
     named = [(cell.spec.device, (cell.environment or state.environment)) for cell in cells]
     titles = dict.fromkeys(
         device.title if machine and (device := machine.device(name)) else name for name, machine in named
@@ -255,18 +247,14 @@ def describe(state: SessionState, path: Path, problem: str | None = None) -> Ses
         ok=statuses.count("ok"),
         oom=statuses.count("oom"),
         failed=statuses.count("failed") + statuses.count("killed"),
-        left=standing.left,
         skipped=statuses.count("skipped"),
-        stage=standing.stage,
-        steps_done=standing.steps_done,
-        steps_total=standing.steps_total,
-        race_left=standing.race_left,
         reports=len(state.reports_on_cells),
         jobs=len(jobs),
         jobs_pending=jobs.count("pending"),
         jobs_running=jobs.count("running"),
         writer=str(writer) if writer else None,
         problem=problem,
+        **msgspec.structs.asdict(standing_of(state, runs=bool(writer) or "pending" in jobs or "running" in jobs)),
     )
 
 

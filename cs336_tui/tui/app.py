@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import on
 from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -17,27 +16,26 @@ from textual.screen import Screen
 from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.config.settings import NO_FILE, Found
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.events.events import Event
 from cs336_tui.events.peaks import PeakCache
+from cs336_tui.runner.trust import Untrusted
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers import dialogs
 from cs336_tui.tui.controllers.running import PeakController, ReportController, RunController
 from cs336_tui.tui.controllers.sessions import SessionController
-from cs336_tui.tui.ending import EndOnSignals
+from cs336_tui.tui.ending import EndOnSignals, farewell
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import printed_key
 from cs336_tui.tui.painter import Painter
-from cs336_tui.tui.preferences import VARIABLE_DEFAULTS, checked, keymap_of
+from cs336_tui.tui.preferences import VARIABLE_DEFAULTS, ThemeChoice, checked, keymap_of
 from cs336_tui.tui.requests import Requests, RunOptions
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Replayed, ReplaySource, Session
-from cs336_tui.tui.sources import Imported, RunEnded, Trouble, WatchEnded
+from cs336_tui.tui.sources import Ended, Imported, Trouble
 from cs336_tui.tui.tab_list import APP_KEYS
 from cs336_tui.tui.tabs.device import DevicePane
 from cs336_tui.tui.tabs.live import LivePane
 from cs336_tui.tui.tabs.results import ResultsPane
-from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.menu_bars import TabBar
 
 if TYPE_CHECKING:
@@ -82,33 +80,25 @@ class Cs336App(Host):
         peaks: PeakCache | None = None,
         settings: Found = NO_FILE,
     ) -> None:
-        super().__init__(
-            Session(watch or replay),
-            replaying=replay is not None or watch is not None,
-            theme=theme,
-            user_theme_dir=user_theme_dir,
-            peaks=peaks,
-            settings=settings,
-        )
+        replaying = replay is not None or watch is not None
+        super().__init__(Session(watch or replay), settings, peaks, replaying=replaying)
+        self.themes = ThemeChoice(self, theme, settings.settings.theme, user_theme_dir)
+        if summary_path:
+            self.autosave = SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem)))
         self.animation_level = "none"
         self._preset, self._options = Preset(initial_name, "", initial) if initial else QUICK, options
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
         self._watches = watch is not None
         self._styled_for = self.theme, self.get_css_variables()
         self.stylesheet.set_variables(self._styled_for[1])
-        self._replay = (
-            ReplaySource(replay, lambda events: self.take(self.live, events), self.post_message, speed)
-            if replay
-            else None
-        )
-        self._autosave = (
-            SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem))) if summary_path else None
-        )
+        self._replay: ReplaySource | None = None
+        if replay:
+            self._replay = ReplaySource(replay, lambda events: self.take(self.live, events), self.post_message, speed)
         self._reports, self._peaks = ReportController(self), PeakController(self)
         self._runs = RunController(self, self._reports, bench_factory)
         self._sessions = SessionController(self, self._runs, session_dir)
         self._painter = Painter(
-            self, self._reports, self._peaks, self._runs, self._sessions, self._replay, self._autosave, may_leave_out
+            self, self._reports, self._peaks, self._runs, self._sessions, self._replay, may_leave_out
         )
         self.requests = self._requests()
 
@@ -146,7 +136,7 @@ class Cs336App(Host):
             return super().run(*arguments, **options)
 
     def get_default_screen(self) -> Screen[object]:
-        return MainScreen(self._preset, self._options, self.paint)  # type: ignore[return-value]
+        return MainScreen(self._preset, self._options, self._painter.paint)  # type: ignore[return-value]
 
     def refresh_css(self, animate: bool = True) -> None:
         """Style everything again for another theme. At the start Textual asks for it too, when nothing has changed."""
@@ -212,14 +202,12 @@ class Cs336App(Host):
 
     def close(self) -> None:
         """End the run, its processes, the log and the summary; blocks up to some seconds. Safe to call twice."""
-        for resource in (*self._sessions.sources, self._replay, self._autosave):
+        for resource in (*self._sessions.sources, self._replay, self.autosave):
             if resource is not None:
                 resource.close()
 
     def farewell(self) -> str:
         """The last words in the terminal, once the app is closed: its session, and how to go on with it."""
-        from cs336_tui.tui.ending import farewell
-
         return farewell(session.path for session in (self.live, self.shown) if session.path is not None)
 
     @property
@@ -229,32 +217,22 @@ class Cs336App(Host):
 
     # What happens.
 
-    def take(self, session: Session, events: Sequence[Event]) -> None:
-        self._painter.take(session, events)
-
-    def on_watch_ended(self, message: WatchEnded) -> None:
+    def on_ended(self, message: Ended) -> None:
         if not self.is_up:
             return
         if not self._painter.fold():  # it is over when all that it told has been taken in
-            self.call_later(self.on_watch_ended, message)
+            self.call_later(self.on_ended, message)
             return
-        self._sessions.watch_ended(message)
-        self.refresh_bindings()
-        self.paint()
-
-    def on_run_ended(self, message: RunEnded) -> None:
-        if not self.is_up:
-            return
-        if not self._painter.fold():  # the run is over when all that it told has been taken in
-            self.call_later(self.on_run_ended, message)
-            return
-        if self.live.source is None or not self.live.source.busy:  # else what was added went to whoever runs the cells
+        if message.watched:
+            self._sessions.watch_ended(message.watched)
+        elif not (self.live.source and self.live.source.busy):  # else what was added went to whoever runs the cells
             self._runs.ended()
             self._sessions.run_ended()
-        if message.untrusted:
-            self._sessions.ask_trust(message.untrusted)
-        if message.error:
-            self.report(message.error)
+        if isinstance(message.problem, Untrusted):
+            self._sessions.ask_trust(message.problem)
+        elif message.problem:
+            self.report(message.problem)
+        self.refresh_bindings()
         self.paint()
 
     def on_replayed(self, message: Replayed) -> None:
@@ -265,10 +243,6 @@ class Cs336App(Host):
 
     def on_imported(self, message: Imported) -> None:
         self.notify(message.text, title="Imports", markup=False)
-
-    @on(Lines.Resized)
-    def paint(self) -> None:
-        self._painter.paint()
 
     def open(self, pane: str) -> None:
         super().open(pane)

@@ -8,8 +8,11 @@ import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
+from textual.message_pump import MessagePump
+
+from cs336_tui.config.axis import UserError
 from cs336_tui.events.events import CellFinished, Event, SessionEnded
 from cs336_tui.session.state import SessionState
 
@@ -17,13 +20,6 @@ if TYPE_CHECKING:
     from cs336_tui.export.writing.files import LivingFile
 
 _T = TypeVar("_T")
-
-
-class Pump(Protocol):
-    """A widget or an app, whose messages are handled one after another."""
-
-    def call_later(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
-        """Call a function among the messages; may be asked for from any thread."""
 
 
 @runtime_checkable
@@ -34,9 +30,9 @@ class Loads(Protocol):
     """Set once they are there; None if none were asked for."""
 
 
-def in_background(pump: Pump, work: Callable[[], _T], then: Callable[[_T], object]) -> asyncio.Event:
-    """Call `work`, which must not raise, on a thread, then ``then(result)`` among the messages of `pump` if it runs.
-    The event is set after that."""
+def in_background(pump: MessagePump, work: Callable[[], _T], then: Callable[[_T], object]) -> asyncio.Event:
+    """Call `work`, which must not raise, on a thread, then ``then(result)`` among the messages of `pump`, a widget or
+    an app, if it runs. The event is set after that."""
     over = asyncio.Event()
     context = copy_context()  # in which texts find the app, and so its keys
 
@@ -51,6 +47,14 @@ def in_background(pump: Pump, work: Callable[[], _T], then: Callable[[_T], objec
     # A daemon, so that slow disks cannot keep the app from ending.
     threading.Thread(target=whole, name="cs336-background", daemon=True).start()
     return over
+
+
+def tried(work: Callable[[], _T]) -> tuple[_T | None, str]:
+    """The result, and why there is none, in one line."""
+    try:
+        return work(), ""
+    except (UserError, OSError) as error:
+        return None, str(error)
 
 
 class SummaryAutosave:
@@ -85,11 +89,11 @@ class SummaryAutosave:
 
     def _write(self, state: SessionState) -> None:
         from cs336_tui.export.summary import summary_markdown
-        from cs336_tui.export.writing.files import ExportError, LivingFile
+        from cs336_tui.export.writing.files import LivingFile
 
-        try:
-            if self._file is None:
-                self._file = LivingFile(self._path)
+        def write() -> None:
+            self._file = self._file or LivingFile(self._path)
             self._file.write(summary_markdown(state))
-        except ExportError as error:
-            self._complain(str(error))
+
+        if problem := tried(write)[1]:
+            self._complain(problem)

@@ -67,17 +67,12 @@ def size(count: float | None, missing: str = NOT_YET) -> str:
     return missing if count is None else f"{quantities.gigabytes(count)} GB"
 
 
-used_of, percent = quantities.used_of, quantities.whole_percent
+used_of, percent, plural = quantities.used_of, quantities.whole_percent, quantities.counted
 
 
 def number(value: float | None, unit: str = "") -> str:
     """A whole number with its unit, or n/a without one."""
     return NOT_AVAILABLE if value is None else f"{value:.0f}{unit}"
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 cell``, ``2 cells``."""
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def plain(text: str) -> str:

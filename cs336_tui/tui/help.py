@@ -7,12 +7,13 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import ClassVar, NamedTuple
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.widgets import Input
 
 from cs336_tui.tui.dialogs.windows import ChoiceList, Confirm, Dialog, Reader, ThemeList
@@ -83,11 +84,6 @@ def help_page(width: int, *, replaying: bool, keymap: Mapping[str, str] | None =
     return Page(lines, starts)
 
 
-def help_lines(width: int, *, replaying: bool, keymap: Mapping[str, str] | None = None) -> Sequence[Line]:
-    """As `help_page`, the lines alone."""
-    return help_page(width, replaying=replaying, keymap=keymap).lines
-
-
 def _shown(name: str, bindings: Mapping[str, Binding]) -> str:
     """The keys of the bindings of these ids, each once; words as they are."""
     ids = name.split()
@@ -102,27 +98,17 @@ def told_of(binding: str | None, tab: str) -> str:
     return next((about for entries in found for ids, about in entries.items() if binding in ids.split()), "")
 
 
-def described() -> frozenset[str]:
-    """The ids of the bindings of which the help tells."""
-    return frozenset(id for part in sections(replaying=True) for name, _ in part.entries for id in name.split())
-
-
 def bindings_by_id(keymap: Mapping[str, str] | None = None) -> dict[str, Binding]:
     """The keys of the app, of every tab and of the dialogs, those in the keymap as it says."""
-    return {
-        each.id: each.with_key(keymap[each.id]) if keymap and each.id in keymap else each
-        for each in (*APP_KEYS, *_of_classes())
-        if each.id
-    }
-
-
-def _of_classes() -> Iterator[Binding]:
-    for tab in TABS.values():
-        yield from of_pane(tab)
     from cs336_tui.tui.dialogs.export import ExportDialog
 
-    for dialog in (Reader, Confirm, ChoiceList, ExportDialog, ThemeList, HelpReader):
-        yield from _declared(dialog)
+    dialogs = (Reader, Confirm, ChoiceList, ExportDialog, ThemeList, HelpReader)
+    of_classes = chain(*map(of_pane, TABS.values()), *map(_declared, dialogs))
+    return {
+        each.id: each.with_key(keymap[each.id]) if keymap and each.id in keymap else each
+        for each in (*APP_KEYS, *of_classes)
+        if each.id
+    }
 
 
 def of_pane(tab: PaneTab) -> Iterator[Binding]:
@@ -180,13 +166,11 @@ class HelpReader(Dialog[None]):
         self._match = 0
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title, box.border_subtitle = "Help", _reading()
+        with self.box("Help", _reading()):
             yield self._rows
             yield _Search(placeholder="search", compact=True, id="search")
 
     def on_mount(self) -> None:
-        self._search.cursor_blink = False
         self._search.display = False
         self._rows.focus()
 
@@ -284,10 +268,5 @@ def _marked(row: Line, text: str, role: str) -> Line:
     while at >= 0:
         roles[at : at + len(text)] = [role] * len(text)
         at = folded.find(text, at + len(text))
-    spans: list[Span] = []
-    for char, each in zip(plain, roles, strict=True):
-        if spans and spans[-1].role == each:
-            spans[-1] = Span(spans[-1].text + char, each)
-        else:
-            spans.append(Span(char, each))
-    return tuple(spans)
+    alike = groupby(zip(plain, roles, strict=True), key=itemgetter(1))
+    return tuple(Span("".join(char for char, _ in chars), each) for each, chars in alike)

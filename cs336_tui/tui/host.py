@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from textual import on
 
 from cs336_tui.config.presets import Preset
 from cs336_tui.config.settings import Found, Settings
@@ -12,6 +16,7 @@ from cs336_tui.events.events import Event, Notice
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
+from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.judging import Judging, is_timed
 from cs336_tui.tui.preferences import ThemeChoice
@@ -19,36 +24,32 @@ from cs336_tui.tui.requests import Requests
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.terminal import SteadyApp, in_time
+from cs336_tui.tui.widgets.lines import Lines
 
 
 class Host(SteadyApp):
-    """An app without controllers, which `Cs336App` adds. `settings` are the person's, `theme` is the one in force."""
+    """An app without controllers, which `Cs336App` adds. `settings` are the person's."""
 
     requests: Requests
+    themes: ThemeChoice
+    autosave: SummaryAutosave | None = None
+    """Is told the events of `live`."""
 
-    def __init__(
-        self,
-        live: Session,
-        *,
-        replaying: bool,
-        theme: str | None,
-        user_theme_dir: Path | None,
-        peaks: PeakCache | None,
-        settings: Found,
-    ) -> None:
+    def __init__(self, live: Session, settings: Found, peaks: PeakCache | None, *, replaying: bool) -> None:
         super().__init__()
         self._found = settings
         self.live = live
         """The session that the app runs or replays."""
         self._opened: Session | None = None  # another session, looked at instead
-        self.themes = ThemeChoice(self, theme, settings.settings.theme, user_theme_dir)
-        self.judging = Judging(self, lambda: self.is_timing, self._judged, peaks)
+        self.judging = Judging(self, self._is_timing, self._judged, peaks)
         self.replaying = replaying
         """True if the app plays a log, or watches one that others write, instead of running cells."""
         self.run_in_progress = False
         """True while cells run, reports are made, or a log is played."""
         self.stale = False
         """True if something else is to be shown than what was painted last; the next refresh shows it."""
+        self.inbox: deque[tuple[Session, Sequence[Event]]] = deque()
+        """Batches of events that were taken and not folded yet."""
         self.export_folder: Path | None = None
         """The folder that was exported to last; None: the one that the app was started in."""
 
@@ -84,18 +85,43 @@ class Host(SteadyApp):
         """The keys of the actions that were moved, by their ids."""
         return self._keymap
 
-    @property
-    def is_timing(self) -> bool:
+    def _is_timing(self) -> bool:
         """True if work on this machine would show in a cell's numbers; a replayed cell is long over."""
         return self.run_in_progress and not self.replaying and any(map(is_timed, self.live.state.running_cells))
 
     def take(self, session: Session, events: Sequence[Event]) -> None:
-        """Take a batch of a session's events, from any thread, without waiting; the next refresh shows them."""
-        raise NotImplementedError
+        """Take a batch of a session's events, from any thread, without waiting; the next refresh shows them. A message
+        for each costs too much."""
+        if self.autosave is not None and session is self.live:
+            self.autosave.take(events, session)
+        self.inbox.append((session, events))
 
+    @on(Lines.Resized)
     def paint(self) -> None:
         """Show the newest state in every pane that is in sight; only what differs is sent to the terminal."""
-        raise NotImplementedError
+        if self.is_up:
+            self.main.fill()
+
+    def confirm(self, question: str, yes: str, no: str, then: Callable[[], object], *, q_means: bool = False) -> None:
+        """Ask a question, unless one is being asked; `yes` calls `then`."""
+        from cs336_tui.tui.dialogs.windows import Confirm
+
+        def answered(agreed: bool | None) -> None:
+            if agreed:
+                then()
+
+        if not isinstance(self.screen, Confirm):
+            self.push_screen(Confirm(question, yes, no, q_means=q_means), answered)
+
+    def ask_text(self, then: Callable[[str], object], title: str, about: str, value: str = "", **options: Any) -> None:
+        """Ask for a line of text, with the options of `AskText`; `then` is given it."""
+        from cs336_tui.tui.dialogs.windows import AskText
+
+        def entered(text: str | None) -> None:
+            if text is not None:
+                then(text)
+
+        self.push_screen(AskText(title, about, value, **options), entered)
 
     def refresh_panes(self) -> None:
         """Show the newest state as soon as what was asked for has been laid out."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from cs336_tui.events.events import (
     StageChanged,
     TuningStarted,
 )
-from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers.running import PeakController, ReportController, RunController
 from cs336_tui.tui.controllers.sessions import SessionController
@@ -47,7 +45,7 @@ GET_READY_S = 1.0
 
 
 class Painter:
-    """Takes events from any thread; `paint` shows their state. `autosave` is told the live session's events, too."""
+    """Folds the events that the app took; `paint` shows their state."""
 
     def __init__(
         self,
@@ -57,34 +55,26 @@ class Painter:
         runs: RunController,
         sessions: SessionController,
         replay: ReplaySource | None,
-        autosave: SummaryAutosave | None,
         may_leave_out: Collection[str],
     ) -> None:
-        self._app, self._replay, self._autosave, self._may_leave_out = app, replay, autosave, may_leave_out
+        self._app, self._replay, self._may_leave_out = app, replay, may_leave_out
         self._reports, self._peaks, self._runs, self._sessions = reports, peaks, runs, sessions
         self._estimates: EstimateController | None = None
-        self._inbox: deque[tuple[Session, Sequence[Event]]] = deque()
         self._going_on = False
         self._stale_sample = False
         self._painted_at = 0.0
         self._rest_s = 0.0
         self._several = False
 
-    def take(self, session: Session, events: Sequence[Event]) -> None:
-        """Take a batch of a session's events, from any thread, without waiting: a message for each costs too much."""
-        if self._autosave is not None and session is self._app.live:
-            self._autosave.take(events, session)
-        self._inbox.append((session, events))
-
     def fold(self) -> bool:
         """Fold the events that have come; True if none is left. What is left after `FOLD_S` is folded among later
         messages, so that keys have turns between."""
-        until = time.monotonic() + FOLD_S
-        while self._inbox:
-            session, events = self._inbox.popleft()
+        until, inbox = time.monotonic() + FOLD_S, self._app.inbox
+        while inbox:
+            session, events = inbox.popleft()
             for start in range(0, len(events), _SLICE):
                 if time.monotonic() > until:
-                    self._inbox.appendleft((session, events[start:]))
+                    inbox.appendleft((session, events[start:]))
                     if not self._going_on:
                         self._going_on = self._app.call_later(self._go_on)
                     return False
@@ -112,12 +102,8 @@ class Painter:
         if not self._app.is_up:
             return
         self._app.live, session.playing = session, True
-        if session.state.queued:
-            self.react(session.state.queued)
-        if session.state.tuning:
-            self.react(session.state.tuning)
-        for notice in session.state.notices:
-            self.react(notice)
+        for event in filter(None, (session.state.queued, session.state.tuning, *session.state.notices)):
+            self.react(event)
         self._app.stale = True
 
     def react(self, event: Event) -> None:
@@ -202,7 +188,6 @@ class Painter:
             running=app.run_in_progress and not app.replaying,
             wide=main.wide,
             compared=self._sessions.compared,
-            marked_cells=self._sessions.marked_cells,
             reported=self._reports.about(app.shown),
             judging=app.judging,
             peaks=self._peaks.view,

@@ -49,10 +49,10 @@ class MainScreen(Screen[None]):
         self, preset: Preset = QUICK, options: RunOptions | None = None, fill: Callable[[], object] = lambda: None
     ) -> None:
         super().__init__()
-        self._fill, self._filled = fill, False
+        self.fill, self._filled = fill, False
         self._compositor = TightCompositor()
         self._preset, self._options = preset, options
-        self._preview = Preview(self, lambda: self.post_message(Lines.Resized()))
+        self.preview = Preview(self, lambda: self.post_message(Lines.Resized()))
         self._elsewhere = Preview(self, lambda: self.post_message(Lines.Resized()))
         self._mounting: dict[str, AwaitMount] = {}
         self.open_pane = "configure"
@@ -122,12 +122,7 @@ class MainScreen(Screen[None]):
     @property
     def chosen(self) -> Cells:
         """The cells of the choices in Configure, as far as they are known."""
-        return self._preview.cells(self.query_one(ConfigurePane).choices)
-
-    @property
-    def has_chosen(self) -> bool:
-        """True if `chosen`, just asked for, are the cells of the choices of now and not of those before."""
-        return self._preview.is_current
+        return self.preview.cells(self.query_one(ConfigurePane).choices)
 
     @property
     def chosen_elsewhere(self) -> Cells:
@@ -189,7 +184,7 @@ class MainScreen(Screen[None]):
             self._filled = True
             for lines in self.query(Lines):
                 lines.show_again()
-            self._fill()
+            self.fill()
         super()._compositor_refresh()
 
     @property

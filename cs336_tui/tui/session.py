@@ -32,7 +32,7 @@ from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo, Standing, describe, session_time, standing_of
-from cs336_tui.tui.sources import Post, RunEnded, Sink, thread
+from cs336_tui.tui.sources import Ended, Post, Sink, thread
 from cs336_tui.tui.tabs.device import Run
 from cs336_tui.tui.tabs.log import LogBook
 from cs336_tui.tui.tabs.status import by_lane
@@ -79,7 +79,7 @@ class Session:
         self.playing = False
         """True if its log is replayed: what runs at its end is shown so."""
         self.latest_run: Run | None = None
-        self.problem: str | None = None
+        self.problem = ""
         """Why its log could not be read to the end."""
         self.news_since = 0.0
         """Unix time; notices of before are history."""
@@ -105,14 +105,12 @@ class Session:
     @property
     def standing(self) -> Standing:
         """Its progress."""
-        runs = self.playing or self.watched is not None or (self.source is not None and self._may_run(self.source))
+        # What is left of a race that was stopped may be nothing; other cells will run, as they have not been stopped.
+        may_run = self.source is not None and (self.source.busy or not self.state.has_unfinished_race)
+        runs = self.playing or self.watched is not None or may_run
         if self._standing is None or self._standing[0] != runs:
             self._standing = runs, standing_of(self.state, runs=runs)
         return self._standing[1]
-
-    def _may_run(self, source: LiveSource) -> bool:
-        """True if what is left will run, as it has not been stopped; a race that was stopped may have nothing left."""
-        return source.busy or not self.state.has_unfinished_race
 
     @property
     def info(self) -> SessionInfo | None:
@@ -270,16 +268,16 @@ class ReplaySource:
         self.pace.speed = SPEEDS[min(max(nearest + by, 0), len(SPEEDS) - 1)]
 
     def _play(self) -> None:
-        error: str | None = None
+        problem = ""
         try:
             if self.pace.speed or self.pace.paused:
                 replay(self.path, self._sink, stop=self._stop, pace=self.pace)
             else:
                 session = read_session(self.path)
-                error = session.problem
+                problem = session.problem
                 self._post(Replayed(session))
         except LogError as unreadable:
-            error = str(unreadable)
+            problem = str(unreadable)
         self._at_end = True
         if not self._stop.is_set():
-            self._post(RunEnded(error))
+            self._post(Ended(problem))

@@ -19,14 +19,14 @@ from textual.message import Message
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.order import in_order, in_rounds, usual_order
-from cs336_tui.config.spec import CellSpec, SpecError
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Event
 from cs336_tui.events.peaks import DevicePeak, PeakError, PeakKey
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.trust import Untrusted
-from cs336_tui.session.log import LogError
+from cs336_tui.tui.background import tried
 from cs336_tui.tui.requests import RunOptions, WantedPeak
 
 if TYPE_CHECKING:
@@ -43,21 +43,12 @@ Post = Callable[[Message], object]
 
 
 @dataclass(eq=False, repr=False)
-class RunEnded(Message):
-    """A run is over, or could not begin for the reason given, or for code that the person has to be asked for."""
+class Ended(Message):
+    """A run is over, or the session of the log `watched` is not followed any more: for this problem, if there is one,
+    or for code that the person has to be asked for."""
 
-    error: str | None = None
-    untrusted: Untrusted | None = None
-
-
-@dataclass(eq=False, repr=False)
-class WatchEnded(Message):
-    """A watched session is over, or cannot be followed any more for the reason given, or not without an answer of the
-    person's."""
-
-    log: Path
-    error: str | None = None
-    untrusted: Untrusted | None = None
+    problem: str | Untrusted = ""
+    watched: Path | None = None
 
 
 @dataclass(eq=False, repr=False)
@@ -123,10 +114,20 @@ class LiveSource:
         return bool(self._asked) or self._races or self.bench.queue.busy or len(self.bench.queue) > 0
 
     def begin(self) -> None:
-        thread("probe", self._probe)
+        """Read the machine."""
+
+        def probe() -> None:
+            try:
+                environment = self.bench.probe()
+                if not environment.devices and environment.problems:
+                    self._post(Trouble("; ".join(environment.problems)))
+            except Exception as error:  # the person must hear of it, whatever it was
+                self._post(Trouble(f"this machine could not be examined: {error or type(error).__name__}"))
+
+        thread("probe", probe)
 
     def run(self, sweep: Sweep, options: RunOptions) -> None:
-        """Let the sweep's cells wait behind those that do, and run them; `RunEnded` is posted when all are over."""
+        """Let the sweep's cells wait behind those that do, and run them; `Ended` is posted when all are over."""
         bench = self.bench
         self._use(sweep, options)
 
@@ -139,7 +140,7 @@ class LiveSource:
         self._begin("run", resolve, lambda add: add())
 
     def race(self, search: Search, options: RunOptions) -> None:
-        """Race the candidates of a search; `RunEnded` is posted when the race is over."""
+        """Race the candidates of a search; `Ended` is posted when the race is over."""
         self._use(search.start, options)
 
         def resolve() -> _Race:
@@ -160,7 +161,7 @@ class LiveSource:
         if (tuner := self._tuner) is not None:
             self._begin("race", lambda: _Race(tuner, tuner.go_on), self._hold, then=self._drive)
 
-    def resume(self, *, failed: bool = False, races: bool = False, trusted: bool = False) -> None:
+    def resume(self, *, races: bool = False, trusted: bool = False) -> None:
         """Run what the session that the bench was made for has no result of, and, if it `races`, the rest of its
         race. Unless `trusted`, no code that is not the current folder's own."""
 
@@ -170,7 +171,7 @@ class LiveSource:
 
         def resume() -> _Race:
             tuner = self._new_tuner() if races else None
-            self.bench.resume(failed=failed, trusted=trusted, show=show)
+            self.bench.resume(trusted=trusted, show=show)
             return _Race(tuner, tuner.go_on if tuner else lambda: None)
 
         self._begin("run", resume, self._hold, self.bench.cancel, then=self._drive)
@@ -199,11 +200,11 @@ class LiveSource:
             self._races = False
 
     def ask(self, kind: ReportKind, spec: CellSpec, cell: int | None) -> None:
-        """Have a report made before the next cell is run; `RunEnded` is posted when nothing waits any more."""
+        """Have a report made before the next cell is run; `Ended` is posted when nothing waits any more."""
         self._begin("report", self.bench.probe, lambda _: self.bench.ask_report(kind, spec, cell))
 
     def measure_peaks(self, wanted: Sequence[WantedPeak], tell: TellPeak) -> None:
-        """Have peaks measured before the next cell; `tell` is given each, on another thread. At the end: `RunEnded`."""
+        """Have peaks measured before the next cell; `tell` is given each, on another thread. At the end: `Ended`."""
 
         def ask(_: object) -> None:
             for each in wanted:
@@ -234,14 +235,6 @@ class LiveSource:
                 tuner.stop()
             self.bench.close()
 
-    def _probe(self) -> None:
-        try:
-            environment = self.bench.probe()
-            if not environment.devices and environment.problems:
-                self._post(Trouble("; ".join(environment.problems)))
-        except Exception as error:  # the person must hear of it, whatever it was
-            self._post(Trouble(f"this machine could not be examined: {error or type(error).__name__}"))
-
     def _begin(
         self,
         name: str,
@@ -266,13 +259,11 @@ class LiveSource:
                 stopped()
                 return
             with self._asking:
-                if self._asked:
+                if goes_on := bool(self._asked):
                     self._asked -= 1
                     add(prepared)
-                    goes_on = True
                 else:
                     stopped()
-                    goes_on = False
             if goes_on:
                 then(prepared)
 
@@ -281,19 +272,26 @@ class LiveSource:
         thread(name, lambda: self._work(begin))
 
     def _work(self, begin: Callable[[], None]) -> None:
-        error: str | None = None
-        untrusted: Untrusted | None = None
-        try:
+        def work() -> None:
             begin()
             self.bench.work()
-        except Untrusted as refused:
-            untrusted = refused
-        except (LogError, SpecError, OSError) as refused:
-            error = str(refused)
-        except Exception as broken:  # a run must end on the screen too
-            error = f"the run broke off: {type(broken).__name__}: {broken}"
-            self.bench.cancel()  # nobody is left to take what waits
-        self._post(RunEnded(error, untrusted))
+
+        # After what nobody foresaw nobody is left to take what waits.
+        self._post(Ended(_problem_of(work, "the run broke off", self.bench.cancel)))
+
+
+def _problem_of(work: Callable[[], None], breaks: str, broken: Callable[[], object] = lambda: None) -> str | Untrusted:
+    """Call `work`; what keeps it from its end, as the person must hear of it, whatever it was."""
+    try:
+        work()
+    except Untrusted as refused:
+        return refused
+    except (UserError, OSError) as refused:
+        return str(refused)
+    except Exception as error:
+        broken()
+        return f"{breaks}: {type(error).__name__}: {error}"
+    return ""
 
 
 def thread(name: str, target: Callable[[], None]) -> None:
@@ -317,10 +315,8 @@ class WatchSource:
         """Have its jobs cancelled; their ends are told as they come."""
 
         def cancel() -> None:
-            try:
-                self.bench.cancel()
-            except (UserError, OSError) as error:
-                self._post(Trouble(str(error)))
+            if problem := tried(self.bench.cancel)[1]:
+                self._post(Trouble(problem))
 
         thread("cancel", cancel)
 
@@ -330,23 +326,13 @@ class WatchSource:
             self.bench.close()
 
     def _work(self, *, resume: bool) -> None:
-        error: str | None = None
-        untrusted: Untrusted | None = None
-        try:
+        def work() -> None:
             if resume:
-                self._resume()
+                from cs336_tui.runner.jobs.job import JobRequest
+
+                self.bench.resume(JobRequest(session=self.bench.session, job="", cells=()))
             else:
                 self.bench.watch()
             self.bench.work()
-        except Untrusted as refused:
-            untrusted = refused
-        except (UserError, OSError) as refused:
-            error = str(refused)
-        except Exception as broken:  # the person must hear of it, whatever it was
-            error = f"the session cannot be followed: {type(broken).__name__}: {broken}"
-        self._post(WatchEnded(self.bench.log_path, error, untrusted))
 
-    def _resume(self) -> None:
-        from cs336_tui.runner.jobs.job import JobRequest
-
-        self.bench.resume(JobRequest(session=self.bench.session, job="", cells=()))
+        self._post(Ended(_problem_of(work, "the session cannot be followed"), self.bench.log_path))

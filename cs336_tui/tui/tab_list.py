@@ -10,7 +10,7 @@ import msgspec
 from textual.widget import Widget
 
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
-from cs336_tui.session.states import CellState
+from cs336_tui.tui.configure.form import Forecast
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.judging import Judging
@@ -45,8 +45,6 @@ class Frame(msgspec.Struct, frozen=True):
     wide: bool
     """True if the panes stand beside each other."""
     compared: Compared
-    marked_cells: tuple[CellState, ...]
-    """Cells to compare, the first as A."""
     reported: About | None
     """The cell that reports are about, where the session has one."""
     judging: Judging
@@ -61,8 +59,7 @@ class Frame(msgspec.Struct, frozen=True):
     """True while this app runs a race."""
     estimated: Callable[[], Estimated] | None = None
     """Content of the Estimate tab; None until an estimate is wanted, as `forecast`."""
-    forecast: Callable[[], tuple[str, str]] | None = None
-    """The end of Configure's summary, and its role."""
+    forecast: Callable[[], Forecast] | None = None
 
     @property
     def is_live(self) -> bool:
@@ -208,7 +205,7 @@ def _show_configure(pane: ConfigurePane, frame: Frame) -> None:
     pane.look_at(frame.shown.state)
     pane.offer_resume(frame.can_resume)
     if frame.forecast:
-        pane.foresee(*frame.forecast())
+        pane.foresee(frame.forecast())
 
 
 TABS = {
@@ -220,7 +217,8 @@ TABS = {
                 lambda pane, frame: pane.show(frame.shown.state, frame.shown.latest_run, frame.shown.cell),
                 lambda: DevicePane),
         PaneTab("results", "Results", "4", "below",
-                lambda pane, frame: pane.show(frame.shown.state, frame.shown.cell, frame.marked_cells, frame.judging),
+                lambda pane, frame: pane.show(frame.shown.state, frame.shown.cell,
+                                              [cell for _, cell in frame.compared.cells], frame.judging),
                 lambda: ResultsPane),
         PaneTab("log", "Log", "5", "below", lambda pane, frame: pane.show(frame.shown.book), lambda: LogPane),
         PaneTab("queue", "Queue", "6", "below", lambda pane, frame: pane.show(frame.queue), lambda: QueuePane),

@@ -8,57 +8,28 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import pytest
-from click.testing import CliRunner
-
 from cs336_tui.cli.ab import SIDE, command_of_turns, side_sweep
-from cs336_tui.cli.main import cli, main
 from cs336_tui.session.load import load
-from tests.commands import COMMAND
+from tests.commands import call, running
 from tests.watching import PATIENCE_S
 
 DIMS = "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64"
 SMALL = [*DIMS.split(), *"--context 8 --batch 1 --warmup 1 --device cpu --threads 1".split()]
 
 
-Begin = Callable[..., subprocess.Popen[str]]
+def begin(folder: Path, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return running("ab", "--session-dir", str(folder / "sessions"), *words, cwd=folder)
 
 
-@pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Begin]:
-    """Starts the command, which is ended after the test with all its processes."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*words: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [COMMAND, "ab", "--session-dir", str(tmp_path / "sessions"), *words],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-def test_a_whole_run_and_what_the_session_holds_of_it(begin: Begin, tmp_path: Path):
-    process = begin("--a", "", "--b", "--precision bf16", *SMALL, "--rounds", "2", "--format", "json")
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
-    document = json.loads(out)
+def test_a_whole_run_and_what_the_session_holds_of_it(tmp_path: Path):
+    where = ("--session-dir", str(tmp_path / "sessions"))
+    done = call("ab", *where, "--a", "", "--b", "--precision bf16", *SMALL, "--rounds", "2", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
     assert [row["round"] for row in document["rows"]] == [1, 2, "all"]
     every = document["rows"][2]
     assert every["a_n"] == every["b_n"] == 40
@@ -68,12 +39,12 @@ def test_a_whole_run_and_what_the_session_holds_of_it(begin: Begin, tmp_path: Pa
         assert every["low"] <= every["ratio"] <= every["high"]
     assert every["verdict"] in ("faster", "slower", "same", "ambiguous")
     assert "precision: fp32 | bf16" in every["differs"]
-    assert [line.partition(":")[0] for line in err.splitlines()] == ["round 1/2", "round 2/2", "session log"]
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["round 1/2", "round 2/2", "session log"]
     (log,) = (tmp_path / "sessions").glob("*.jsonl")
-    again = CliRunner().invoke(cli, ["export", str(log), "--report", "ab", "--format", "json"])
+    again = call("export", str(log), "--report", "ab", "--format", "json")
     assert json.loads(again.stdout) == document, "the verdict can be had again from the log"
     summary = tmp_path / "summary"
-    assert CliRunner().invoke(cli, ["summary", str(log), "-o", str(summary)]).exit_code == 0
+    assert call("summary", str(log), "-o", str(summary)).returncode == 0
     assert "## Two cells in turns" in (summary / "summary.md").read_text()
     assert every["verdict"] in (summary / "tables" / "ab.md").read_text()
     state = load(log)
@@ -83,31 +54,31 @@ def test_a_whole_run_and_what_the_session_holds_of_it(begin: Begin, tmp_path: Pa
     assert words[:6] == ["cs336-tui", "ab", "--a", "--precision fp32", "--b", "--precision bf16"]
 
 
-def test_ctrl_c_leaves_the_rounds_that_are_whole_and_exits_with_130(begin: Begin, tmp_path: Path):
-    process = begin("--a", "", "--b", "", *SMALL, "--rounds", "50", "--steps", "500")
-    assert process.stderr is not None
-    first = process.stderr.readline()
-    assert first.startswith("round 1/50: A ")
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE_S)
+def test_ctrl_c_leaves_the_rounds_that_are_whole_and_exits_with_130(tmp_path: Path):
+    with begin(tmp_path, "--a", "", "--b", "", *SMALL, "--rounds", "50", "--steps", "500") as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        assert first.startswith("round 1/50: A ")
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     stopped = r" of 50 rounds were not run: A and B unfinished: (not started|stopped by the user)"
     assert re.search(stopped, out), "it may come in a round or between two"
     (log,) = (tmp_path / "sessions").glob("*.jsonl")
     before = log.read_bytes()
-    again = subprocess.run([COMMAND, "resume", str(log)], capture_output=True, text=True, timeout=PATIENCE_S)
+    again = call("resume", str(log))
     assert again.returncode != 0
     assert "cells in turns cannot go on one by one; run again: cs336-tui ab" in again.stderr
     assert log.read_bytes() == before
 
 
-def test_a_side_that_cannot_be_built_exits_with_1(begin: Begin):
-    process = begin("--a", "", "--b", f"--vocab-size {2**30}", *SMALL, "--rounds", "2")
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1, err
-    assert "A failed: B was not tried; B OOM: " in out
-    assert "bench --repeats" in out
+def test_a_side_that_cannot_be_built_exits_with_1(tmp_path: Path):
+    words = ("--a", "", "--b", f"--vocab-size {2**30}", *SMALL, "--rounds", "2", "--session-dir", str(tmp_path))
+    done = call("ab", *words)
+    assert done.returncode == 1, done.stderr
+    assert "A failed: B was not tried; B OOM: " in done.stdout
+    assert "bench --repeats" in done.stdout
 
 
 def own(text: str) -> dict[str, Any]:
@@ -129,33 +100,6 @@ def test_a_side_may_have_dimensions_where_both_have_a_size_and_the_other_way_rou
     dims = {"d_model": 32, "d_ff": 64, "num_layers": 1, "num_heads": 2, "devices": ("cpu",)}
     (named,) = side_sweep("--a", own("--size tiny"), dims).cells()
     assert (named.size, named.d_ff) == ("tiny", 1024)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("--precision bf16,fp32", ["--b", "comes to 2 cells", "precisions bf16,fp32"]),
-        ("--precision fp12", ["--b", "fp12", "bf16-mixed"]),
-        ("--preset nope", ["--b", "nope"]),
-        ("--precison fp32", ["'--b'", "--precison"]),
-        ("--context x", ["'--b'", "x", "whole numbers"]),
-        ("fp32", ["'--b'", "fp32", "unexpected"]),
-        ("--precision 'fp32", ["'--b'", "No closing quotation"]),
-        ("--threads 2", ["threads 1 and 2", "A and B need the same"]),
-        ("--steps auto", ["auto of B", "fixed"]),
-    ],
-)
-def test_an_error_of_a_side_is_one_line_that_names_it(
-    text: str, says: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
-):
-    shared = ["--size", "tiny", "--threads", "1", "--session-dir", str(tmp_path)]
-    with pytest.raises(SystemExit) as ended:
-        main(["ab", "--a", "", "--b", text, *shared])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    for part in says:
-        assert part in line
-    assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
 def test_the_command_line_gives_the_same_sides_again():

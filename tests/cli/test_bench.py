@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -17,25 +18,15 @@ import pytest
 
 from cs336_tui.events.events import CellStarted, StepsTimed
 from cs336_tui.session.log import LogReader
-from tests.commands import COMMAND, DIMS, SMALL, bench, call, call_bench
+from tests.commands import DIMS, SMALL, bench, call, call_bench, once_measuring, running
 from tests.watching import PATIENCE_S, wait_gone
 
 ENDLESS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 10000000 --device cpu --threads 1".split()]
 
 
 RUN_FIELDS = {
-    "spec",
-    "status",
-    "num_params",
-    "warmup_times_s",
-    "step_times_s",
-    "phase_times_s",
-    "summary",
-    "tokens_per_s",
-    "peak_allocated_bytes",
-    "peak_reserved_bytes",
-    "peak_rss_bytes",
-    "error",
+    *("spec", "status", "num_params", "warmup_times_s", "step_times_s", "phase_times_s", "summary", "tokens_per_s"),
+    *("peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes", "error"),
 }
 SPEC_FIELDS = {
     *("size", "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length"),
@@ -77,21 +68,6 @@ def test_automatic_counts_end_by_themselves_and_say_why(tmp_path: Path):
     assert f"note: cell 1: stopped after {len(result['step_times_s'])} steps" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("--warmup auto,5", "auto stands alone"),
-        ("--steps auto:3", "expected auto, or auto:MAX with the most steps, at least 20"),
-        ("--interval 1%", "--interval is only used with --steps auto"),
-    ],
-)
-def test_a_count_that_cannot_be_is_bad_usage(words: str, says: str, tmp_path: Path):
-    done = call_bench(*words.split(), cwd=tmp_path)
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_files_are_written_and_never_overwritten_silently(tmp_path: Path):
     words = [*SMALL, "--pass", "forward", "--format", "csv", "-o", "out.csv", "--summary", "summary.md"]
     done = call_bench(*words, cwd=tmp_path)
@@ -118,126 +94,65 @@ def test_cells_can_run_in_this_process_for_profilers(tmp_path: Path):
     assert data["environment"]["start_method"] == "in-process"
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--size", "huge"], ["huge", "tiny, small"]),
-        (["--size", "tiny", "--edition", "1999"], ["1999", "2024"]),
-        (["--preset", "nope"], ["nope", "quick"]),
-        ([*DIMS, "--num-heads", "5"], ["d model 32", "multiple"]),
-        ([*DIMS, "--d-model", "6", "--num-heads", "2"], ["odd width 3", "even"]),
-        (["--context", "0"], ["context length 0", "at least 1"]),
-        (["--batch", "-4"], ["batch size -4", "at least 1"]),
-        (["--steps", "0"], ["measure steps 0", "at least 1"]),
-        (["--warmup", "-1"], ["warmup steps -1", "at least 0"]),
-        (["--pass", "sideways"], ["sideways", "forward+backward"]),
-        (["--precision", "fp12"], ["fp12", "bf16-mixed"]),
-        (["--precision", "tf32", "--device", "cpu"], ["tf32", "fp32"]),
-        (["--device", "cuda:77"], ["cuda:77", "cpu"]),
-        (["--device", "tpu"], ["tpu", "cuda:N"]),
-        (["--context", "128,x"], ["128,x", "whole numbers"]),
-        (["--d-model", "64"], ["--d-ff", "missing"]),
-        (["-o", "no/such/folder/out.md"], ["no/such/folder", "folder"]),
-        (["--session-dir", "/dev/null/sessions"], ["/dev/null/sessions", "--session-dir"]),
-    ],
-)
-def test_bad_input_is_one_line_that_names_the_value_and_what_is_allowed(words, says, tmp_path):
-    done = call_bench(*words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.strip().splitlines()
-    for part in says:
-        assert part in line
+Background = tuple[subprocess.Popen[str], Path, list[psutil.Process]]
 
 
-class Background:
-    """A headless run under way; `pid` is its cell's process."""
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., Background]]:
+    """Starts headless runs, each with its log, once that holds measured steps, and all its processes."""
+    with ExitStack() as started:
 
-    def __init__(self, cwd: Path, *words: str) -> None:
-        self.sessions = cwd / "sessions"
-        self.process = subprocess.Popen(
-            [COMMAND, "bench", "--session-dir", str(self.sessions), *words],
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        self.family = self._once_measuring()
+        def start(*words: str) -> Background:
+            folder = tmp_path / "sessions"
+            process = started.enter_context(running("bench", "--session-dir", str(folder), *words, cwd=tmp_path))
+            log = once_measuring(process, folder)
+            return process, log, psutil.Process(process.pid).children(recursive=True)
 
-    def _once_measuring(self) -> list[psutil.Process]:
-        """Wait until the log holds measured steps; returns all processes of the run."""
-        while self.process.poll() is None:
-            if any(b'"kind":"measured"' in log.read_bytes() for log in self.sessions.glob("*.jsonl")):
-                return psutil.Process(self.process.pid).children(recursive=True)
-            time.sleep(0.02)  # nothing announces that a file has grown
-        raise AssertionError(self.process.stderr.read())
-
-    def logged(self) -> list:
-        (log,) = self.sessions.glob("*.jsonl")
-        return list(LogReader(log))
-
-
-def test_ctrl_c_keeps_what_was_measured_and_exits_with_130(tmp_path: Path):
-    running = Background(tmp_path, *ENDLESS, "--pass", "forward,backward", "--format", "json")
-    os.killpg(running.process.pid, signal.SIGINT)  # what a terminal does
-    out, err = running.process.communicate(timeout=PATIENCE_S)
-    assert running.process.returncode == 130, err
-    assert "Traceback" not in err
-    first, second = json.loads(out)["runs"]
-    assert first["status"] == second["status"] == "cancelled"
-    logged = [t for e in running.logged() if isinstance(e, StepsTimed) and e.kind == "measured" for t in e.times_s]
-    assert first["step_times_s"] == logged
-    assert len(logged) > 0
-    assert all(wait_gone(process.pid) for process in running.family)
-
-
-def test_kill_9_leaves_no_orphan_and_a_readable_log(tmp_path: Path):
-    running = Background(tmp_path, *ENDLESS, "--pass", "forward")
-    running.process.kill()
-    running.process.communicate(timeout=PATIENCE_S)
-    assert running.family
-    assert all(wait_gone(process.pid) for process in running.family)
-    kinds = {type(event) for event in running.logged()}
-    assert {CellStarted, StepsTimed} <= kinds
-
-
-def test_kill_9_leaves_no_orphan_even_of_a_cell_that_hangs(tmp_path: Path):
-    running = Background(tmp_path, *ENDLESS, "--pass", "forward")
-    (started,) = [event for event in running.logged() if isinstance(event, CellStarted)]
-    os.kill(started.pid, signal.SIGSTOP)  # it will never notice by itself that nobody reads its pipe
-    running.process.kill()
-    running.process.communicate(timeout=PATIENCE_S)
-    assert all(wait_gone(process.pid) for process in running.family)
-
-
-def test_a_hang_up_ends_everything(tmp_path: Path):
-    running = Background(tmp_path, *ENDLESS, "--pass", "forward")
-    os.killpg(running.process.pid, signal.SIGHUP)
-    running.process.communicate(timeout=PATIENCE_S)
-    assert running.process.returncode == 130
-    assert all(wait_gone(process.pid) for process in running.family)
+        yield start
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_several_ranks_leave_no_process_and_no_file(number: signal.Signals, tmp_path: Path, monkeypatch):
+def test_what_a_terminal_sends_keeps_what_was_measured_and_exits_with_130(begin, number: signal.Signals):
+    process, log, family = begin(*ENDLESS, "--pass", "forward,backward", "--format", "json")
+    os.killpg(process.pid, number)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    first, second = json.loads(out)["runs"]
+    assert first["status"] == second["status"] == "cancelled"
+    logged = [t for e in LogReader(log) if isinstance(e, StepsTimed) and e.kind == "measured" for t in e.times_s]
+    assert first["step_times_s"] == logged
+    assert len(logged) > 0
+    assert all(wait_gone(each.pid) for each in family)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_kill_9_leaves_no_orphan_and_a_readable_log(begin, hangs: bool):
+    process, log, family = begin(*ENDLESS, "--pass", "forward")
+    (started,) = [event for event in LogReader(log) if isinstance(event, CellStarted)]
+    if hangs:
+        os.kill(started.pid, signal.SIGSTOP)  # it will never notice by itself that nobody reads its pipe
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    assert family
+    assert all(wait_gone(each.pid) for each in family)
+    assert {CellStarted, StepsTimed} <= {type(event) for event in LogReader(log)}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_several_ranks_leave_no_process_and_no_file(begin, number: signal.Signals, monkeypatch):
     # The names of sockets, which lie in it, are limited to about a hundred characters.
     with tempfile.TemporaryDirectory(prefix="ranks-") as temporary:
         monkeypatch.setenv("TMPDIR", temporary)
-        _end_several_ranks(number, tmp_path, Path(temporary))
-
-
-def _end_several_ranks(number: signal.Signals, tmp_path: Path, temporary: Path) -> None:
-    running = Background(tmp_path, *ENDLESS, *"--pass train-step --ranks 2 --parallel ddp".split())
-    assert list(temporary.rglob("*.meeting"))
-    mapped = {Path(region.path) for process in running.family for region in process.memory_maps()}
-    os.killpg(running.process.pid, number)
-    running.process.communicate(timeout=PATIENCE_S)
-    assert running.process.returncode == 130
-    assert all(wait_gone(process.pid) for process in running.family)
-    assert list(temporary.glob("cs336-tui-*")) == []
-    assert [path for path in mapped if path.is_relative_to("/dev/shm") and path.exists()] == []
+        process, _, family = begin(*ENDLESS, *"--pass train-step --ranks 2 --parallel ddp".split())
+        assert list(Path(temporary).rglob("*.meeting"))
+        mapped = {Path(region.path) for each in family for region in each.memory_maps()}
+        os.killpg(process.pid, number)
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 130
+        assert all(wait_gone(each.pid) for each in family)
+        assert list(Path(temporary).glob("cs336-tui-*")) == []
+        assert [path for path in mapped if path.is_relative_to("/dev/shm") and path.exists()] == []
 
 
 def test_a_failed_cell_makes_the_exit_code_1(tmp_path: Path):
@@ -285,14 +200,3 @@ def test_each_cell_s_line_ends_with_its_verdict_and_a_doubt_is_explained(tmp_pat
         assert lines[place + 1].startswith("  too-few-steps: ")
     verdicts = [result["verdicts"] for result in json.loads(done.stdout)["runs"]]
     assert all("too-few-steps" in names for names in verdicts)
-
-
-def test_how_close_to_the_limit_a_bench_came_is_known_without_the_app(tmp_path: Path):
-    assert call_bench(*SMALL, "--pass", "forward", cwd=tmp_path).returncode == 0
-    (log,) = (tmp_path / "sessions").glob("*.jsonl")
-    where = ("--session-dir", str(tmp_path / "sessions"))
-    done = call("export", log.stem, *where, "--report", "roofline", "--format", "json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)["rows"]
-    assert row["flops_per_s"] == pytest.approx(row["flops"] / row["step_s"])
-    assert row["sheet_source"] is None

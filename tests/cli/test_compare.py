@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cs336_tui.analysis.published import ReferenceFileError
-from cs336_tui.cli.compare import compare_command, keep_command, reference_view
+from cs336_tui.cli.compare import compare, keep_command, reference_view
 from cs336_tui.cli.main import cli
 from cs336_tui.events.codec import to_line
 from cs336_tui.session.log import LogError
@@ -34,8 +34,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def compared(a: str, b: str, folder: Path) -> str:
+    return compare.callback(a, b, folder, format_="table")
+
+
 def test_two_sessions_as_text(folder: Path) -> None:
-    said = compare_command("2026-01-01", "last", folder)
+    said = compared("2026-01-01", "last", folder)
     lines = said.splitlines()
     assert lines[:2] == ["A  2026-01-01", "B  2026-01-02"]
     assert "  host: gpu-box | other-box" in lines
@@ -53,7 +57,7 @@ def test_two_sessions_as_text(folder: Path) -> None:
 def test_what_did_not_fit_has_no_verdict(tmp_path: Path) -> None:
     put(tmp_path, "one", cell(FAST), cell(status="oom", pass_="forward"))
     put(tmp_path, "two", cell(FAST), cell(FAST, pass_="forward"))
-    lines = compare_command("one", "two", tmp_path).splitlines()
+    lines = compared("one", "two", tmp_path).splitlines()
     (row,) = (line for line in lines if "OOM" in line)
     assert row.split()[:3] == ["small", "forward", "OOM"]
     assert "ambiguous" not in row
@@ -61,7 +65,7 @@ def test_what_did_not_fit_has_no_verdict(tmp_path: Path) -> None:
 
 
 def test_one_cell_of_each(folder: Path) -> None:
-    said = compare_command("2026-01-01:1", "2026-01-01:2", folder)
+    said = compared("2026-01-01:1", "2026-01-01:2", folder)
     assert said.splitlines()[:2] == ["A  2026-01-01:1", "B  2026-01-01:2"]
     assert "pass: forward+backward | forward" in said
     assert "slower 1" in said
@@ -81,13 +85,13 @@ def test_as_json(folder: Path) -> None:
 def test_sessions_of_one_name_are_told_by_their_ids(tmp_path: Path) -> None:
     for session in ("one", "two"):
         put(tmp_path, session, cell(FAST), name="quick")
-    assert compare_command("one", "two", tmp_path).startswith("A  one:1\nB  two:1\n")
+    assert compared("one", "two", tmp_path).startswith("A  one:1\nB  two:1\n")
 
 
 def test_nothing_in_common_is_said(tmp_path: Path) -> None:
     put(tmp_path, "one", cell(FAST, device="cpu"), cell(FAST, device="mps"), environment=LAPTOP)
     put(tmp_path, "two", cell(FAST), cell(FAST, pass_="forward"))
-    assert "A and B have no cell in common." in compare_command("one", "two", tmp_path)
+    assert "A and B have no cell in common." in compared("one", "two", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +106,7 @@ def test_nothing_in_common_is_said(tmp_path: Path) -> None:
 )
 def test_what_is_not_there_is_bad_usage(folder: Path, a: str, b: str, said: str) -> None:
     with pytest.raises((click.UsageError, LogError)) as error:
-        compare_command(a, b, folder)
+        compared(a, b, folder)
     assert error.value.exit_code == 2
     assert said in str(error.value)
 
@@ -112,18 +116,14 @@ def test_what_is_not_there_is_bad_usage(folder: Path, a: str, b: str, said: str)
 )
 def test_what_is_compared_with_itself_is_bad_usage(folder: Path, a: str, b: str) -> None:
     with pytest.raises(click.UsageError, match=r"^A and B are both (cell 1 of )?2026-01-02; name another, or "):
-        compare_command(a, b, folder)
+        compared(a, b, folder)
 
 
 def test_two_copies_of_one_log_are_bad_usage(folder: Path) -> None:
     copy = folder / "copy.jsonl"
     copy.write_bytes((folder / "2026-01-02.jsonl").read_bytes())
     with pytest.raises(click.UsageError, match=r"^A and B are both 2026-01-02; name another, or "):
-        compare_command("2026-01-02", str(copy), folder)
-
-
-def test_two_cells_of_one_session_are_compared(folder: Path) -> None:
-    assert "outcome" in compare_command("last:1", "last:2", folder)
+        compared("2026-01-02", str(copy), folder)
 
 
 def test_reference_points_beside_a_sessions_cells(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_published_peaks_and_kernels_follow_the_times(tmp_path: Path) -> None:
 def test_pairs_of_several_variants_are_told_apart_and_a_common_one_is_named(tmp_path: Path) -> None:
     for name in ("one", "two"):
         put(tmp_path, name, *(cell(FAST, attention=each, compile="default") for each in ("naive", "sdpa")))
-    lines = compare_command("one", "two", tmp_path).splitlines()
+    lines = compared("one", "two", tmp_path).splitlines()
     assert [line.split()[:2] for line in lines if line.startswith("small")] == [["small", "naive"], ["small", "sdpa"]]
     (shared,) = (line for line in lines if line.startswith("every pair"))
     assert "compile default" in shared

@@ -18,11 +18,11 @@ from cs336_tui.events.gpus import known_gpus
 from cs336_tui.export.subjects.results_columns import COLUMNS
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session import store
+from tests.cli import DEMO
 from tests.commands import COMMAND, call
 from tests.loading import python
 from tests.terminal import Terminal
 
-DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 OLD, NEW = "2026-01-02T03-04-05-0000001", "2026-02-03T04-05-06-0000002"
 
 

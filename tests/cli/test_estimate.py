@@ -11,46 +11,42 @@ from typing import Any
 import click
 import pytest
 
-from cs336_tui.cli.estimate import estimate_command
-from cs336_tui.cli.fit import fit_command
-from cs336_tui.cli.targets import AskedCells, Machine, predicting, read_machine, settle
+from cs336_tui.cli import estimate as estimate_cli
+from cs336_tui.cli import fit as fit_cli
+from cs336_tui.cli.targets import AskedCells, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.environment import HostSample
-from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import UnknownGpu
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.export.writing.files import FORMATS, AlreadyThere
+from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError
+from tests.cli import here
 from tests.made_predictions import MadePredictor, made_prediction
-from tests.samples import ENVIRONMENT, START
 from tests.session.made import cell, events_of
 
-
-def here() -> Machine:
-    return Machine(ENVIRONMENT, (DeviceSampled(at=START, host=HostSample(memory_used_bytes=12_000_000_000)),))
+USUAL: dict[str, Any] = {
+    "output": None, "force": False, "session_dir": None, "read": here, "sizes": ("small",), "passes": ("train-step",),
+}  # fmt: skip
 
 
 def estimate(format_: str = "json", gpu: str | None = "H100", **more: Any) -> str:
-    options: dict[str, Any] = {
-        "output": None, "force": False, "session_dir": None, "predictor": MadePredictor(), "read": here,
-        "sizes": ("small",), "passes": ("train-step",),
-    }  # fmt: skip
-    text = estimate_command(format_=format_, gpu=gpu, **(options | more))
+    text = asked(format_, gpu=gpu, **more)
     assert isinstance(text, str), "a cell was not predicted"
     return text
 
 
+def asked(format_: str, predictor: Any = MadePredictor, **more: Any) -> str | int:
+    """What the command returns: its text, or the exit code where a cell was not predicted."""
+    made = predictor() if predictor is MadePredictor else predictor
+    return estimate_cli.estimate.callback(format_=format_, predictor=made, **(USUAL | more))
+
+
 def fit(gpu: str | None = "H100", **more: Any) -> int:
-    options: dict[str, Any] = {
-        "by": "batch", "limit": None, "confirm": False, "format_": "json", "output": None, "force": False,
-        "session_dir": None, "predictor": MadePredictor(), "read": here, "sizes": ("small",),
-        "passes": ("train-step",),
-    }  # fmt: skip
-    return fit_command(gpu=gpu, **(options | more))
+    options = {"by": "batch", "limit": None, "confirm": False, "format_": "json", "predictor": MadePredictor()}
+    return fit_cli.fit.callback(gpu=gpu, **(USUAL | options | more))
 
 
 def the_estimate(**options: Any) -> Any:
@@ -78,6 +74,7 @@ def test_one_cell_has_every_key() -> None:
     assert sum(found["by_category"].values()) == found["peak_bytes"]
     assert sum(found["forward_end_by_category"].values()) == found["forward_end_bytes"]
     assert found["spec"]["device"] == "cuda:0"
+    assert the_estimate(peak=100.0)["low_s"] == pytest.approx(found["flops"] / 100e12), "a stated peak"
 
 
 def test_json_has_one_shape_for_one_cell_and_for_several(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,21 +83,14 @@ def test_json_has_one_shape_for_one_cell_and_for_several(capsys: pytest.CaptureF
     assert several["not_predicted"] == []
     assert one["estimates"] == several["estimates"][:1]
     assert one["total_low_s"] == one["estimates"][0]["run_low_s"]
+    assert several["total_low_s"] == pytest.approx(sum(each["run_low_s"] for each in several["estimates"]))
+    assert several["total_high_s"] is None
     fits = []
     for passes in (("forward",), ("forward", "train-step")):
         assert fit(passes=passes) == 0
         fits.append(json.loads(capsys.readouterr().out))
     assert fits[0].keys() == fits[1].keys() == {"fits"}
     assert fits[0]["fits"] == fits[1]["fits"][:1]
-
-
-def test_several_cells_are_a_list_with_their_sum() -> None:
-    found = json.loads(estimate(passes=("forward", "train-step"), batches=(1, 2)))
-    assert [(each["spec"]["pass"], each["spec"]["batch_size"]) for each in found["estimates"]] == [
-        ("forward", 1), ("train-step", 1), ("forward", 2), ("train-step", 2),
-    ]  # fmt: skip
-    assert found["total_low_s"] == pytest.approx(sum(each["run_low_s"] for each in found["estimates"]))
-    assert found["total_high_s"] is None
 
 
 def test_the_card_of_one_cell() -> None:
@@ -127,22 +117,6 @@ def test_a_listing_says_once_what_all_cells_share() -> None:
     assert sum("train-step" in line for line in lines) == 2
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-def test_other_formats(format_: str) -> None:
-    text = estimate(format_, passes=("forward", "train-step"))
-    assert "train-step" in text
-    assert text.endswith("\n")
-
-
-def test_it_goes_to_a_file_and_never_in_anothers_place(tmp_path: Path) -> None:
-    path = tmp_path / "estimate.json"
-    assert estimate(output=path) == ""
-    assert json.loads(path.read_text())["estimates"][0]["fits"] is True
-    with pytest.raises(AlreadyThere, match="already exists"):
-        estimate(output=path)
-    assert estimate(output=path, force=True) == ""
-
-
 def test_without_a_gpu_it_is_for_this_machines_best_device() -> None:
     found = the_estimate(gpu=None)
     assert (found["device"], found["gpu"]) == ("NVIDIA H100 80GB HBM3", "H100 SXM 80GB")
@@ -155,24 +129,6 @@ def test_without_a_gpu_it_is_for_this_machines_best_device() -> None:
 def test_every_device_gets_a_table_of_its_own() -> None:
     text = estimate("markdown", gpu=None, devices=("every",))
     assert text.index("What cells need on Some CPU 9000") < text.index("What cells need on NVIDIA H100")
-
-
-def test_what_nothing_can_hold_is_predicted_and_said_not_to_fit() -> None:
-    huge = MadePredictor(lambda spec: made_prediction(spec, peak_bytes=10**12))
-    found = the_estimate(predictor=huge)
-    assert found["fits"] is False
-    assert found["margin_bytes"] < -900 * 10**9
-    assert "does not fit, by 916 GB" in estimate("table", predictor=huge)
-
-
-def test_a_pass_without_backward_says_that_it_has_no_gradients() -> None:
-    assert the_estimate(passes=("forward",))["note"] == "forward has no gradients"
-    assert "forward has no gradients" in estimate("table", passes=("forward",))
-
-
-def test_a_stated_peak() -> None:
-    found = the_estimate(peak=100.0)
-    assert found["low_s"] == pytest.approx(found["flops"] / 100e12)
 
 
 def test_a_sessions_cells_tell_how_fast_the_gpu_is(tmp_path: Path) -> None:
@@ -214,12 +170,8 @@ def without_batch_2(spec: CellSpec) -> Prediction:
 
 def with_a_failure(format_: str, capsys: pytest.CaptureFixture[str], **more: Any) -> str:
     """The output if one of three cells could not be predicted."""
-    options = {"batches": (1, 2, 4), "session_dir": None, "predictor": MadePredictor(without_batch_2)} | more
-    code = estimate_command(
-        gpu="H100", format_=format_, output=None, force=False, read=here, sizes=("small",), passes=("train-step",),
-        **options,
-    )  # fmt: skip
-    assert code == 1
+    options = {"batches": (1, 2, 4), "predictor": MadePredictor(without_batch_2)} | more
+    assert asked(format_, gpu="H100", **options) == 1
     printed = capsys.readouterr()
     assert printed.err == "1 of 3 cells not predicted\n"
     return printed.out
@@ -240,15 +192,14 @@ def test_one_that_cannot_be_predicted_costs_its_own_row(capsys: pytest.CaptureFi
     assert rows[0][-3].strip().startswith("fits")
 
 
-def test_one_that_cannot_be_predicted_has_no_estimate_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_cannot_be_predicted_is_no_estimate_as_data_and_has_its_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = json.loads(with_a_failure("json", capsys))
     assert [each["spec"]["batch_size"] for each in found["estimates"]] == [1, 4]
     (failed,) = found["not_predicted"]
     assert (failed["spec"]["batch_size"], failed["why"]) == (2, "the process that predicts ended early")
     assert found["total_low_s"] == pytest.approx(sum(each["run_low_s"] for each in found["estimates"]))
-
-
-def test_one_that_cannot_be_predicted_has_a_record_of_the_same_keys(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(with_a_failure("csv", capsys))))
     assert [row["not_predicted"] for row in rows] == ["", "the process that predicts ended early", ""]
     assert [bool(row["peak_bytes"]) for row in rows] == [True, False, True]
@@ -259,12 +210,8 @@ def test_where_none_can_be_predicted_each_row_says_why(format_: str, capsys: pyt
     def fails(spec: CellSpec) -> Prediction:
         raise PredictionError(f"not batch {spec.batch_size}")
 
-    code = estimate_command(
-        gpu="H100", format_=format_, output=None, force=False, session_dir=Path(), read=here, sizes=("small",),
-        batches=(1, 2), passes=("forward",), predictor=MadePredictor(fails),
-    )  # fmt: skip
+    assert asked(format_, MadePredictor(fails), gpu="H100", batches=(1, 2)) == 1
     printed = capsys.readouterr()
-    assert code == 1
     assert "not batch 1" in printed.out
     assert "not batch 2" in printed.out
     assert printed.err == "2 of 2 cells not predicted\n"
@@ -305,12 +252,6 @@ def test_several_cells_are_searched_each(capsys: pytest.CaptureFixture[str]) -> 
     assert fit(passes=("forward", "train-step")) == 0
     forward, train = json.loads(capsys.readouterr().out)["fits"]
     assert forward["largest"] > train["largest"]
-
-
-@pytest.mark.parametrize("format_", ["table", *FORMATS])
-def test_what_fits_in_every_format(format_: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit(format_=format_) == 0
-    assert "train-step" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

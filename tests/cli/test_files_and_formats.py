@@ -1,10 +1,12 @@
-"""Files are what their names say, in every command that writes one."""
+"""Files are what their names say, in every command that writes one; tables fit a terminal, and are whole in a pipe."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
@@ -13,10 +15,14 @@ from click.testing import CliRunner, Result
 from markdown_it import MarkdownIt
 
 from cs336_tui.cli.main import COMMANDS, cli
-from cs336_tui.export.writing.files import FILE_FORMATS, FORMATS, SUFFIXES, FormatError, settled_format
+from cs336_tui.export.subjects.results import results_of, results_table
+from cs336_tui.export.writing.files import FORMATS, SUFFIXES, FormatError, settled_format
+from cs336_tui.export.writing.formats import render
+from cs336_tui.session import store
+from tests.cli import DEMO
+from tests.cli.test_progress import Terminal
 from tests.export.html_reader import Reader
 
-DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 OF_A_FOLDER = {"summary"}
 """Commands whose ``-o`` is a folder."""
 
@@ -52,13 +58,8 @@ def test_every_such_command_has_all_formats_under_one_spelling(name: str) -> Non
     (option,) = (each for each in WRITERS[name].params if each.name == "format_")
     assert isinstance(option.type, click.Choice)
     assert set(option.type.choices) == set(FORMATS)
-    for spelling, meant in (
-        ("md", "markdown"),
-        ("tex", "latex"),
-        ("LaTeX", "latex"),
-        ("htm", "html"),
-        ("txt", "table"),
-    ):
+    spellings = {"md": "markdown", "tex": "latex", "LaTeX": "latex", "htm": "html", "txt": "table"}
+    for spelling, meant in spellings.items():
         assert option.type.convert(spelling, option, None) == meant
 
 
@@ -161,9 +162,8 @@ def test_a_file_that_is_there_is_refused_before_anything_runs(words: list[str], 
     file = tmp_path / "t.csv"
     file.write_text("mine")
     done = run(*words, "--format", "csv", "-o", str(file), folder=tmp_path)
-    assert "t.csv: already exists; choose another name, or overwrite it with --force" in done.output + str(
-        done.exception
-    )
+    said = done.output + str(done.exception)
+    assert "t.csv: already exists; choose another name, or overwrite it with --force" in said
     assert [each.name for each in tmp_path.iterdir()] == ["t.csv"]
     assert file.read_text() == "mine"
 
@@ -176,22 +176,11 @@ def test_force_counts_wherever_it_stands(tmp_path: Path) -> None:
         assert file.read_text() != "mine"
 
 
-def test_a_suffix_belongs_to_one_format() -> None:
-    suffixes = [suffix for each in FILE_FORMATS.values() for suffix in each.suffixes]
-    assert len(suffixes) == len(set(suffixes))
-
-
 def test_a_name_without_suffix_gets_the_usual_format_and_the_command_says_so(tmp_path: Path) -> None:
     file = tmp_path / "results"
     done = run("export", str(DEMO), "-o", str(file), folder=tmp_path)
     assert done.output == f"wrote {file}, as markdown\n"
     assert file.read_text().startswith("| size ")
-
-
-def test_json_has_one_spelling_more(tmp_path: Path) -> None:
-    words = ("compare", f"{DEMO}:1", f"{DEMO}:2")
-    assert run(*words, "--json", folder=tmp_path).output == run(*words, "--format", "json", folder=tmp_path).output
-    assert run(*words, "--json", "--format", "csv", folder=tmp_path).exit_code == 2
 
 
 def test_the_summary_is_a_folder_by_its_name(tmp_path: Path) -> None:
@@ -206,3 +195,80 @@ def test_files_of_markdown_have_its_suffix(option: str, tmp_path: Path) -> None:
     done = run(*words, option, str(tmp_path / "s.html"), folder=tmp_path)
     assert "this file is markdown; name it s.md" in done.output + str(done.exception)
     assert not list(tmp_path.iterdir())
+
+
+def printed(*words: str | Path, tty: bool) -> str:
+    output = Terminal() if tty else io.StringIO()
+    with redirect_stdout(output):
+        cli.main([*map(str, words)], prog_name="cs336-tui", standalone_mode=False)
+    return output.getvalue()
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_pipe_gets_whole_tables_as_ever() -> None:
+    table = results_table(results_of(store.load(DEMO)))
+    assert printed("export", DEMO, tty=False) == render(table, "markdown")
+    assert printed("show", DEMO, tty=False).partition("\n\n")[2] == render(table, "markdown")
+    assert printed("export", DEMO, "--format", "latex", tty=True) == render(table, "latex")
+
+
+ON_TERMINAL: Sequence[Sequence[str | Path]] = (
+    ["show", DEMO],
+    ["export", DEMO],
+    ["export", DEMO, "--pivot", "size,precision:pass"],
+    ["export", DEMO, "--reference"],
+    ["export", DEMO, "--report", "roofline"],
+    ["compare", f"{DEMO}:1", f"{DEMO}:2"],
+    ["sessions", "--session-dir", DEMO.parent],
+)
+
+
+@pytest.mark.parametrize("words", ON_TERMINAL, ids=lambda words: " ".join(map(str, words[::2]))[:20])
+@pytest.mark.usefixtures("terminal")
+def test_every_line_fits_the_terminal_and_none_is_markdown(words: Sequence[str | Path]) -> None:
+    for columns in ("60", "80", "132"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("COLUMNS", columns)
+            patch.setenv("TERM", "dumb")
+            text = printed(*words, tty=True)
+        assert max(map(len, text.splitlines())) <= int(columns)
+        assert "\x1b" not in text
+        assert "| -" not in text
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_format_that_is_asked_for_is_printed_on_a_terminal_too(tmp_path: Path) -> None:
+    asked = printed("export", DEMO, "--format", "markdown", tty=True)
+    assert asked == printed("export", DEMO, tty=False)
+    file = tmp_path / "t.md"
+    assert printed("export", DEMO, "-o", file, tty=True) == ""
+    assert file.read_text() == asked
+
+
+@pytest.mark.usefixtures("terminal")
+def test_notes_are_behind_an_option() -> None:
+    brief, whole = (printed("show", DEMO, *words, tty=True) for words in ([], ["-v"]))
+    assert "25 notes on these numbers: -v shows them" in brief
+    assert "each-step" not in brief
+    assert "host clock between two device" in whole
+    assert len(brief.splitlines()) < 35
+
+
+@pytest.mark.parametrize(("variable", "value", "has"), [("NO_COLOR", "1", {"\x1b[1m"}), ("TERM", "dumb", set())])
+@pytest.mark.usefixtures("terminal")
+def test_a_terminal_that_wants_no_colour_gets_none(
+    variable: str, value: str, has: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "\x1b[32m" in printed("show", DEMO, tty=True)
+    monkeypatch.setenv(variable, value)
+    text = printed("show", DEMO, tty=True)
+    assert "\x1b[3" not in text
+    assert all(sequence in text for sequence in has)
+    assert has or "\x1b" not in text

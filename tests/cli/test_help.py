@@ -1,4 +1,4 @@
-"""Help lists the choices that a command really takes."""
+"""Help lists the choices that a command really takes; every part of a report can be chosen."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ from click.testing import CliRunner
 from cs336_tui.cli.ab import DEFAULTS
 from cs336_tui.cli.help import HEADINGS, under_headings
 from cs336_tui.cli.main import COMMANDS, cli
+from cs336_tui.cli.reports import REPORT_COMMANDS
 from cs336_tui.config.spec import AXES
+from cs336_tui.config.variants import RANGES
+from cs336_tui.events.kernel_report import FUSED
+from cs336_tui.events.reports import REPORTS
+from cs336_tui.export.reports import _EXPORTS, _FROM_CELLS
 from cs336_tui.export.writeups import LAYOUTS
-from tests.commands import COMMAND, call
+from cs336_tui.tui.tab_list import TABS
+from cs336_tui.worker.measure.report import _MAKERS
+from tests.cli import DEMO
+from tests.commands import COMMAND, DIMS, call
 from tests.loading import loaded_with
 from tests.terminal import Terminal
 from tools import reference
@@ -33,12 +41,10 @@ def help_of(command: str) -> str:
 
 def test_ab_names_its_own_defaults_and_offers_nothing_that_it_refuses() -> None:
     said = help_of("ab")
-    assert f"[default: {DEFAULTS['steps']}]" in said.partition("--steps N|TIME ")[2].partition("--edition")[0]
-    assert (
-        f"[default: {','.join(map(str, DEFAULTS['warmups']))}]"
-        in said.partition("--warmup N|TIME ")[2].partition("--st")[0]
-    )
-    assert f"[default: {','.join(DEFAULTS['passes'])}]" in said.partition("--pass LIST")[2].partition("--precision")[0]
+    for begin, end, name in (("--steps N|TIME ", "--edition", "steps"), ("--warmup N|TIME ", "--st", "warmups"),
+                             ("--pass LIST", "--precision", "passes")):  # fmt: skip
+        usual = DEFAULTS[name] if isinstance(DEFAULTS[name], tuple) else (DEFAULTS[name],)
+        assert f"[default: {','.join(map(str, usual))}]" in said.partition(begin)[2].partition(end)[0]
     for refused in ("auto[:MAX]", "--interval"):
         assert refused not in said
 
@@ -116,17 +122,14 @@ def test_help_on_a_terminal_has_colours_and_none_where_they_are_refused(monkeypa
 
 
 def test_only_help_loads_its_library() -> None:
-    assert (
-        loaded_with(
-            ["cs336_tui.cli.main", "cs336_tui.cli.bench", "cs336_tui.cli.launch"], "cloup", "click.shell_completion"
-        )
-        == set()
-    )
+    modules = ["cs336_tui.cli.main", "cs336_tui.cli.bench", "cs336_tui.cli.launch"]
+    assert loaded_with(modules, "cloup", "click.shell_completion") == set()
 
 
-@pytest.mark.parametrize("command", ["sessions", "doctor"])
+@pytest.mark.parametrize("command", ["sessions", "doctor", "compare"])
 def test_json_and_its_format_are_one(command: str, tmp_path: Path) -> None:
-    folder = ["--session-dir", str(tmp_path)] if command == "sessions" else ["--code", "json:loads"]
+    more = {"sessions": ["--session-dir", str(tmp_path)], "doctor": ["--code", "json:loads"]}
+    folder = more.get(command, [f"{DEMO}:1", f"{DEMO}:2"])
     found = [CliRunner().invoke(cli, [command, *folder, *words]) for words in (["--json"], ["--format", "json"])]
     assert found[0].exit_code == 0
     assert found[0].output == found[1].output
@@ -159,3 +162,28 @@ def test_several_options_before_a_command_are_one_line() -> None:
         " have; write --size after estimate, not before it\n"
     )
     assert call("--size", "tiny", "nosuch").stderr == "cs336-tui: No such command 'nosuch'.\n"
+
+
+def test_every_part_of_a_compiled_model_can_be_asked_for() -> None:
+    (option,) = [each for each in REPORT_COMMANDS["kernels"].params if each.name == "part"]
+    assert isinstance(option.type, click.Choice)
+    assert tuple(option.type.choices) == (*RANGES, FUSED)
+
+
+def test_a_report_is_printed_or_it_is_said_that_there_is_none(tmp_path: Path) -> None:
+    words = [*DIMS, *"--pass train-step --context 8 --batch 1 --device cpu --threads 1".split()]
+    words += ["--session-dir", str(tmp_path)]
+    made = call("memory", *words)
+    assert (made.returncode, made.stdout.count("**Largest allocations")) == (0, 1), made.stderr
+    of_head = call("kernels", *words, "--phase", "forward", "--part", "head")
+    assert (of_head.returncode, of_head.stdout.count("forward, head")) == (0, 1), of_head.stderr
+    lost = call("memory", *words, "--timeout", "0.001")
+    assert (lost.returncode, lost.stdout) == (1, "No report was made.\n"), lost.stderr
+
+
+def test_every_report_is_made_shown_and_exported_by_someone() -> None:
+    made = {kind: type_.content for kind, type_ in REPORTS.items() if type_.content is not None}
+    assert made.keys() == _MAKERS.keys()
+    assert set(made.values()) == _EXPORTS.keys()
+    assert REPORTS.keys() - made.keys() == _FROM_CELLS.keys()
+    assert {type_.tab for type_ in REPORTS.values()} <= {tab.id for tab in TABS.values()}

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-import subprocess
-import threading
 from pathlib import Path
 
 import pytest
 
 from cs336_tui.cli.jobs import words_of
-from cs336_tui.events.events import CellStarted
 from cs336_tui.runner.jobs.job import LaunchChoice
-from cs336_tui.session.log import LogReader
-from tests.commands import COMMAND, SMALL, call, call_bench
+from tests.commands import SMALL, call, call_bench, once_measuring, running
 from tests.watching import PATIENCE_S
 
 JOBS = ("--launcher", "local")
@@ -25,11 +21,7 @@ ENDLESS = [*SMALL, "--pass", "forward", "--steps", "10000000"]
 def test_a_dry_run_writes_nothing(tmp_path: Path):
     done = call_bench(*SMALL, *JOBS, "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [line.rpartition("/")[2] for line in done.stdout.splitlines()] == [
-        "1.json --trust",
-        "2.json --trust",
-        "3.json --trust",
-    ]
+    assert [line.rpartition("/")[2] for line in done.stdout.splitlines()] == [f"{n}.json --trust" for n in (1, 2, 3)]
     assert list(tmp_path.iterdir()) == []
     as_one = call_bench(*SMALL, *JOBS, "--dry-run", "--as", "allocation", cwd=tmp_path)
     assert len(as_one.stdout.splitlines()) == 1
@@ -68,24 +60,6 @@ def test_a_dry_run_prints_what_slurm_would_be_asked_for(tmp_path: Path, words: t
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--launcher", "slurm", "--slurm", "account="), "expected KEY or KEY=VALUE"),
-        (("--partition", "p"), "--partition is for jobs; add --launcher slurm"),
-        (("--detach",), "--detach is for jobs"),
-        (("--as", "array"), "--as is for jobs"),
-        ((*JOBS, "--slurm", "a=b"), "--partition and --slurm are for --launcher slurm"),
-        ((*JOBS, "--in-process"), "--in-process"),
-    ],
-)
-def test_options_of_jobs_that_mean_nothing_are_refused(tmp_path: Path, words: tuple[str, ...], said: str):
-    done = call_bench(*SMALL, *words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_command_of_a_session_names_its_launcher():
     choice = LaunchChoice(
         launcher="slurm", form="array", time="1:00", parameters=(("account", "a b"), ("exclusive", ""))
@@ -112,40 +86,12 @@ def test_a_detached_session_is_watched_to_its_end(tmp_path: Path):
     assert "no job goes on" in call("cancel", name, *folder).stdout
 
 
-def started_bench(tmp_path: Path, *words: str) -> tuple[subprocess.Popen[str], Path]:
-    """A headless run, once its cell has begun, and its log."""
-    sessions = tmp_path / "sessions"
-    child = subprocess.Popen(
-        [COMMAND, "bench", "--session-dir", str(sessions), *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    poll = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.1)):
-        for log in sessions.glob("*.jsonl"):
-            if log.stat().st_size and any(isinstance(event, CellStarted) for event in LogReader(log)):
-                return child, log
-        poll.wait(0.1)
-    child.kill()
-    raise AssertionError(child.communicate())
-
-
-@pytest.mark.parametrize(
-    ("words", "named"), [(["--theme", "cs336-dark"], "--theme"), (["--low-bandwidth"], "--low-band")]
-)
-def test_options_of_the_app_are_refused_where_it_does_not_open(words: list[str], named: str) -> None:
-    done = call("watch", "last", "--format", "json", *words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert named in done.stderr
-    assert "is of the app, which does not open here; leave it out" in done.stderr
-
-
 def test_ctrl_c_leaves_the_jobs_alone_and_cancel_ends_them(tmp_path: Path):
-    child, log = started_bench(tmp_path, *ENDLESS, *JOBS)
-    child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=PATIENCE_S)
-    assert child.returncode == 130
+    with running("bench", "--session-dir", str(tmp_path), *ENDLESS, *JOBS, cwd=tmp_path) as process:
+        log = once_measuring(process, tmp_path)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
     assert f"1 job goes on; `cs336-tui watch {log}` follows it, `cs336-tui cancel {log}` cancels it" in said
     done = call("cancel", str(log))
     assert done.returncode == 0
@@ -156,9 +102,9 @@ def test_ctrl_c_leaves_the_jobs_alone_and_cancel_ends_them(tmp_path: Path):
 
 
 def test_cancel_stops_a_session_that_runs_here(tmp_path: Path):
-    child, log = started_bench(tmp_path, *ENDLESS)
-    done = call("cancel", str(log))
-    assert "stopped" in done.stdout
-    child.communicate(timeout=PATIENCE_S)
-    assert child.returncode == 130
+    with running("bench", "--session-dir", str(tmp_path), *ENDLESS, cwd=tmp_path) as process:
+        log = once_measuring(process, tmp_path)
+        assert "stopped" in call("cancel", str(log)).stdout
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
     assert "nothing runs" in call("cancel", str(log)).stdout

@@ -6,43 +6,46 @@ import contextlib
 import json
 import os
 import re
-import resource
 import shlex
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from cs336_tui.events.events import SessionEnded, SessionStarted, StepsTimed
+from cs336_tui.events.events import StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogReader
-from tests.commands import COMMAND, DIMS, call, run
-from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
+from tests.cli import DEMO
+from tests.commands import COMMAND, DIMS, call, once_measuring, run, running
+from tests.watching import PATIENCE_S, small_spec, wait_gone
 
-DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 MANY_STEPS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 1000 --device cpu --threads 1 --pass forward".split()]
-FILE_LIMIT = 20_000
 
 
-def limited(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The command with files limited to `FILE_LIMIT` bytes, as on a full disk."""
+def on_streams(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    words = command.replace("cs336-tui", shlex.quote(COMMAND)).replace("DEMO", shlex.quote(str(DEMO)))
     return subprocess.run(
-        [COMMAND, *words],
+        ["sh", "-c", words],
         cwd=cwd,
-        # Python would leave a module's bytecode cut off at the limit, which then no process can read.
-        env=os.environ | {"XDG_DATA_HOME": str(cwd / "data"), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         stdin=subprocess.DEVNULL,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT, FILE_LIMIT)),
     )
+
+
+def limited(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command with files limited to 20 kB, as on a full disk."""
+    # Python would leave a module's bytecode cut off at the limit, which then no process can read.
+    environment = {"XDG_DATA_HOME": str(cwd / "data"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return on_streams(f"ulimit -f 40; exec cs336-tui {shlex.join(words)}", cwd, **environment)
 
 
 def assert_said_and_printed(done: subprocess.CompletedProcess[str], steps: int, *files: str) -> None:
@@ -113,37 +116,6 @@ def test_from_a_disk_that_fills_the_log_goes_on_elsewhere(
     assert again.stderr == f"cs336-tui: session log {old}: No space left on device; free some space\n"
 
 
-def test_a_folder_removed_during_a_run_is_noticed_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    watch = Watch()
-    bench = Bench(watch, session_dir=tmp_path / "s", device_interval_s=0)
-    bench.prepare()
-    thread = threading.Thread(target=bench.run, args=([endless_spec()], "a command"))
-    thread.start()
-    watch.until(lambda state: 0 in state.cells and state.cells[0].step_times_s)
-    shutil.rmtree(tmp_path / "s")
-    watch.until(lambda state: any("was removed while it was written" in notice.text for notice in state.notices))
-    bench.cancel()
-    thread.join(PATIENCE_S)
-    bench.close()
-    assert bench.log_path.parent == tmp_path / "data" / "cs336-tui" / "sessions"
-    assert bench.log_problem is not None
-    assert str(bench.log_path) in bench.log_problem
-    logged = list(LogReader(bench.log_path))
-    assert logged == watch.events[-len(logged) :]
-    assert isinstance(logged[0], SessionStarted)
-    assert isinstance(logged[-1], SessionEnded)
-
-
-def on_streams(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    words = command.replace("cs336-tui", shlex.quote(COMMAND)).replace("DEMO", shlex.quote(str(DEMO)))
-    return subprocess.run(
-        ["sh", "-c", words], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
-    )
-
-
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -202,20 +174,14 @@ def test_a_module_name_that_no_file_can_have_fails_its_cell_only(tmp_path: Path)
 
 
 def test_a_fork_server_that_is_killed_each_time_is_named(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [COMMAND, "bench", *MANY_STEPS, "--session-dir", str(tmp_path)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while process.poll() is None:
-        for child in psutil.Process(process.pid).children():
-            with contextlib.suppress(psutil.Error):
-                if "forkserver" in " ".join(child.cmdline()):
-                    child.kill()
-        time.sleep(0.01)
-    out, err = process.communicate()
+    with running("bench", *MANY_STEPS, "--session-dir", str(tmp_path), cwd=tmp_path) as process:
+        while process.poll() is None:
+            for child in psutil.Process(process.pid).children():
+                with contextlib.suppress(psutil.Error):
+                    if "forkserver" in " ".join(child.cmdline()):
+                        child.kill()
+            time.sleep(0.01)
+        out, err = process.communicate()
     assert (process.returncode, out) == (1, "")
     assert err.startswith("cs336-tui: no child process can be started: the fork server ended: ")
     assert err.count("\n") == 1
@@ -233,15 +199,6 @@ def test_with_too_little_memory_for_torch_the_reason_is_one_line(kilobytes: int,
 ENDLESS = [*MANY_STEPS, "--steps", "10000000", "--session-dir", "s"]
 
 
-def once_measuring(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Wait until measured steps are logged."""
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not any(b'"kind":"measured"' in log.read_bytes() for log in folder.glob("*.jsonl")):
-        assert process.poll() is None
-        assert time.monotonic() < give_up_at
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("stalled", [os.openpty, os.pipe])
 def test_standard_error_that_takes_nothing_holds_up_neither_run_nor_end(
     stalled: Callable[[], tuple[int, int]], tmp_path: Path
@@ -252,39 +209,29 @@ def test_standard_error_that_takes_nothing_holds_up_neither_run_nor_end(
         while True:
             os.write(write, b"x" * 1000)
     os.set_blocking(write, True)
-    process = subprocess.Popen(
-        [COMMAND, "bench", *ENDLESS], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=write
-    )
-    try:
+    with running("bench", *ENDLESS, cwd=tmp_path, stderr=write) as process:
         once_measuring(process, tmp_path / "s")
         family = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
         out, _ = process.communicate(timeout=10.0)
-    finally:
-        process.kill()
     assert process.returncode == 130
-    assert b"cancelled" in out
+    assert "cancelled" in out
     assert all(wait_gone(each.pid) for each in family)
 
 
 def test_under_nohup_a_hang_up_is_not_heard(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        ["nohup", COMMAND, "bench", *ENDLESS],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    once_measuring(process, tmp_path / "s")
-    (log,) = (tmp_path / "s").glob("*.jsonl")
-    process.send_signal(signal.SIGHUP)
-    size = log.stat().st_size
-    give_up_at = time.monotonic() + PATIENCE_S
-    while process.poll() is None and log.stat().st_size < size + 1000 and time.monotonic() < give_up_at:
-        time.sleep(0.05)
-    assert process.poll() is None
-    process.terminate()
-    assert process.wait(PATIENCE_S) == 130
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    as_nohup = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    with running("bench", *ENDLESS, cwd=tmp_path, preexec_fn=as_nohup, **silent) as process:
+        log = once_measuring(process, tmp_path / "s")
+        process.send_signal(signal.SIGHUP)
+        size = log.stat().st_size
+        give_up_at = time.monotonic() + PATIENCE_S
+        while process.poll() is None and log.stat().st_size < size + 1000 and time.monotonic() < give_up_at:
+            time.sleep(0.05)
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 130
     assert log.stat().st_size > size
 
 

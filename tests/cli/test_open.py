@@ -1,11 +1,13 @@
-"""`cs336-tui open`: from files to a session that every command shows."""
+"""`cs336-tui open`: from traces, memory snapshots and nsys reports to a session that every command shows."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import pickle
 import subprocess
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,12 @@ from cs336_tui.session import store
 from tests.commands import call
 from tests.session.recordings import made_traces as made
 from tests.session.recordings.made_traces import launch, op, trace_of, user, write
+from tests.session.recordings.nsys_exports import A_STEP, export
 from tests.session.recordings.recordings import TRACES, trace_path
+from tests.session.recordings.test_nsys_stats import SUMS, TRACE
+from tests.session.recordings.test_snapshot import INFERENCE, TRAINING, content_of, real_path
+from tests.session.recordings.test_snapshot import made as made_snapshot
+from tests.session.recordings.test_snapshot_blocks import MIB, a_segment, an_event
 
 
 def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -67,6 +74,11 @@ def test_several_ranks_become_one_session(tmp_path: Path) -> None:
     assert "cells    2: 2 ok; 2 reports" in shown
     assert "trace.json.gz and 1 more" in shown
     assert "| rank1/trace.json.gz, rank 1 | cuda:0 | recorded |" in shown
+    done = command("summary", session, "-o", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out/summary.md").read_text()
+    assert "rank0/trace.json.gz, rank 0" in text
+    assert "custom" not in text
 
 
 def test_what_a_recording_does_not_tell_is_empty_or_null(tmp_path: Path) -> None:
@@ -84,6 +96,9 @@ def test_what_a_recording_does_not_tell_is_empty_or_null(tmp_path: Path) -> None
     assert "not run" not in text
     for row in kernels(session, folder=tmp_path):
         assert {row[key] for key in ("size", "context", "batch", "pass", "precision")} == {None}
+    (info,) = store.list_sessions(tmp_path / "sessions")
+    assert (info.name, info.cells, info.ok, info.left, info.reports) == ("a.json", 1, 1, 0, 1)
+    assert info.devices == ("cuda:0",)
 
 
 def test_ranges_choose_kernels(tmp_path: Path) -> None:
@@ -106,34 +121,76 @@ def test_names_of_phases_are_given(tmp_path: Path) -> None:
     assert (failed.returncode, len(failed.stderr.splitlines())) == (2, 1)
 
 
-def test_a_damaged_file_leaves_no_session(tmp_path: Path) -> None:
-    good, bad = write(tmp_path / "a.json", made.TRAINING), tmp_path / "b.json"
-    bad.write_bytes(good.read_bytes()[:-50])
-    done = command("open", str(good), str(bad), folder=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"cs336-tui: {bad}: cut or damaged: it is not JSON to its end\n"
-    assert store.folder_sessions(tmp_path / "sessions") == []
-
-
-def test_a_session_of_a_recording_has_nothing_left_to_run(tmp_path: Path) -> None:
-    opened(write(tmp_path / "a.json", made.TRAINING), folder=tmp_path)
-    (info,) = store.list_sessions(tmp_path / "sessions")
-    assert (info.name, info.cells, info.ok, info.left, info.reports) == ("a.json", 1, 1, 0, 1)
-    assert info.devices == ("cuda:0",)
-
-
-def test_a_summary_of_recordings_is_written(tmp_path: Path) -> None:
-    session = opened(*ranks(tmp_path), folder=tmp_path)
-    done = command("summary", session, "-o", "out", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "out/summary.md").read_text()
-    assert "rank0/trace.json.gz, rank 0" in text
-    assert "custom" not in text
-
-
 def test_two_recordings_can_be_exported_together(tmp_path: Path) -> None:
     first, second = (opened(path, folder=tmp_path) for path in ranks(tmp_path))
     done = command("export", first, second, "--report", "kernels-over-cells", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("gemm") >= 2
     assert "timed" not in done.stdout
+
+
+def memory_rows(session: str, folder: Path) -> list[dict[str, Any]]:
+    done = command("export", session, "--report", "memory", "--format", "json", folder=folder)
+    assert done.returncode == 0, done.stderr
+    return [row for table in json.loads(done.stdout)["tables"] for row in table["rows"]]
+
+
+@pytest.mark.parametrize("name", [INFERENCE, TRAINING])
+def test_the_peak_of_a_real_snapshot_is_exported(tmp_path: Path, name: str) -> None:
+    """Against the trace's own requests, counted back from the segments; rests of blocks are a few MiB more."""
+    content = content_of(name)
+    signs = {"alloc": 1, "free_completed": -1}
+    changes = [signs.get(event["action"], 0) * event["size"] for event in content["device_traces"][0]]
+    at_end = sum(segment["allocated_size"] for segment in content["segments"])
+    requested = at_end - sum(changes) + max(accumulate(changes))
+    first, *_ = memory_rows(opened(real_path(name), folder=tmp_path), tmp_path)
+    assert first["recording"] == f"{name}.memory-snapshot.pickle"
+    assert first["peak_bytes"] == first["step_bytes"] == pytest.approx(requested, abs=4 * MIB)
+
+
+def test_every_table_figure_and_page_of_a_snapshot_is_made(tmp_path: Path) -> None:
+    trace = [an_event("alloc", 512 * place, 512) for place in range(3)]
+    segment = a_segment(0, 2 * MIB, *[(512, "active_allocated")] * 3)
+    session = opened(made_snapshot(tmp_path, trace, segments=[segment]), folder=tmp_path)
+    for words in (("export", session, "--report", "memory"), ("summary", session, "-o", "out"), ("show", session)):
+        done = command(*words, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "custom" not in done.stdout
+    assert "made.pickle" in (tmp_path / "out/summary.md").read_text()
+
+
+def test_files_of_several_kinds_become_one_session(tmp_path: Path) -> None:
+    report, trace, totals = tmp_path / "a.sqlite", tmp_path / "trace.csv", tmp_path / "totals.csv"
+    export(report, A_STEP)
+    trace.write_text(TRACE)
+    totals.write_text(SUMS)
+    snapshot = made_snapshot(tmp_path, [an_event("alloc", 0, 512)])
+    session = opened(report, trace, totals, snapshot, folder=tmp_path)
+    use = {row["recording"]: row for row in kernels(session, folder=tmp_path) if row["table"] == "use"}
+    assert {name: (row["launches"], row["total_ns"]) for name, row in use.items()} == {
+        "a.sqlite": (4, 1050), "trace.csv": (3, 8699), "totals.csv": (3, 8699)
+    }  # fmt: skip
+    assert [row["recording"] for row in memory_rows(session, tmp_path) if "step_bytes" in row] == ["made.pickle"]
+    inner = kernels(session, "--range", "step 3", "--range", "attention", folder=tmp_path)
+    assert {row["name"] for row in inner} == {"void gemm<float>(int)"}
+    assert command("export", session, "--report", "kernels-over-cells", folder=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("cut.json", b'{"traceEvents": [{"ph": "X", "na'),
+        ("evil.pickle", pickle.dumps(print)),
+        ("cut.pickle", pickle.dumps({"segments": []})[:-3]),
+        ("other.sqlite", b"SQLite format 3\0" + bytes(2000)),
+        ("other.csv", b"a,b\n1,2\n"),
+        ("empty.pickle", b""),
+        ("noise.bin", bytes(range(256))),
+    ],
+)
+def test_what_is_no_recording_is_one_line_and_no_session(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    done = command("open", str(write(tmp_path / "good.json", made.TRAINING)), str(tmp_path / name), folder=tmp_path)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert name in done.stderr
+    assert store.folder_sessions(tmp_path / "sessions") == []

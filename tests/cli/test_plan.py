@@ -11,7 +11,6 @@ import pytest
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import bytes_per_s_of, flops_per_s_of, rank_counts_of
-from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.session.log import SessionLog
 from tests.analysis.test_measured_rates import events_of, message
 from tests.commands import call
@@ -61,35 +60,11 @@ def test_a_table_marks_where_communication_bounds() -> None:
     assert "FSDP+TP                     63" in said
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-def test_every_format_has_it(format_: str) -> None:
-    assert "FSDP" in call(*LAYER, *SLOW, "--format", format_).stdout.upper()
-
-
 def test_figures_are_written(tmp_path: Path) -> None:
     call(*LAYER, *SLOW, "--figures", str(tmp_path / "figures"))
 
     (svg,) = (tmp_path / "figures").glob("*.svg")
     assert all(name in svg.read_text() for name in ("computation", "FSDP+TP communication", "forward", "backward"))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--link 450GB/s", "--gpu"),
-        ("--gpu H100 --link 450GB", "450GB/s"),
-        ("--gpu H100 --link 450GB/s --ranks 4..2", "1..1024"),
-        ("--gpu H100 --link 450GB/s --flops fast", "7e14"),
-        ("--gpu T4 --link 1GB/s", "--flops"),
-        ("--gpu L4", "--link"),
-    ],
-)
-def test_what_cannot_be_planned_is_one_line(words: str, said: str) -> None:
-    done = call("plan", *words.split())
-
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 def kept(folder: Path, name: str, cells: Iterable[tuple[CellSpec, float]]) -> None:

@@ -12,23 +12,20 @@ from click.testing import CliRunner, Result
 from cs336_tui.analysis.estimates import judge
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.main import cli
-from cs336_tui.cli.problems import problems_command
+from cs336_tui.cli.problems import problems
 from cs336_tui.cli.run import name_of_log
-from cs336_tui.cli.targets import Machine
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems import every_problem, problem_named
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.environment import HostSample
-from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session.log import default_session_dir
+from tests.cli import here
 from tests.export.grids import MAGIC
 from tests.made_predictions import MadePredictor
 from tests.made_problems import problem_events
-from tests.samples import ENVIRONMENT, START
 
 FEW = ("--where", "context=128", "--where", "precision=fp32")
 """Two of the cells."""
@@ -43,16 +40,12 @@ def test_a_problem_in_the_place_of_a_session_is_told_from_one(name: str, tmp_pat
     assert "cs336-tui bench --preset 2026/nsys_profile, then cs336-tui export last --problem nsys_profile" in said
 
 
-def here() -> Machine:
-    return Machine(ENVIRONMENT, (DeviceSampled(at=START, host=HostSample(memory_used_bytes=12_000_000_000)),))
-
-
 def said(folder: Path, **more: Any) -> str:
     options: dict[str, Any] = {
         "session": None, "edition": None, "gpu": None, "format_": "json", "output": None, "force": False,
         "session_dir": folder, "predictor": MadePredictor(), "read": here,
     }  # fmt: skip
-    return problems_command(**(options | more))
+    return problems.callback(**(options | more))
 
 
 def listed(folder: Path, **more: Any) -> list[dict[str, Any]]:
@@ -146,9 +139,8 @@ def test_without_a_file_the_figures_are_offered(folder: Path, tmp_path: Path) ->
     result = export(folder, "--problem", "memory_profiling", *FEW)
     assert "2 figures: figures are written beside it with -o FILE" in result.stderr
     assert "![" not in result.stdout
-    result = export(
-        folder, "--problem", "memory_profiling", *FEW, "--figures", str(tmp_path / "here"), "--format", "latex"
-    )
+    figures = ("--figures", str(tmp_path / "here"), "--format", "latex")
+    result = export(folder, "--problem", "memory_profiling", *FEW, *figures)
     assert f"\\detokenize{{{(tmp_path / 'here').as_posix()}/memory-timeline-" in result.stdout
     assert len(list((tmp_path / "here").glob("*.pdf"))) == 2
 

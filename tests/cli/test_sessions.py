@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import cast
@@ -15,7 +13,7 @@ from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import ReportFinished, ReportStarted, StepsTimed
 from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.session.log import LogReader
-from tests.commands import COMMAND, DIMS, SMALL, call
+from tests.commands import DIMS, SMALL, call, running
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
 from tests.samples import START, a_spec, session_start
@@ -101,8 +99,7 @@ def test_a_session_that_does_not_exist_is_bad_usage(words: list[str], finished: 
 
 
 def test_deleting_asks(tmp_path: Path) -> None:
-    done = call("bench", *SMALL, "--pass", "forward", "--session-dir", str(tmp_path), cwd=tmp_path)
-    assert done.returncode == 0
+    assert in_folder("bench", *SMALL, "--pass", "forward", folder=tmp_path).returncode == 0
     kept = in_folder("delete", "last", folder=tmp_path, answer="n\n")
     assert "kept" in kept.stdout
     assert len(list(tmp_path.glob("*.jsonl"))) == 1
@@ -114,22 +111,10 @@ def test_deleting_asks(tmp_path: Path) -> None:
 
 def test_a_killed_sweep_is_resumed_into_the_same_session(tmp_path: Path) -> None:
     words = [*DIMS, *"--context 8 --batch 1,2 --warmup 1 --steps 1500 --device cpu --threads 1 --pass forward".split()]
-    folder = str(tmp_path)
-    silent = subprocess.DEVNULL
-    killed = subprocess.Popen(
-        [COMMAND, "bench", *words, "--session-dir", folder],
-        stdin=silent,
-        stdout=silent,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert killed.stderr is not None
-    for line in killed.stderr:
-        if line.startswith("[1/2]"):
-            break
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.wait()
-    killed.stderr.close()
+    with running("bench", *words, "--session-dir", str(tmp_path), cwd=tmp_path) as killed:
+        assert killed.stderr is not None
+        assert any(line.startswith("[1/2]") for line in killed.stderr)
+        killed.kill()
     (log,) = tmp_path.glob("*.jsonl")
     before = log.read_bytes()
     done = in_folder("resume", "--format", "json", folder=tmp_path)
@@ -144,39 +129,20 @@ def test_a_killed_sweep_is_resumed_into_the_same_session(tmp_path: Path) -> None
 
 
 def test_failed_cells_run_again_only_when_asked(tmp_path: Path) -> None:
-    done = call(
-        "bench", *SMALL, "--pass", "forward", "--session-dir", str(tmp_path), "--timeout", "0.001", cwd=tmp_path
-    )
-    assert done.returncode == 1
+    assert in_folder("bench", *SMALL, "--pass", "forward", "--timeout", "0.001", folder=tmp_path).returncode == 1
     assert in_folder("resume", folder=tmp_path).returncode == 1
     again = in_folder("resume", "--failed", folder=tmp_path)
     assert again.returncode == 0, again.stderr
 
 
-def test_repeats_run_round_after_round_and_are_told_apart(tmp_path: Path) -> None:
-    done = call(
-        "bench", *SMALL, "--pass", "forward,inference", "--repeats", "2", "--session-dir", str(tmp_path),
-        "--format", "json", cwd=tmp_path,
-    )  # fmt: skip
-    runs = json.loads(done.stdout)["runs"]
-    assert [(run["spec"]["pass"], run["repeat"]) for run in runs] == [
-        ("forward", 1),
-        ("inference", 1),
-        ("forward", 2),
-        ("inference", 2),
-    ]
-    (log,) = tmp_path.glob("*.jsonl")
-    order = dict.fromkeys(event.cell for event in LogReader(log) if isinstance(event, StepsTimed))
-    assert list(order) == [0, 1, 2, 3]
-
-
-def test_the_smallest_cells_run_first_unless_told_otherwise(tmp_path: Path) -> None:
-    for order, expected in (("smallest-first", [8, 64]), ("as-given", [64, 8])):
-        done = call(
-            "bench", *SMALL, "--context", "64,8", "--pass", "forward", "--order", order, "--format", "json",
-            "--session-dir", str(tmp_path), cwd=tmp_path,
-        )  # fmt: skip
-        assert [run["spec"]["context_length"] for run in json.loads(done.stdout)["runs"]] == expected
+def test_the_smallest_run_first_unless_told_otherwise_round_after_round(tmp_path: Path) -> None:
+    for more, expected in (((), [8, 64]), (("--order", "as-given", "--repeats", "2"), [64, 8, 64, 8])):
+        words = (*SMALL, "--context", "64,8", "--pass", "forward", *more, "--format", "json")
+        runs = json.loads(in_folder("bench", *words, folder=tmp_path).stdout)["runs"]
+        assert [run["spec"]["context_length"] for run in runs] == expected
+    assert [run["repeat"] for run in runs] == [1, 1, 2, 2]
+    timed = [event.cell for event in LogReader(max(tmp_path.glob("*.jsonl"))) if isinstance(event, StepsTimed)]
+    assert list(dict.fromkeys(timed)) == [0, 1, 2, 3]
 
 
 def test_presets_are_listed_and_shown_and_own_ones_are_run(tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from benchmarks import hostile
 from benchmarks.fuzz_inputs import RAW, a_home, ask
-from cs336_tui.cli.streams import StatusLine
+from cs336_tui.cli.streams import StatusLines
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.export.writing.texts import as_data, in_brief, one_line, plain
+from tests.cli.test_progress import Terminal
 from tests.commands import COMMAND
-from tests.tui.test_hostile_session import EVIL, evil_session
+from tests.tui.test_process import EVIL, evil_session
 
 SESSION, OTHER = "2026-01-01T00-00-00-evil", "2026-01-01T00-00-01-good"
 COMMANDS = [
@@ -122,13 +123,9 @@ def test_no_cell_of_a_csv_is_a_formula_and_numbers_are_numbers(home: Path) -> No
 
 
 def test_a_status_line_is_redrawn_and_shows_text_alone() -> None:
-    class Screen(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    screen = Screen()
-    line = StatusLine(screen)
-    line.show(f"cell {EVIL}")
+    screen = Terminal()
+    line = StatusLines(screen)
+    line.say(f"cell {EVIL}")
     line.clear()
     line.clear()
     shown = screen.getvalue().split("\r\x1b[J")

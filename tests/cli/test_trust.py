@@ -10,18 +10,17 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from cs336_tui.cli.problems import problems_command
-from cs336_tui.cli.targets import Machine
+from cs336_tui.cli.problems import problems
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.environment import HostSample
-from cs336_tui.events.events import CellFinished, DeviceSampled, Event, JobSubmitted
+from cs336_tui.events.events import CellFinished, Event, JobSubmitted
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, folder_of, request_path, write_choice
+from tests.cli import here
 from tests.commands import SMALL, call
 from tests.made_predictions import MadePredictor
 from tests.samples import ENVIRONMENT, START, cell_start, session_start, steps
 from tests.watching import small_spec
-from tests.worker.workload.own_models import PLAIN
+from tests.worker.workload.own_code import PLAIN
 
 
 class Foreign(NamedTuple):
@@ -80,13 +79,6 @@ def test_what_promises_to_run_nothing_imports_nothing_that_a_log_names(foreign: 
     assert (code, set(foreign.marks)) == (0, {"imported"})
 
 
-@pytest.mark.parametrize("words", [ESTIMATE[:-1], TUNE[:-1]], ids=["estimate", "tune"])
-def test_there_is_nothing_to_trust_without_a_log(foreign: Foreign, words: list[str]) -> None:
-    assert foreign.say(*words, "--trust") == (
-        2, "cs336-tui: --trust is for the log of a session; name it with --session\n"
-    )  # fmt: skip
-
-
 def test_not_even_what_lies_in_the_current_folder(foreign: Foreign) -> None:
     (foreign.here / "evil.py").write_text((foreign.folder / "evil.py").read_text())
     log = str(foreign.log([foreign.spec(model_path=(str(foreign.here),))]))
@@ -96,13 +88,12 @@ def test_not_even_what_lies_in_the_current_folder(foreign: Foreign) -> None:
 
 def test_problems_predicts_nothing_of_a_foreign_log(foreign: Foreign, capsys: pytest.CaptureFixture[str]) -> None:
     log, predictor = foreign.log([foreign.spec()]), MadePredictor()
-    here = Machine(ENVIRONMENT, (DeviceSampled(at=START, host=HostSample(memory_used_bytes=12_000_000_000)),))
 
     def asked(*, trusted: bool) -> list[CellSpec]:
         predictor.asked.clear()
-        problems_command(
+        problems.callback(
             session=str(log), edition="2026", gpu=None, trusted=trusted, format_="json", output=None, force=False,
-            session_dir=log.parent, predictor=predictor, read=lambda: here._replace(environment=on_cpu),
+            session_dir=log.parent, predictor=predictor, read=lambda: here()._replace(environment=on_cpu),
         )  # fmt: skip
         return [spec for spec in predictor.asked if spec.brings_own_code]
 

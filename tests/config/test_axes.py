@@ -37,15 +37,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return made
 
 
-def test_a_new_choice_is_an_option_of_bench(found: dict[str, Any]) -> None:
+def test_a_new_choice_is_an_option_of_bench_and_may_be_on_or_off_or_a_number(found: dict[str, Any]) -> None:
     assert re.search(r"--flavour LIST +Flavour of a step: plain, salted, sweet\.\s+\[default:\s+plain\]", found["help"])
     assert found["option"] == ["salted"]
     assert "--flavour plain,salted" in found["command"]
-
-
-def test_a_new_choice_is_kept_in_a_preset(found: dict[str, Any]) -> None:
-    assert re.search(r'flavour = \[\s*"plain",\s*"salted",?\s*\]', found["preset"])
-    assert found["preset_read"] == ["plain", "salted"]
+    assert found["others"] == [[True, 3]] * 5
+    assert re.search(r"--hot / --no-hot +Heat the step\.\s+\[default:\s+no-hot\]", found["help"])
+    assert re.search(r"--grains N +Grains of salt\.\s+\[default:\s+7\]", found["help"])
 
 
 def test_a_new_choice_has_an_entry_in_the_form(found: dict[str, Any]) -> None:
@@ -56,16 +54,17 @@ def test_a_new_choice_has_an_entry_in_the_form(found: dict[str, Any]) -> None:
     assert "flavour plain/salted" in form["fold"]
 
 
-def test_a_new_choice_makes_cells_and_is_logged(found: dict[str, Any]) -> None:
+def test_a_new_choice_is_kept_in_a_preset_makes_cells_is_logged_and_refused_where_it_cannot_be(
+    found: dict[str, Any],
+) -> None:
+    assert re.search(r'flavour = \[\s*"plain",\s*"salted",?\s*\]', found["preset"])
+    assert found["preset_read"] == ["plain", "salted"]
     assert found["cells"] == found["sweep_of_cells"] == ["plain", "salted"]
     assert found["logged"] == ["plain", "salted"] * 2
     assert found["title"].endswith(" · salted")
     assert "flavour         salted" in found["details"]
     assert not found["same_time"]
     assert not found["same_prediction"]
-
-
-def test_a_new_choice_is_refused_where_it_cannot_be(found: dict[str, Any]) -> None:
     assert found["refused"] == "flavour bitter: expected one of plain, salted, sweet"
     assert found["lacking"] == "flavour sweet: cpu has no sugar"
 
@@ -75,12 +74,6 @@ def test_a_new_choice_is_a_column_a_pivot_and_a_filter(found: dict[str, Any]) ->
     assert "| flavour |" in found["table"]
     assert "flavour plain | flavour salted" in re.sub(" +", " ", found["pivot"])
     assert [row["flavour"] for row in csv.DictReader(io.StringIO(found["filtered"]))] == ["salted"] * 2
-
-
-def test_a_new_choice_may_be_on_or_off_or_a_number(found: dict[str, Any]) -> None:
-    assert found["others"] == [[True, 3]] * 5
-    assert re.search(r"--hot / --no-hot +Heat the step\.\s+\[default:\s+no-hot\]", found["help"])
-    assert re.search(r"--grains N +Grains of salt\.\s+\[default:\s+7\]", found["help"])
 
 
 def test_a_new_choice_may_be_a_decimal_number(found: dict[str, Any]) -> None:

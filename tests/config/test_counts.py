@@ -94,19 +94,6 @@ def test_steps_are_expected_to_come_to_their_time() -> None:
     assert (fixed.steps_s(100.0), fixed.steps_s(None)) == (1500.0, None)
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"warmup_auto": True, "warmup_steps": 100}, "warmup steps auto: timer do_bench looks at no step"),
-        ({"steps_auto": 0.01, "measure_steps": 100}, "measure steps auto: timer do_bench looks at no step"),
-        ({"sync": "pipelined"}, "sync pipelined: timer do_bench synchronises once"),
-    ],
-)
-def test_do_bench_looks_at_no_step(changes, says):
-    with pytest.raises(SpecError, match=says):
-        a_spec(timer="do_bench", **changes)
-
-
 def test_do_bench_has_tritons_times_unless_others_are_given() -> None:
     sweep = sweep_from(timers=("do_bench",), devices=("cpu",))
     assert "--warmup 25ms --steps 100ms" in command_of(sweep)

@@ -88,10 +88,6 @@ def test_it_stands_under_the_table_and_in_every_export() -> None:
     assert "slowed-by-settings" in record.verdicts
     assert record.in_force is not None
     assert record.in_force.variables == ("CUDA_LAUNCH_BLOCKING=1",)
-
-
-def test_none_that_is_set_is_not_worth_a_word_under_a_table() -> None:
-    state = under_one()
     state.cells[0].in_force = with_variables().in_force
     assert not any("environment variables" in note for note in in_force_notes(state, [*state.cells.values()]))
 

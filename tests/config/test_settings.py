@@ -29,14 +29,11 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_without_a_file_every_setting_has_its_default(tmp_path: Path) -> None:
-    found = read_settings(tmp_path / "none.toml")
-    assert (found.settings, found.problems, found.lines) == (Settings(), (), {})
-
-
-def test_the_file_is_in_the_config_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_file_every_setting_has_its_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert settings_path() == tmp_path / "cs336-tui" / "config.toml"
+    found = read_settings()
+    assert (found.settings, found.problems, found.lines) == (Settings(), (), {})
 
 
 def test_the_template_names_every_setting_and_changes_none(tmp_path: Path) -> None:
@@ -102,14 +99,11 @@ def test_a_setting_takes_the_place_of_its_comment_and_later_of_its_value(tmp_pat
     assert found.settings == Settings(theme="high-contrast", keymap={"app.run": "f5"}, columns=("size", "mean"))
 
 
-def test_a_list_over_several_lines_is_replaced_whole() -> None:
+def test_a_list_over_several_lines_is_replaced_whole_and_a_key_of_a_table_is_not_taken_for_a_setting() -> None:
     text = 'columns = [\n  "a",  # one\n  "b",\n]\n# of mine\ntheme = "x"\n'
     assert changed(text, "columns", ("c",)) == 'columns = ["c"]\n# of mine\ntheme = "x"\n'
-
-
-def test_a_key_of_a_table_is_not_taken_for_a_setting() -> None:
-    text = '[keymap]\ntheme = "f5"\n'
-    assert tomllib.loads(changed(text, "theme", "x")) == {"theme": "x", "keymap": {"theme": "f5"}}
+    table = '[keymap]\ntheme = "f5"\n'
+    assert tomllib.loads(changed(table, "theme", "x")) == {"theme": "x", "keymap": {"theme": "f5"}}
 
 
 def test_a_file_that_is_no_toml_is_left_as_it_is(tmp_path: Path) -> None:

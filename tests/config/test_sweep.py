@@ -1,7 +1,6 @@
 """Sweeps: choices, their product into cells, and problems reported before anything runs."""
 
 import math
-import shlex
 from typing import Any
 
 import click
@@ -10,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.cli.flags import choice_options, oom_option, reports_option
-from cs336_tui.config.choices import command_of, sweep_from, sweep_of
+from cs336_tui.config.choices import command_of, sweep_of
 from cs336_tui.config.counts import share_of, share_words
 from cs336_tui.config.flops import parameters
 from cs336_tui.config.presets import Preset, from_toml, preset, to_toml
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import Sweep
+from tests.config.test_variants import chosen
 from tests.strategies import automatic_sweeps, sweeps
 
 HERE = Sweep(devices=("cpu",))
@@ -170,38 +169,15 @@ def test_raw_dimensions_stand_beside_named_sizes() -> None:
 
 
 def test_named_sizes_and_dimensions_round_trip_through_command_preset_and_cells() -> None:
-    words = shlex.split(command_of(MIXED))
-    assert words[words.index("--size") + 1] == "small,custom"
-    assert said(words[2:]).cells() == MIXED.cells()
+    assert "--size small,custom" in command_of(MIXED)
+    assert chosen(command_of(MIXED)).cells() == MIXED.cells()
     assert from_toml("mine", to_toml(Preset("mine", "", MIXED))).sweep == MIXED
     assert sweep_of(MIXED.cells()).cells() == MIXED.cells()
-
-
-def test_a_custom_size_without_dimensions_and_dimensions_beside_a_name_are_refused() -> None:
-    with pytest.raises(SpecError, match=r"size custom: edition 2026 has"):
-        said("--size small,custom".split())
-    with pytest.raises(SpecError, match="custom among the sizes"):
-        said("--size small --d-model 128 --d-ff 256 --num-layers 2 --num-heads 4".split())
 
 
 def test_auto_is_resolved_before_there_are_cells() -> None:
     assert Sweep().problems()
     assert Sweep().with_devices(("cpu",)).problems() == ()
-
-
-def said(words: list[str]) -> Sweep:
-    """The sweep of a command line, parsed by the command's own flags."""
-    found: list[Sweep] = []
-
-    @click.command()
-    @choice_options
-    @reports_option
-    @oom_option
-    def command(**choices: Any) -> None:
-        found.append(sweep_from(**choices))
-
-    command.main(words, standalone_mode=False)
-    return found[0]
 
 
 def there(sweep: Sweep) -> Sweep:
@@ -211,55 +187,30 @@ def there(sweep: Sweep) -> Sweep:
 
 @given((automatic_sweeps() | sweeps()).map(there))
 def test_the_flags_make_the_same_cells_of_the_command(sweep: Sweep) -> None:
-    found = said(shlex.split(command_of(sweep))[2:])
+    found = chosen(command_of(sweep))
     assert found.cells() == sweep.cells()
     assert found.oom_skip == sweep.oom_skip
     assert command_of(found) == command_of(sweep)
 
 
 def test_automatic_counts_have_usual_ceilings() -> None:
-    sweep = said("--warmup auto --steps auto".split())
+    sweep = chosen("--warmup auto --steps auto")
     assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (True, (100,), 0.01, 1000)
-    sweep = said("--warmup auto:50 --steps auto:200 --interval 2%".split())
+    sweep = chosen("--warmup auto:50 --steps auto:200 --interval 2%")
     assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (True, (50,), 0.02, 200)
     assert "--warmup auto:50 --steps auto:200 --interval 2%" in command_of(sweep)
-    assert command_of(said("--warmup AUTO:50 --steps Auto".split())) == command_of(
-        said("--warmup auto:50 --steps auto".split())
-    )
+    assert command_of(chosen("--warmup AUTO:50 --steps Auto")) == command_of(chosen("--warmup auto:50 --steps auto"))
 
 
 def test_fixed_counts_are_the_default_and_replace_automatic_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Sweep().warmup_auto
     assert Sweep().steps_auto is None
-    automatic = msgspec.structs.replace(preset("quick"), sweep=said("--warmup auto --steps auto".split()))
+    automatic = msgspec.structs.replace(preset("quick"), sweep=chosen("--warmup auto --steps auto"))
     monkeypatch.setattr("cs336_tui.config.choices.preset", lambda _name: automatic)
-    kept = said("--preset automatic --interval 3%".split())
+    kept = chosen("--preset automatic --interval 3%")
     assert (kept.warmup_auto, kept.steps_auto) == (True, 0.03)
-    sweep = said("--preset automatic --warmup 3 --steps 7".split())
+    sweep = chosen("--preset automatic --warmup 3 --steps 7")
     assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (False, (3,), None, 7)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("--warmup auto,5", "'auto,5': auto stands alone"),
-        ("--warmup auto:9", "'auto:9': expected auto, or auto:MAX with the most steps, at least 10"),
-        ("--steps auto:1.5", "'auto:1.5': expected auto, or auto:MAX with the most steps, at least 20"),
-        ("--warmup autoo", "'autoo': expected a number, auto, auto:MAX or a time such as 10s"),
-        ("--warmup 5,,6", "auto:MAX or a time such as 10s; several numbers are separated by commas"),
-        ("--warmup 10s,5", "'10s,5': a time stands alone"),
-        ("--steps 10s:0", "'10s:0': expected a time such as 10s or 25ms, or 10s:MAX with the most steps"),
-        ("--steps ten", "'ten': expected a number, auto, auto:MAX or a time such as 10s"),
-        ("--steps auto --interval 1", "'1': expected a share of the mean such as 1% or 0.01"),
-        ("--steps auto --interval 0%", "'0%': expected a share of the mean"),
-        ("--interval 1%", "--interval is only used with --steps auto"),
-        ("--steps auto --sync pipelined", "sync pipelined: a number of steps that is not fixed needs each-step"),
-    ],
-)
-def test_a_count_that_cannot_be_is_answered_with_what_is_allowed(words: str, says: str) -> None:
-    with pytest.raises((SpecError, click.BadParameter)) as caught:
-        said(words.split())
-    assert says in str(caught.value)
 
 
 @given(st.floats(1e-9, 1, exclude_max=True))
@@ -290,12 +241,12 @@ def test_a_size_and_a_vocabulary_replace_those_of_a_preset_s_dimensions(
     dims = ModelDims(d_model=32, d_ff=64, num_layers=1, num_heads=2, vocab_size=500)
     mine = msgspec.structs.replace(preset("quick"), sweep=Sweep(dims=dims, vocab_size=500, devices=("cpu",)))
     monkeypatch.setattr("cs336_tui.config.choices.preset", lambda _name: mine)
-    found = said(f"--preset raw {words}".split()).cells()[0]
+    found = chosen(f"--preset raw {words}").cells()[0]
     assert (found.size, found.d_model, found.vocab_size) == cell
 
 
 def test_attention_alone_has_as_many_heads_as_are_asked_for() -> None:
-    sweep = said("--workload attention --num-heads 16 --head-dim 64,128 --device cpu".split())
+    sweep = chosen("--workload attention --num-heads 16 --head-dim 64,128 --device cpu")
     assert [(cell.size, cell.d_model, cell.num_heads, cell.head_dim) for cell in sweep.cells()[::2]] == [
         ("16xd64", 1024, 16, 64),
         ("16xd128", 2048, 16, 128),
@@ -303,16 +254,14 @@ def test_attention_alone_has_as_many_heads_as_are_asked_for() -> None:
     assert "--head-dim 64,128 --num-heads 16" in command_of(sweep)
     assert command_of(sweep_of(sweep.cells())) == command_of(sweep)
     assert "16xd64" in sweep.cells()[0].title
-    one = said("--workload attention --head-dim 64 --device cpu".split())
+    one = chosen("--workload attention --head-dim 64 --device cpu")
     assert (one.heads, one.cells()[0].size) == (1, "d64")
     assert "--num-heads" not in command_of(one)
-    assert said("--preset 2025/leaderboard --num-heads 4".split()).heads == 4
-    with pytest.raises(SpecError, match="num heads 0: expected a whole number, at least 1"):
-        said("--workload attention --num-heads 0".split())
+    assert chosen("--preset 2025/leaderboard --num-heads 4").heads == 4
 
 
 def test_a_norm_alone_has_widths_and_rows() -> None:
-    sweep = said("--workload norm --width 64,128 --context 50 --batch 2 --norm rmsnorm,layernorm --device cpu".split())
+    sweep = chosen("--workload norm --width 64,128 --context 50 --batch 2 --norm rmsnorm,layernorm --device cpu")
     first, *_ = cells = sweep.cells()
     assert len(cells) == 2 * 2 * 2
     assert (first.size, first.d_model, first.tokens_per_step, first.method) == ("d64", 64, 100, "rmsnorm")
@@ -321,8 +270,8 @@ def test_a_norm_alone_has_widths_and_rows() -> None:
     assert command_of(sweep_of(cells)) == command_of(sweep)
     assert from_toml("a", to_toml(Preset("a", "", sweep))).sweep == sweep
     assert "width = [" in to_toml(Preset("a", "", sweep))
-    assert said("--preset 2024/pytorch_layernorm --width 32".split()).head_dims == (32,)
-    assert said("--workload norm --device cpu".split()).head_dims == (1024,)
+    assert chosen("--preset 2024/pytorch_layernorm --width 32").head_dims == (32,)
+    assert chosen("--workload norm --device cpu").head_dims == (1024,)
 
 
 @pytest.mark.parametrize(
@@ -345,11 +294,26 @@ def test_a_norm_alone_has_widths_and_rows() -> None:
         ("--workload attention --norm layernorm", "norm layernorm: workload attention has none; leave it out"),
         ("--model my.model:LM --norm layernorm", "norm layernorm: LM has its own; leave it out, or use --model-arg"),
         ("--norm layer", "norm layer: expected one of rmsnorm, layernorm, torch-rmsnorm, or package.module:name"),
+        ("--warmup auto,5", "'auto,5': auto stands alone"),
+        ("--warmup auto:9", "'auto:9': expected auto, or auto:MAX with the most steps, at least 10"),
+        ("--steps auto:1.5", "'auto:1.5': expected auto, or auto:MAX with the most steps, at least 20"),
+        ("--warmup autoo", "'autoo': expected a number, auto, auto:MAX or a time such as 10s"),
+        ("--warmup 5,,6", "auto:MAX or a time such as 10s; several numbers are separated by commas"),
+        ("--warmup 10s,5", "'10s,5': a time stands alone"),
+        ("--steps 10s:0", "'10s:0': expected a time such as 10s or 25ms, or 10s:MAX with the most steps"),
+        ("--steps ten", "'ten': expected a number, auto, auto:MAX or a time such as 10s"),
+        ("--steps auto --interval 1", "'1': expected a share of the mean such as 1% or 0.01"),
+        ("--steps auto --interval 0%", "'0%': expected a share of the mean"),
+        ("--interval 1%", "--interval is only used with --steps auto"),
+        ("--steps auto --sync pipelined", "sync pipelined: a number of steps that is not fixed needs each-step"),
+        ("--size small,custom", "size custom: edition 2026 has"),
+        ("--size small --d-model 128 --d-ff 256 --num-layers 2 --num-heads 4", "custom among the sizes"),
+        ("--workload attention --num-heads 0", "num heads 0: expected a whole number, at least 1"),
     ],
 )
-def test_what_an_operation_alone_has_not_is_refused_in_one_line(words: str, says: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        said(words.split())
+def test_choices_that_cannot_be_are_refused_by_naming_what_is_allowed(words: str, says: str) -> None:
+    with pytest.raises((SpecError, click.BadParameter)) as caught:
+        chosen(words)
     assert says in str(caught.value)
 
 

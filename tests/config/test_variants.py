@@ -12,10 +12,10 @@ import click
 import msgspec
 import pytest
 
-from cs336_tui.cli.flags import choice_options
+from cs336_tui.cli.flags import choice_options, oom_option, reports_option
 from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.own_source import why_not_there
-from cs336_tui.config.presets import Preset, PresetError, from_toml, to_toml
+from cs336_tui.config.presets import Preset, from_toml, to_toml
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuned_sweep import search_of
@@ -26,31 +26,27 @@ OWN = "mine.model:Net"
 
 
 @choice_options
+@reports_option
+@oom_option
 @click.command()
 def cli_choices(**options: Any) -> None:
     """A command with the flags of all commands that take choices."""
 
 
 def chosen(line: str) -> Sweep:
-    """The sweep of a command line."""
-    with cli_choices.make_context("x", shlex.split(line)) as context:
+    """The sweep of a command line, or of its options alone, parsed by the command's own flags."""
+    words = shlex.split(line)
+    with cli_choices.make_context("x", words[2:] if words[:1] == ["cs336-tui"] else words) as context:
         return sweep_from(**context.params)
 
 
-@pytest.mark.parametrize("name", ["a:B", "pack.age.module:Class", "m:Outer.inner", "_a1.b:_c"])
-def test_a_name_of_ones_own(name: str) -> None:
-    assert is_imported(name)
-    assert is_well_formed(name)
-
-
-@pytest.mark.parametrize("name", ["a", "a:", ":B", "a/b:C", "a:B:C", "a b:C", "1a:B", "a.:B", "a:B."])
-def test_what_is_no_such_name(name: str) -> None:
-    assert not is_well_formed(name)
-
-
-def test_short_names() -> None:
-    assert short("pack.age:Class") == "Class"
-    assert short("adamw") == "adamw"
+def test_names_of_ones_own() -> None:
+    for name in ("a:B", "pack.age.module:Class", "m:Outer.inner", "_a1.b:_c"):
+        assert is_imported(name)
+        assert is_well_formed(name)
+    for name in ("a", "a:", ":B", "a/b:C", "a:B:C", "a b:C", "1a:B", "a.:B", "a:B."):
+        assert not is_well_formed(name)
+    assert (short("pack.age:Class"), short("adamw")) == ("Class", "adamw")
 
 
 @pytest.mark.parametrize(
@@ -72,6 +68,15 @@ def test_short_names() -> None:
         ({"workload": "attention", "pass_": "train-step"}, "nothing to train"),
         ({"workload": "attention", "pass_": "forward", "model": OWN}, "workload attention has none"),
         ({"workload": "attention", "pass_": "forward", "checkpoint": 1}, "workload attention has none"),
+        (
+            {"timer": "do_bench", "warmup_auto": True, "warmup_steps": 100},
+            "warmup steps auto: timer do_bench looks at no step",
+        ),
+        (
+            {"timer": "do_bench", "steps_auto": 0.01, "measure_steps": 100},
+            "measure steps auto: timer do_bench looks at no step",
+        ),
+        ({"timer": "do_bench", "sync": "pipelined"}, "sync pipelined: timer do_bench synchronises once"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_a_line(changes: dict[str, Any], said: str) -> None:
@@ -82,7 +87,7 @@ def test_what_cannot_be_run_is_refused_in_a_line(changes: dict[str, Any], said: 
 
 
 def test_a_cell_says_what_is_not_as_usual() -> None:
-    assert a_spec().variants == ()
+    assert a_spec().variants == a_spec(pass_="forward", optimizer="adamw-fused").variants == ()
     spec = a_spec(pass_="train-step", attention="sdpa", compile="default", checkpoint=2, optimizer="adamw-fused")
     assert spec.variants == ("sdpa", "compiled", "checkpoint every 2", "adamw-fused")
     assert spec.title == f"{a_spec(pass_='train-step').title} · sdpa · compiled · checkpoint every 2 · adamw-fused"
@@ -92,31 +97,11 @@ def test_a_cell_says_what_is_not_as_usual() -> None:
     assert not spec.brings_own_code
 
 
-def test_an_optimizer_is_no_variant_of_a_pass_that_has_none() -> None:
-    assert a_spec(pass_="forward", optimizer="adamw-fused").variants == ()
-
-
 def test_attention_alone_is_called_so() -> None:
     (cell, *_) = chosen("--workload attention --head-dim 32 --context 512 --device cpu --no-causal").cells()
     assert cell.title.startswith("attention · d32 · ctx 512 · forward · fp32 · cpu · naive")
     assert cell.title.endswith("not causal")
     assert (cell.d_model, cell.num_heads, cell.num_layers, cell.batch_size) == (32, 1, 1, 8)
-
-
-def test_every_variant_is_an_axis_of_the_product() -> None:
-    sweep = chosen(
-        "--device cpu --pass train-step --attention naive,sdpa --compile off,default --checkpoint 0,1,2 "
-        "--optimizer adamw,adamw-fused --cuda-graph off"
-    )
-    cells = sweep.cells()
-    assert len(cells) == len(sweep) == 2 * 2 * 3 * 2
-    assert {(c.attention, c.compile, c.checkpoint, c.optimizer) for c in cells} == {
-        (attention, compile_, checkpoint, optimizer)
-        for attention in ("naive", "sdpa")
-        for compile_ in ("off", "default")
-        for checkpoint in (0, 1, 2)
-        for optimizer in ("adamw", "adamw-fused")
-    }
 
 
 def test_own_code_is_looked_for_in_the_current_folder_unless_said(
@@ -137,48 +122,33 @@ def test_a_folder_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT"),
-        ("./my_gpt/model.py", "that is a path; write my_gpt.model:Class"),
-        ("~nobody-here/model.py", "that is a path; write package.module:name"),
-        ("/", "that is a path; write package.module:name"),
-        (f"/{'x' * 5000}", "that is a path; write "),
-        ("a\0/b", "that is a path; write package.module:name"),
-        ("../repo/my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT, and give the folder"),
-        ("my-gpt/model.py:GPT", "that is a path; write package.module:name"),
-        ("my_gpt.model.GPT", "write my_gpt.model:GPT"),
-        ("model.py", "write model:Class"),
-        ("my-scripts.net-v2:AdamW", "Python imports no module with a dash in its name"),
-        ("GPT", "expected one of reference, or package.module:name"),
-    ],
-)
-def test_what_was_likely_meant_by_a_name_is_said(name: str, said: str) -> None:
-    with pytest.raises(SpecError) as refused:
-        chosen(f"--model {name}")
-    assert str(refused.value).startswith(f"model {name}: {said}")
-
-
-@pytest.mark.parametrize(
-    ("argument", "option"),
-    [
-        ("n_layer", "--num-layers"),
-        ("d_model", "--d-model"),
-        ("block_size", "--context"),
-        ("batch_size", "--batch"),
-        ("dtype", "--precision"),
-        ("device", "--device"),
-        ("seed", "--seed"),
-    ],
-)
-def test_a_dimension_is_no_argument_of_a_model(argument: str, option: str) -> None:
-    with pytest.raises(SpecError, match=f"{argument} comes from {option}; leave --model-arg {argument} out$"):
-        chosen(f"--model {OWN} --model-arg {argument}=3")
-
-
-@pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("--model my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT"),
+        ("--model ./my_gpt/model.py", "that is a path; write my_gpt.model:Class"),
+        ("--model ~nobody-here/model.py", "that is a path; write package.module:name"),
+        ("--model /", "that is a path; write package.module:name"),
+        (f"--model /{'x' * 5000}", "that is a path; write "),
+        ("--model a\0/b", "that is a path; write package.module:name"),
+        ("--model ../repo/my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT, and give the folder"),
+        ("--model my-gpt/model.py:GPT", "that is a path; write package.module:name"),
+        ("--model my_gpt.model.GPT", "model my_gpt.model.GPT: write my_gpt.model:GPT"),
+        ("--model model.py", "model model.py: write model:Class"),
+        ("--model my-scripts.net-v2:AdamW", "Python imports no module with a dash in its name"),
+        ("--model GPT", "model GPT: expected one of reference, or package.module:name"),
+        *(
+            (f"--model {OWN} --model-arg {name}=3", f"{name} comes from {option}; leave --model-arg {name} out")
+            for name, option in (
+                ("n_layer", "--num-layers"),
+                ("d_model", "--d-model"),
+                ("block_size", "--context"),
+                ("batch_size", "--batch"),
+                ("dtype", "--precision"),
+                ("device", "--device"),
+                ("seed", "--seed"),
+            )
+        ),
+        (f"--model {OWN} --model-arg rope_theta", "NAME=VALUE"),
         ("--model-arg x=1", "only a model of your own has arguments"),
         ("--loss a.b:loss --model-arg x=1", "only a model of your own has arguments"),
         ("--model-path /", "nothing of your own to look for there"),
@@ -187,16 +157,17 @@ def test_a_dimension_is_no_argument_of_a_model(argument: str, option: str) -> No
         ("--no-causal", "only with --workload attention"),
     ],
 )
-def test_an_option_without_effect_is_refused(line: str, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_what_was_likely_meant_or_has_no_effect_is_said(line: str, said: str) -> None:
+    with pytest.raises((SpecError, click.BadParameter)) as refused:
         chosen(line)
+    assert said in str(refused.value)
 
 
 def test_what_has_no_effect_in_a_file_is_harmless() -> None:
     held = msgspec.structs.replace(Sweep(devices=("cpu",)), model_path=("/no/such",), model_args=(("x", "1"),))
     (*_, cell) = held.cells()
     assert (cell.model_path, cell.model_args) == ((), ())
-    assert chosen(" ".join(shlex.split(command_of(held))[2:])).cells() == held.cells()
+    assert chosen(command_of(held)).cells() == held.cells()
 
 
 def test_arguments_of_one_of_several_models() -> None:
@@ -233,7 +204,7 @@ def test_a_model_of_ones_own_needs_no_d_ff() -> None:
 )
 def test_the_command_and_the_file_say_the_whole_choice(line: str) -> None:
     sweep = chosen(line)
-    assert chosen(" ".join(shlex.quote(word) for word in shlex.split(command_of(sweep))[2:])) == sweep
+    assert chosen(command_of(sweep)) == sweep
     written = to_toml(Preset("x", "why", sweep))
     assert from_toml("x", written) == Preset("x", "why", sweep)
 
@@ -242,27 +213,6 @@ def test_a_file_of_plain_choices_names_no_variant() -> None:
     assert not {"model", "attention", "compile", "workload", "causal"} & {
         line.partition(" =")[0] for line in to_toml(Preset("x", "", Sweep())).splitlines()
     }
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('attention = "fast"', "attention fast"),
-        ("causal = 1", "causal 1: expected true or false"),
-        ('model_arg = ["rope"]', "name=value"),
-        ("checkpoint = true", "whole number"),
-        ('workload = "attention"\npass = "train-step"', "nothing to train"),
-    ],
-)
-def test_a_file_with_a_wrong_variant_is_refused(text: str, said: str) -> None:
-    with pytest.raises(PresetError) as refused:
-        from_toml("x", text)
-    assert said in str(refused.value)
-
-
-def test_a_pair_without_its_value_is_refused() -> None:
-    with pytest.raises(click.BadParameter, match="NAME=VALUE"):
-        chosen(f"--model {OWN} --model-arg rope_theta")
 
 
 def test_logs_of_before_have_no_variants() -> None:

@@ -98,7 +98,7 @@ def output(*words: str) -> str:
 def refusal(make: Callable[[], object]) -> str:
     try:
         make()
-    except SpecError as error:
+    except (SpecError, PresetError) as error:
         return str(error)
     return ""
 
@@ -161,8 +161,8 @@ def decimals(folder: Path) -> dict[str, Any]:
             refusal(lambda: a_spec(dose=float("inf"))),
             *map(str, read(entries.with_value("dose", "1.5,x")).problems),
             CliRunner().invoke(cli, ("bench", "--dose", "1.5,x")).output.splitlines()[-1],
-            refused_preset("dose = [0.5, 'x']"),
-            refused_preset("heat = true"),
+            refusal(lambda: from_toml("mine", "dose = [0.5, 'x']")),
+            refusal(lambda: from_toml("mine", "heat = true")),
         ],
         "logged": [spec.dose for event in LogReader(log) for spec in getattr(event, "specs", ())],
         "csv": output(*export, "--format", "csv"),
@@ -170,14 +170,6 @@ def decimals(folder: Path) -> dict[str, Any]:
         "pivot": output(*export, "--pivot", "dose:pass"),
         "filtered": output(*export, "--format", "csv", "--where", "dose=0.5"),
     }
-
-
-def refused_preset(text: str) -> str:
-    try:
-        from_toml("mine", text)
-    except PresetError as error:
-        return str(error)
-    return ""
 
 
 def found(folder: Path) -> dict[str, Any]:

@@ -115,16 +115,7 @@ def test_choose_run_watch_copy_export(start, tmp_path, monkeypatch, columns, row
     assert [event.status for event in app.logged() if isinstance(event, CellFinished)] == ["ok", "ok"]
 
 
-def test_stop_then_run_again(start):
-    app = running(start(*ENDLESS))
-    app.terminal.send("s")
-    app.terminal.until("cancelled")
-    app.terminal.send("r")
-    app.terminal.until(lambda text: "cancelled" in text and re.search(r"measuring [1-9]", text) is not None)
-    assert {event.cell for event in app.logged() if isinstance(event, StepsTimed)} == {0, 1}
-
-
-def test_stop_then_resume_goes_on_in_the_same_log_and_quitting_tells_how(start):
+def test_stop_then_resume_goes_on_in_the_same_log_and_quitting_asks_ends_everything_and_tells_how(start):
     app = running(start(*ENDLESS))
     app.terminal.send("s")
     app.terminal.until("1 cell left, u resumes")
@@ -132,18 +123,6 @@ def test_stop_then_resume_goes_on_in_the_same_log_and_quitting_tells_how(start):
     app.terminal.until(lambda text: "u resumes" not in text and re.search(r"measuring [1-9]", text) is not None)
     events = app.logged()  # there is but one log
     assert [event.cell for event in events if isinstance(event, CellStarted)] == [0, 0]
-    app.terminal.send("q")
-    app.terminal.until("Stop and quit")
-    app.terminal.send("y")
-    assert app.terminal.wait() == 0
-    (log,) = app.sessions.glob("*.jsonl")
-    words = app.terminal.raw.rpartition(b"\x1b[?1049l")[2].decode().replace("\r", "")
-    assert re.search(rf"Session {log.stem}: stopped at \d+/1000002 steps, 1 cell left\.", words)
-    assert f"\n  cs336-tui resume {log}\n  cs336-tui show {log}\n  cs336-tui export {log}\n" in words
-
-
-def test_quitting_while_cells_run_asks_and_ends_everything(start):
-    app = running(start(*ENDLESS))
     family = app.family()
     app.terminal.send("q")
     app.terminal.until("Stop and quit")
@@ -157,6 +136,10 @@ def test_quitting_while_cells_run_asks_and_ends_everything(start):
     assert all(wait_gone(process.pid) for process in family)
     assert isinstance(app.logged()[-1], SessionEnded)
     assert b"\x1b[?1049l" in app.terminal.raw[-4000:]  # the terminal was given back
+    (log,) = app.sessions.glob("*.jsonl")
+    words = app.terminal.raw.rpartition(b"\x1b[?1049l")[2].decode().replace("\r", "")
+    assert re.search(rf"Session {log.stem}: stopped at \d+/1000002 steps, 1 cell left\.", words)
+    assert f"\n  cs336-tui resume {log}\n  cs336-tui show {log}\n  cs336-tui export {log}\n" in words
 
 
 def test_closing_the_terminal_ends_everything_and_keeps_every_step(start):
@@ -231,18 +214,6 @@ def test_kill_9_leaves_no_orphan_and_a_log_that_replays(start):
     replay = start("--replay", str(log), "--speed", "0")
     replay.terminal.until("at its end")
     replay.terminal.until("tiny · ctx 16 · forward")
-
-
-def test_a_killed_child_is_told_and_the_next_cell_runs(start):
-    app = running(start(*ENDLESS[:-4], "--pass", "forward,inference", "--threads", "1"))
-    child = next(p for p in app.family() if p.memory_info().rss > 0 and p.children() == [] and _is_cell(app, p))
-    child.kill()
-    app.terminal.until(lambda text: "✗ killed" in text and re.search(r"measuring [1-9]", text) is not None)
-
-
-def _is_cell(app: App, process: psutil.Process) -> bool:
-    started = [event for event in app.logged() if type(event).__name__ == "CellStarted"]
-    return process.pid == started[-1].pid
 
 
 def test_it_survives_being_resized_to_nothing_and_back_while_running(start):

@@ -10,7 +10,7 @@ import msgspec
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
-from cs336_tui.events.events import CellsQueued, EnvironmentRead, Event, SessionStarted
+from cs336_tui.events.events import CellsQueued, EnvironmentRead, Event, ModelBuilt, SessionStarted
 from cs336_tui.export.writing.tables import Table
 from cs336_tui.session.state import SessionState
 from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, session_start, state_of, steps
@@ -102,6 +102,15 @@ def moved_session() -> SessionState:
     events = [*session_start(specs), *cell_start(0), *steps(0, (), (0.1, 0.1)), cell_end(0)]
     events += [EnvironmentRead(at=START + 15, environment=other)]
     return state_of([*events, *cell_start(1), *steps(1, (), (0.2, 0.2)), cell_end(1)])
+
+
+def with_in_force(events: Iterable[Event], **changes: Any) -> list[Event]:
+    """The events, in which each model was built with these settings in force."""
+    change = msgspec.structs.replace
+    return [
+        change(each, in_force=change(each.in_force, **changes)) if isinstance(each, ModelBuilt) else each
+        for each in events
+    ]
 
 
 def unranked(table: Table) -> Table:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
-import msgspec
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import ModelBuilt
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writeups import layout_tables
-from cs336_tui.export.writing.formats import render, render_all
-from cs336_tui.export.writing.tables import Table
+from cs336_tui.export.writing.formats import render_all
 from tests.attention_cells import attention_spec
-from tests.export.grids import by, grid, merged
+from tests.export.grids import by, grid, merged, with_in_force
+from tests.export.keeping import csv_rows, kept
 from tests.samples import cell_end, cell_start, session_start, state_of, steps
 
 MIB = 2**20
@@ -58,57 +55,24 @@ def ran(cells: list[CellSpec], *, oom: Iterable[int] = (), held: int | None = 3 
     return merged(state_of(events))
 
 
-def lines(table: Table) -> list[str]:
-    return [line for line in render(table, "markdown").splitlines() if line.startswith("|")]
-
-
-def test_methods_stand_side_by_side_with_how_much_faster_they_are() -> None:
-    times, _ = layout_tables(ran(specs(d_model=[16])), "attention")
-    assert [column.header for column in times.columns] == [
-        "d", "sequence length", "naive: forward (ms)", "naive: backward (ms)",
-        "naive, compiled: forward (ms)", "naive, compiled: backward (ms)",
-        "sdpa: forward (ms)", "sdpa: backward (ms)",
-        "sdpa, compiled: forward (ms)", "sdpa, compiled: backward (ms)",
-    ]  # fmt: skip
-    assert times.rows[0] == (
-        "16", "256", "8.00", "16.00", "4.000 (2.00×)", "8.00 (2.00×)", "2.000 (4.00×)", "4.000 (4.00×)",
-        "2.000 (4.00×)", "4.000 (4.00×)",
-    )  # fmt: skip
-    assert [row[:2] for row in times.rows] == [("16", "256"), ("16", "1024")]
-    assert times.records[1]["sdpa: backward (ms)"] == pytest.approx(16)
-
-
-def test_memory_stands_beside_what_was_accounted_for() -> None:
-    _, memory = layout_tables(ran(specs(compile=["off"])), "attention")
-    assert [column.header for column in memory.columns] == [
-        "d", "sequence length", "naive: held (MiB)", "naive: accounted (MiB)", "sdpa: held (MiB)",
-        "sdpa: accounted (MiB)",
-    ]  # fmt: skip
+def test_methods_stand_side_by_side_and_memory_beside_what_was_accounted_for(snapshot: SnapshotAssertion) -> None:
+    times, memory = layout_tables(ran(specs()), "attention")
     # 6 tensors of 8 x 256 x 16 and weights of 8 x 256 x 256; 5 tensors and the logsumexp of 8 x 256; 4 bytes each
     naive, fused = (6 * 8 * 256 * 16 + 8 * 256**2) * 4 / MIB, (5 * 8 * 256 * 16 + 8 * 256) * 4 / MIB
-    assert memory.rows[0] == ("16", "256", "3.00", f"{naive:.2f}", "3.00", f"{fused:.3f}")
-    assert memory.records[0]["naive: accounted (MiB)"] == pytest.approx(naive)
-    notes = "\n".join(memory.footnotes)
-    assert "accounted, naive: 3 B T K x 4 bytes (q, k, v)" in notes
-    assert "torch's CUDA allocator counts" in notes
+    found = memory.records[0]
+    assert (found["naive: accounted (MiB)"], found["sdpa: accounted (MiB)"]) == pytest.approx((naive, fused))
+    assert kept(times, memory) == snapshot
 
 
-def test_a_cell_that_ran_out_of_memory_says_so_where_its_numbers_would_be() -> None:
+def test_a_cell_out_of_memory_says_so_and_what_was_not_run_or_not_seen_is_a_dash(snapshot: SnapshotAssertion) -> None:
     cells = specs(d_model=[16], attention=["naive"], compile=["off"])
     times, memory = layout_tables(ran(cells, oom=[2, 3]), "attention")
-    assert times.rows[1] == ("16", "1024", "OOM", "OOM")
     accounted = (6 * 8 * 1024 * 16 + 8 * 1024**2) * 4 / MIB
     assert memory.rows[1] == ("16", "1024", "OOM", f"{accounted:.1f}"), "what it would have held is known all the same"
     assert times.records[1]["naive: forward (ms)"] is None
-
-
-def test_what_was_not_run_or_not_seen_is_a_dash() -> None:
-    cells = [*specs(d_model=[16], compile=["off"])]
-    without = [cell for cell in cells if (cell.attention, cell.context_length) != ("sdpa", 1024)]
-    times, memory = layout_tables(ran(without, held=None), "attention")
-    assert times.rows[1][-2:] == ("–", "–")
-    assert memory.rows[1][-2:] == ("–", "–")
-    assert memory.rows[0][2] == "–"
+    both = specs(d_model=[16], compile=["off"])
+    without = [cell for cell in both if (cell.attention, cell.context_length) != ("sdpa", 1024)]
+    assert kept(times, memory, *layout_tables(ran(without, held=None), "attention")) == snapshot
 
 
 def test_other_settings_have_tables_of_their_own() -> None:
@@ -119,13 +83,8 @@ def test_other_settings_have_tables_of_their_own() -> None:
     assert len({table.label for table in tables}) == 8
     masks = [any("(mask)" in note for note in table.footnotes) for table in tables if "memory" in table.caption]
     assert masks == [True, True, False, False]
-    rows = list(csv.DictReader(io.StringIO(render_all([t for t in tables if "time" in t.caption], "csv"))))
+    rows = csv_rows(render_all([t for t in tables if "time" in t.caption], "csv"))
     assert len({tuple(row.values()) for row in rows}) == 8, "no two rows look alike"
-
-
-def test_without_a_backward_there_is_no_table_of_memory() -> None:
-    (table,) = layout_tables(ran(specs(pass_=["forward"])), "attention")
-    assert "time" in table.caption
 
 
 def test_a_users_function_has_columns_and_no_accounting() -> None:
@@ -134,6 +93,8 @@ def test_a_users_function_has_columns_and_no_accounting() -> None:
     assert [column.header for column in memory.columns][2:] == [
         "naive: held (MiB)", "naive: accounted (MiB)", "theirs:attend: held (MiB)",
     ]  # fmt: skip
+    (times,) = layout_tables(ran(specs(pass_=["forward"])), "attention")
+    assert "time" in times.caption, "without a backward there is no table of memory"
 
 
 def test_language_models_are_left_out_and_alone_refused() -> None:
@@ -147,19 +108,13 @@ def test_language_models_are_left_out_and_alone_refused() -> None:
 
 def test_where_torch_chose_the_kernel_that_is_not_fused_that_one_is_accounted_for() -> None:
     cells = specs(d_model=[16], context_length=[256], attention=["sdpa"], compile=["off"], pass_=["backward"])
-    events = [
-        msgspec.structs.replace(
-            event, in_force=msgspec.structs.replace(event.in_force, attention="sdpa: math (scores materialised)")
-        )
-        if isinstance(event, ModelBuilt)
-        else event
-        for event in [*session_start(cells), *cell_start(0), *steps(0, (), (0.1, 0.1)), cell_end(0)]
-    ]
-    _, memory = layout_tables(merged(state_of(events)), "attention")
+    events = [*session_start(cells), *cell_start(0), *steps(0, (), (0.1, 0.1)), cell_end(0)]
+    chosen = with_in_force(events, attention="sdpa: math (scores materialised)")
+    _, memory = layout_tables(merged(state_of(chosen)), "attention")
     assert memory.records[0]["sdpa: accounted (MiB)"] == (7 * 8 * 256 * 16 + 8 * 256**2) * 4 / MIB
 
 
-def test_norms_stand_side_by_side_with_their_bandwidth() -> None:
+def test_norms_stand_side_by_side_with_their_bandwidth(snapshot: SnapshotAssertion) -> None:
     """Two widths of 48 rows; 2 ms a forward as written, 1 ms compiled: 2 tensors of 48 x 1,000 floats in 1 ms."""
     norms = product((1000, 2000), ("rmsnorm", "layernorm"), ("off", "default"), ("forward", "forward+backward"))
     cells = [
@@ -171,15 +126,7 @@ def test_norms_stand_side_by_side_with_their_bandwidth() -> None:
         time_s = (1e-3 if spec.compile == "default" else 2e-3) * (3 if "backward" in spec.pass_ else 1)
         events += [*cell_start(number), *steps(number, (), [time_s, time_s]), cell_end(number)]
     times, bandwidth, memory = layout_tables(merged(state_of(events)), "norm")
-    assert [table.caption for table in (times, bandwidth, memory)] == [
-        "Norm alone, mean step time in ms", "Norm alone, bandwidth in GB/s", "Norm alone, memory before backward",
-    ]  # fmt: skip
-    assert [row[:4] for row in times.rows] == [("1000", "48", "2.000", "6.000"), ("2000", "48", "2.000", "6.000")]
-    assert times.rows[0][4:6] == ("1.000 (2.00×)", "3.000 (2.00×)")
-    assert [column.header for column in bandwidth.columns][-2:] == [
-        "layernorm, compiled: forward (GB/s)", "layernorm, compiled: forward+backward (GB/s)",
-    ]  # fmt: skip
     one = bandwidth.records[0]
     assert one["rmsnorm, compiled: forward (GB/s)"] == pytest.approx(2 * 48 * 1000 * 4 / 1e-3 / 1e9)
     assert one["rmsnorm, compiled: forward+backward (GB/s)"] == pytest.approx(4 * 48 * 1000 * 4 / 3e-3 / 1e9)
-    assert not any("accounted" in column.header for column in memory.columns)
+    assert kept(times, bandwidth, memory) == snapshot

@@ -104,18 +104,14 @@ def test_a_problem_is_written_with_its_figures_beside_it(source: Source, tmp_pat
     assert {each.suffix for each in (tmp_path / f"{file.stem}-figures").iterdir()} == {".svg", ".pdf", ".png"}
 
 
-def test_a_layout_as_pandas_writes_it_has_no_notes(source: Source) -> None:
+def test_tables_without_notes_and_as_pandas_writes_them(source: Source) -> None:
+    text = text_of(Choice(notes=False), source.state)
+    assert all(line.startswith("|") for line in text.splitlines())
     text = text_of(Choice(what="layout min-max", pandas=True), source.state)
     assert re.search(r"\|    \| Model +\| Pass +\| +Warmup \| +Min \(s\) \|", text)
     assert "sample standard deviation" not in text
-    assert "sample standard deviation" in text_of(
-        Choice(what="layout min-max", pandas=True, format="latex"), source.state
-    )
-
-
-def test_tables_without_notes(source: Source) -> None:
-    text = text_of(Choice(notes=False), source.state)
-    assert all(line.startswith("|") for line in text.splitlines())
+    latex = text_of(Choice(what="layout min-max", pandas=True, format="latex"), source.state)
+    assert "sample standard deviation" in latex
 
 
 def test_columns_unit_and_digits_are_those_of_the_command(source: Source) -> None:
@@ -136,18 +132,14 @@ def test_a_speed_up_over_a_baseline(source: Source) -> None:
         text_of(Choice(what="pivot", value="speedup", baseline="fp32"), source.state)
 
 
-def test_the_last_choice_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"format": "docx"}', '{"what": "figures", "format": "latex"}', '{"value": "worst"}']
+)
+def test_the_last_choice_is_kept_and_one_that_cannot_be_made_forgotten(tmp_path: Path, text: str) -> None:
     file = tmp_path / "state" / "last-export.json"
     assert last_choice(file) is None
     remember(choice := Choice(what="layout min-max", format="typst", notes=False), file)
     assert last_choice(file) == choice
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"format": "docx"}', '{"what": "figures", "format": "latex"}', '{"value": "worst"}']
-)
-def test_a_kept_choice_that_cannot_be_made_is_forgotten(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "last-export.json"
     file.write_text(text)
     assert last_choice(file) is None
 

@@ -18,13 +18,13 @@ from cs336_tui.events.events import (
     CellStarted,
     EnvironmentRead,
     Event,
-    ModelBuilt,
 )
 from cs336_tui.export.figures import passes_by_size
 from cs336_tui.export.subjects.results import results_of
 from cs336_tui.export.writeups import LAYOUTS, PLAIN_LAYOUTS, layout_tables
 from cs336_tui.export.writing.drawing import Drawing
 from cs336_tui.session.state import SessionState
+from tests.export.grids import with_in_force
 from tests.samples import ENVIRONMENT, START, a_spec, state_of
 from tests.session.made import Cell, events_of
 
@@ -127,26 +127,17 @@ def test_a_cell_that_was_skipped_says_why_below_the_table() -> None:
 
 
 def test_threads_that_a_users_model_set_are_those_of_its_cell_that_failed() -> None:
-    specs = SWEEPS["own model"]
-    events = list(events_of(*(Cell(spec, (0.1,) * 5) for spec in specs)))
-    built = next(each for each in events if isinstance(each, ModelBuilt))
-    assert built.in_force is not None
-    assert built.in_force.threads == ENVIRONMENT.threads == 32
-    change = msgspec.structs.replace
     events = [
-        change(each, in_force=change(each.in_force, threads=4)) if isinstance(each, ModelBuilt) else each
-        for each in events
+        each
+        for each in events_of(*(Cell(spec, (0.1,) * 5) for spec in SWEEPS["own model"]))
         if getattr(each, "cell", None) != 2
     ]
-    results = results_of(state_of(events))
+    assert [FIELDS["threads"].show(result) for result in results_of(state_of(events))] == ["32", "32", "32"]
+    results = results_of(state_of(with_in_force(events, threads=4)))
     assert [FIELDS["threads"].show(result) for result in results] == ["4"] * 3
-
-
-def test_threads_are_unknown_only_where_nothing_tells() -> None:
     bare = msgspec.structs.replace(ENVIRONMENT, threads=None)
-    events: list[Event] = [
+    told: list[Event] = [
         EnvironmentRead(at=START, environment=bare),
         CellsQueued(at=START, first=0, specs=(a_spec(), a_spec(threads=3))),
     ]
-    results = results_of(state_of(events))
-    assert [FIELDS["threads"].show(result) for result in results] == ["unknown", "3"]
+    assert [FIELDS["threads"].show(result) for result in results_of(state_of(told))] == ["unknown", "3"]

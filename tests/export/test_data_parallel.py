@@ -1,17 +1,23 @@
-"""Tables of ways to share a step and of scaling, of sessions whose times are known."""
+"""Tables and figures of ways to share a step, of scaling and of collectives, of sessions whose times are known."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
+from cs336_tui.analysis.collectives import published_curves
 from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.analysis.published import published
 from cs336_tui.cli.ab import ab
+from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events import events as ev
 from cs336_tui.events.events import (
     CellFinished,
     CellsQueued,
@@ -22,13 +28,22 @@ from cs336_tui.events.events import (
     ReportStarted,
     StepsTimed,
 )
-from cs336_tui.export.figures import by_ranks
-from cs336_tui.export.reference import reference_table
-from cs336_tui.export.subjects.data_parallel import data_parallel_tables, in_turns_command, sharding_tables
-from cs336_tui.export.subjects.results import TableError
+from cs336_tui.export.figures import by_message, by_ranks, passes_by_size
+from cs336_tui.export.record import to_csv, to_json
+from cs336_tui.export.reference import reference_table, reference_tables
+from cs336_tui.export.subjects.data_parallel import (
+    collective_tables,
+    data_parallel_tables,
+    in_turns_command,
+    sharding_tables,
+)
+from cs336_tui.export.subjects.results import TableError, results_table
 from cs336_tui.export.subjects.scaling import scaling_tables
-from cs336_tui.export.writing.drawing import Absent, Drawing
+from cs336_tui.export.writing.drawing import Absent
 from cs336_tui.export.writing.tables import Table
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.summaries import summarize
+from tests.export.keeping import as_drawn, csv_rows, kept
 from tests.made_ranks import a_rank_memory_report
 from tests.samples import ENVIRONMENT, HEADER, a_spec, sized, state_of
 
@@ -88,25 +103,20 @@ def records(table: Table) -> list[Mapping[str, Any]]:
 NAIVE = Ran(ranks_spec("my.adapters:get_naive"), 0.5, 0.6, syncs_s=SYNCS_S)
 
 
-def test_communication_is_that_of_the_rank_which_waits_for_none() -> None:
+def test_communication_is_that_of_the_rank_which_waits_for_none(snapshot: SnapshotAssertion) -> None:
     """The mean of 11 and 12 ms, not rank 0's of 52 and 50; its wait beside it."""
     (table,) = data_parallel_tables(results_of([NAIVE, Ran(ranks_spec("ddp"), 0.5, 0.5)]), None)
-    own, ddp = records(table)
-    assert (own["wrapper"], own["step (ms)"]) == ("get_naive", pytest.approx(550))
+    own, _ = records(table)
     assert own["gradient sync (ms)"] == pytest.approx(11.5)
     assert own["of step (%)"] == pytest.approx(100 * 0.0115 / 0.55)
     assert own["longest wait (ms)"] == pytest.approx((41 + 38) / 2)
-    assert own["skew (ms)"] == pytest.approx(2)
-    assert (ddp["gradient sync (ms)"], ddp["of step (%)"]) == (None, None)
-    assert any("it waits for no other" in note for note in table.footnotes)
+    assert kept(table) == snapshot
 
 
 def test_buckets_are_a_column_in_the_order_in_which_they_were_asked_for() -> None:
     cells = [Ran(ranks_spec(f"{name}:{size}"), 0.5, 0.5) for name in ("ddp", "my:get_b") for size in ("10MB", "1MB")]
     (table,) = data_parallel_tables(results_of(cells), None)
-    assert [(each["wrapper"], each["buckets (MB)"]) for each in records(table)] == [
-        ("ddp", 10), ("ddp", 1), ("get_b", 10), ("get_b", 1),
-    ]  # fmt: skip
+    assert table.texts("wrapper") == ("ddp", "ddp", "get_b", "get_b")
     assert table.texts("buckets (MB)") == ("10", "1", "10", "1")
 
 
@@ -170,11 +180,11 @@ def test_repeats_round_after_round_give_it_too_with_an_interval_as_wide_as_they_
 
 
 def test_the_command_in_turns_keeps_the_cell_but_for_its_wrapper() -> None:
-    words = shlex.split(in_turns_command(ranks_spec("my.adapters:get_ddp", model_path=("/here",))))
-    assert words[2:6] == ["--a", "--parallel my.adapters:get_ddp", "--b", "--parallel none"]
-    assert "--parallel" not in words[6:]
-    assert words[words.index("--ranks") + 1] == "2"
-    assert words[words.index("--model-path") + 1] == "/here"
+    command = in_turns_command(ranks_spec("my.adapters:get_ddp", model_path=("/here",)))
+    assert command.startswith("cs336-tui ab --a '--parallel my.adapters:get_ddp' --b '--parallel none' ")
+    assert command.count("--parallel") == 2
+    assert " --ranks 2 " in command
+    assert "--model-path /here" in command
 
 
 def test_an_exposed_number_of_another_session_stands_beside_the_row_of_this_one() -> None:
@@ -188,7 +198,8 @@ def test_an_exposed_number_of_another_session_stands_beside_the_row_of_this_one(
     assert list(by_name) == ["ddp", "none"]
 
 
-def test_sharding_saves_against_ddp_and_own_optimizers_against_the_same_wrapper() -> None:
+def test_sharding_saves_against_ddp_and_own_optimizers_against_the_same_wrapper(snapshot: SnapshotAssertion) -> None:
+    """Saved are 52 - 39 GB, 52 - 54 GB, and of the own optimizer 54 - 40 GB."""
     gb = 10**9
     cells = [
         Ran(ranks_spec("ddp"), 1.1, 1.1, peaks=(50 * gb, 52 * gb)),
@@ -196,12 +207,7 @@ def test_sharding_saves_against_ddp_and_own_optimizers_against_the_same_wrapper(
         Ran(ranks_spec("my:get_ddp"), 1.2, 1.2, peaks=(54 * gb, 54 * gb)),
         Ran(ranks_spec("my:get_ddp", optimizer="my:get_sharded_optimizer"), 1.4, 1.4, peaks=(40 * gb, 40 * gb)),
     ]
-    (table,) = sharding_tables(results_of(cells), None)
-    found = [(each["wrapper"], each["peak allocated (GB)"], each["saved (GB)"]) for each in records(table)]
-    assert found == [("ddp", 52, None), ("zero1", 39, 13), ("get_ddp", 54, -2), ("get_ddp", 40, 14)]
-    assert records(table)[1]["saved (%)"] == pytest.approx(25)
-    assert [each["optimizer (ms)"] for each in records(table)] == pytest.approx([275, 325, 300, 350])
-    assert table.texts("optimizer") == ("adamw", "adamw", "adamw", "get_sharded_optimizer")
+    assert kept(*sharding_tables(results_of(cells), None)) == snapshot
 
 
 def test_without_an_allocator_the_peak_is_that_of_tensors_as_reports_count_them_else_resident_memory() -> None:
@@ -219,7 +225,7 @@ def test_without_an_allocator_the_peak_is_that_of_tensors_as_reports_count_them_
     assert records(table)[1]["saved (GB)"] == pytest.approx(0.009), "of 20 MB of state rank 1 has 11"
 
 
-def test_weak_and_strong_scaling_are_tables_of_their_own_with_their_own_efficiency() -> None:
+def test_weak_and_strong_scaling_are_tables_of_their_own_with_their_own_efficiency(snapshot: SnapshotAssertion) -> None:
     cells = [
         Ran(ranks_spec("none", 1), 0.4, 0.4),
         Ran(ranks_spec("ddp", 2), 0.5, 0.5),
@@ -228,17 +234,10 @@ def test_weak_and_strong_scaling_are_tables_of_their_own_with_their_own_efficien
     ]
     results = results_of(cells)
     weak, strong = scaling_tables(results, None)
-    assert weak.caption.startswith("Weak scaling")
-    assert [each["ranks"] for each in records(weak)] == [1, 2, 4]
     assert [each["efficiency (%)"] for each in records(weak)] == pytest.approx([100, 80, 50])
-    assert [each["speed-up"] for each in records(weak)] == pytest.approx([1, 1.6, 2])
-    assert [each["tokens/s"] for each in records(weak)] == pytest.approx([4 * 128 / 0.4, 8 * 128 / 0.5, 16 * 128 / 0.8])
-    assert strong.caption.startswith("Strong scaling")
     assert [each["efficiency (%)"] for each in records(strong)] == pytest.approx([100, 80])
-    assert records(strong)[1]["tokens/s"] == pytest.approx(4 * 128 / 0.25)
-    figure = by_ranks(results)
-    assert isinstance(figure, Drawing)
-    assert figure.files(formats=("png",))["png"].startswith(b"\x89PNG")
+    assert kept(weak, strong) == snapshot
+    assert as_drawn(by_ranks(results)) == snapshot
 
 
 def test_without_a_cell_of_one_rank_there_is_no_efficiency_but_a_word_on_it() -> None:
@@ -263,3 +262,84 @@ def test_the_own_row_beside_published_steps_tells_its_gradient_sync() -> None:
 def test_a_session_of_one_rank_has_no_such_table(make: Any) -> None:
     with pytest.raises(TableError, match="no cell of several ranks; run some with --ranks"):
         make(results_of([Ran(ranks_spec("none", 1), 0.4, 0.4)]), None)
+
+
+TIMES_S = {("1MB", 2): 1e-3, ("1MB", 4): 2e-3, ("100MB", 2): 50e-3, ("100MB", 4): 200e-3}
+
+
+def known(**choices: object) -> tuple[Result, ...]:
+    """A session of all-reduces whose steps took `TIMES_S`, and one rank half of that."""
+    sweep = sweep_from(
+        **{"workload": "collective", "devices": ("cpu",), "sizes": ("100MB", "1MB"), "ranks": (4, 2)} | choices
+    )
+    state = SessionState()
+    state.apply(HEADER)
+    state.apply(ev.EnvironmentRead(at=0.0, environment=ENVIRONMENT))
+    for number, spec in enumerate(sweep.cells()):
+        time_s = TIMES_S[spec.size, spec.ranks]
+        state.apply(ev.CellsQueued(at=0.0, first=number, specs=(spec,)))
+        state.apply(ev.CellStarted(at=0.0, cell=number))
+        ranks = ((time_s,) * 3, *((time_s / 2,) * 3 for _ in range(spec.ranks - 1)))
+        steps = ev.StepsTimed(at=1.0, cell=number, kind="measured", first=0, times_s=(time_s,) * 3, rank_times_s=ranks)
+        state.apply(steps)
+        skew = summarize([time_s / 2] * 3)
+        state.apply(ev.CellFinished(at=2.0, cell=number, status="ok", skew=skew))
+    return merge([("s", state)])
+
+
+def test_sizes_stand_below_each_other_and_ranks_side_by_side_and_results_have_skew_and_bandwidths(snapshot):
+    (table,), results = collective_tables(known(), None), results_table(known(ranks=(4,)))
+    # 1 MB in 1 ms over 2 ranks: 1 GB/s x 2/2; 100 MB in 200 ms over 4: 0.5 GB/s x 6/4.
+    assert [record["2 ranks busbw (GB/s)"] for record in table.records] == pytest.approx([1.0, 2.0])
+    assert [record["4 ranks busbw (GB/s)"] for record in table.records] == pytest.approx([0.75, 0.75])
+    assert kept(table, results) == snapshot
+
+
+def test_the_figure_is_of_bandwidth_over_size_with_what_others_published_of_the_same(snapshot):
+    figure = by_message(known())
+    assert as_drawn(figure) == snapshot
+    assert isinstance(by_message(known(sizes=("1MB",))), Absent)
+    assert isinstance(passes_by_size(known()), Absent)
+
+
+def test_published_busbw_is_that_of_the_published_time():
+    by_ranks = {result.spec.ranks: result.spec for result in known()}
+    (found,) = published_curves(by_ranks[4], published())
+    # 10 MiB in 15.07 ms over 4 ranks, 100 MiB in 58.17 ms, by 6/4
+    assert [point.size for point in found.points] == ["1MiB", "10MiB", "100MiB", "1000MiB"]
+    assert found.points[1].busbw == pytest.approx(10 * 2**20 / 15.07e-3 * 1.5)
+    assert found.points[2].busbw == pytest.approx(100 * 2**20 / 58.17e-3 * 1.5)
+
+
+def test_tables_set_published_times_beside_ones_own():
+    (table,) = reference_tables(known(ranks=(2,), sizes=("1MB",)))
+    own, there = table.rows
+    assert own[0].startswith("all-reduce · 1MB · fp32 · cpu · 2 ranks · gloo")
+    assert (there[1], there[3]) == ("0.57", "1.75")  # 1 ms here, 0.57 ms there
+    assert {record["reference_mean_s"] for record in table.records} == {0.57e-3}
+    assert {record["pass"] for record in table.records} == {None}
+    assert not any("TF32" in note for note in table.footnotes)
+
+
+def test_data_of_a_collective_have_no_stand_ins_for_what_it_lacks():
+    state = known(ranks=(2,), sizes=("1MB",))[0].state
+    (run,) = json.loads(to_json(state))["runs"]
+    lacking = (
+        "pass", "context_length", "batch_size", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "edition",
+        "arch", "attention", "norm", "optimizer", "loss", "parallel", "batch_is",
+    )  # fmt: skip
+    assert {name: run["spec"][name] for name in lacking} == dict.fromkeys(lacking)
+    held = {"size": "1MB", "collective": "all-reduce", "ranks": 2, "precision": "fp32", "device": "cpu"}
+    assert held.items() <= run["spec"].items()
+    assert run["spec"]["workload"] == "collective"
+    unknown = ("num_params", "num_params_without_head", "tokens_per_s", "flops_per_s")
+    assert [run[name] for name in unknown] == [None] * 4
+    (row,) = csv_rows(to_csv(state))
+    assert {row[name] for name in (*lacking, "num_params", "tokens_per_s")} == {""}
+    assert (row["rank_0_times_s"], row["rank_1_times_s"]) == ("0.001;0.001;0.001", "0.0005;0.0005;0.0005")
+    assert float(row["skew_mean_s"]) == pytest.approx(0.5e-3)
+
+
+def test_a_session_without_collectives_has_no_such_table():
+    with pytest.raises(TableError, match="run some with cs336-tui comm"):
+        collective_tables((), None)

@@ -1,26 +1,28 @@
-"""Predictions and estimates as tables: for people and as data."""
+"""Predictions and estimates as tables: for people and as data; of several sessions each names its own."""
 
 from __future__ import annotations
 
-import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.estimates import Estimate, Unpredicted, judge_all
 from cs336_tui.analysis.targets import named_target, search
+from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.gpus import find_gpu
-from cs336_tui.events.prediction import CATEGORIES
+from cs336_tui.export.reports import report_tables
 from cs336_tui.export.subjects.estimates import (
     Fitted,
-    category_table,
     estimate_table,
     fit_document,
     fit_table,
     prediction_tables,
 )
-from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.export.writing.formats import render_all
 from cs336_tui.export.writing.tables import Table
+from cs336_tui.session.state import SessionState
+from tests.export.grids import LAPTOP, SMALL, by, grid_events, merged
+from tests.export.keeping import csv_rows, kept, shown
 from tests.made_predictions import MIB, made_prediction
-from tests.samples import a_spec
+from tests.samples import START, a_spec, state_of
 from tests.session.made import Cell, session_of
 
 H100 = named_target(find_gpu("H100"))
@@ -28,11 +30,6 @@ H100 = named_target(find_gpu("H100"))
 
 def estimates(*changes: dict[str, object]) -> tuple[Estimate, ...]:
     return judge_all([made_prediction(a_spec(**each)) for each in changes], H100)
-
-
-def shown(table: Table, header: str) -> list[str]:
-    place = [column.header for column in table.columns].index(header)
-    return [row[place] for row in table.rows]
 
 
 def test_what_was_not_predicted_is_counted_apart_from_what_does_not_fit() -> None:
@@ -43,69 +40,13 @@ def test_what_was_not_predicted_is_counted_apart_from_what_does_not_fit() -> Non
     assert "of 2 cells 1 not predicted, 1 too large" in estimate_table([found[1], lost]).footnotes
 
 
-def test_a_row_a_cell_with_what_it_needs() -> None:
-    table = estimate_table(estimates({}, {"pass_": "forward", "context_length": 512}))
-    assert shown(table, "context") == ["128", "512"]
-    assert shown(table, "parameters (M)") == ["128.63", "128.63"]
-    assert shown(table, "less head (M)") == ["120.95", "120.95"]
-    assert shown(table, "residual stream (MiB)") == ["1.5", "6"]
-    assert shown(table, "fits") == ["fits, 82.8 GB to spare", "fits, 81.7 GB to spare"]
-    assert all(time.startswith("at least ") and time.endswith(" ms") for time in shown(table, "time per step"))
-    assert table.caption == "What cells need on H100 SXM 80GB"
-    assert any("0.5 GiB" in note for note in table.footnotes)
-    assert "forward has no gradients" in table.footnotes
-
-
-def test_records_are_in_base_units_and_not_rounded() -> None:
-    (estimate,) = estimates({})
-    (record,) = estimate_table([estimate]).records
-    assert record["num_params"] == 128_634_624
-    assert record["peak_bytes"] == estimate.prediction.peak_bytes
-    assert record["flops"] == sum(estimate.prediction.flops.values())
-    assert record["low_s"] == estimate.low_s
-    assert record["high_s"] is None
-    assert (record["fits"], record["pass"], record["context"]) == (True, "forward+backward", 128)
-
-
-def test_choices_that_differ_between_cells_get_a_column() -> None:
-    table = estimate_table(estimates({"arch": "gelu-learned"}, {}))
-    assert shown(table, "arch") == ["gelu-learned", "swiglu-rope"]
-    assert "arch" not in [column.header for column in estimate_table(estimates({})).columns]
-
-
 def test_several_cells_are_summed_up_and_those_that_do_not_fit_are_counted() -> None:
     table = estimate_table(estimates({}, {"batch_size": 4000}))
-    assert shown(table, "fits")[1].startswith("does not fit, by ")
+    assert "arch" not in [column.header for column in table.columns]
     (note,) = (note for note in table.footnotes if "do not fit" in note)
     assert note.startswith("1 of 2 cells do not fit; the others, warm-up and measured steps: at least ")
     none = estimate_table(estimates({"batch_size": 4000}, {"batch_size": 5000}))
     assert "none of 2 cells fits" in none.footnotes
-
-
-def test_categories_at_both_moments_sum_to_their_total() -> None:
-    found = estimates({}, {"pass_": "inference"})
-    table = category_table(found)
-    assert shown(table, "moment") == ["end of forward", "peak, in backward", "end of forward", "peak, in forward"]
-    for record in table.records:
-        assert sum(record[f"{category}_bytes"] for category in CATEGORIES) == record["total_bytes"]
-    assert table.records[0]["total_bytes"] == found[0].prediction.forward_end_bytes
-    assert table.records[1]["total_bytes"] == found[0].prediction.peak_bytes
-    assert shown(table, "gradients (GB)") == ["0.00", "0.524", "0.00", "0.00"]
-
-
-def test_predictions_alone_need_no_device() -> None:
-    needs, memory = prediction_tables([made_prediction(a_spec())])
-    headers = [column.header for column in needs.columns]
-    assert "peak (GB)" in headers
-    assert "fits" not in headers
-    assert len(memory.rows) == 2
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-def test_every_format_takes_them(format_: str) -> None:
-    found = estimates({}, {"pass_": "forward"})
-    text = render_all([estimate_table(found), category_table(found)], format_)
-    assert "forward" in text
 
 
 def fitted(limit: int | None = None, room: int | None = None) -> Fitted:
@@ -117,60 +58,56 @@ def fitted(limit: int | None = None, room: int | None = None) -> Fitted:
     return Fitted(spec, fit, H100, found, following)
 
 
-def test_what_fits_and_what_no_longer_does() -> None:
-    table = fit_table([fitted()])
-    (row,) = table.rows
-    (record,) = table.records
-    largest = record["largest"]
-    assert isinstance(largest, int)
-    assert row[:6] == ("small", "128", "train-step", "fp32", "H100 SXM 80GB", str(largest))
-    assert record["next"] == largest + 1
-    assert record["next_peak_bytes"] - record["peak_bytes"] == 128 * MIB
-    assert record["peak_bytes"] <= H100.free_bytes - H100.context_bytes < record["next_peak_bytes"]
-
-
-def test_a_limit_that_ended_the_search_is_said() -> None:
-    table = fit_table([fitted(limit=8)])
-    assert shown(table, "largest batch") == ["8"]
-    assert shown(table, "next larger batch") == ["not tried (limit 8)"]
-
-
-def test_where_nothing_fits_it_is_said_by_how_much() -> None:
-    result = fitted(room=2 * 10**9)
-    table = fit_table([result])
-    assert shown(table, "largest batch") == ["none"]
-    short = made_prediction(a_spec(pass_="train-step", batch_size=1)).peak_bytes + H100.context_bytes - H100.free_bytes
-    assert short < 0  # on the whole GPU it would fit
-    assert any(note.startswith("small, train-step, fp32: not even batch 1 fits, by") for note in table.footnotes)
-    assert fit_document(result)["spec"] is None
-
-
-def test_how_it_went_when_it_was_run() -> None:
+def test_what_fits_and_what_no_longer_does_where_it_ended_and_how_it_went(snapshot: SnapshotAssertion) -> None:
     result = fitted()
     assert result.fit.spec is not None
     assert result.fit.next_spec is not None
+    (record,) = fit_table([result]).records
+    assert record["next_peak_bytes"] - record["peak_bytes"] == 128 * MIB
+    assert record["peak_bytes"] <= H100.free_bytes - H100.context_bytes < record["next_peak_bytes"]
     state = session_of(
         Cell(result.fit.spec, [0.1], peak=84_000_000_000), Cell(result.fit.next_spec, status="oom", peak=None)
     )
     ran, ran_next = state.cells.values()
-    table = fit_table([result._replace(ran=ran, ran_next=ran_next)])
-    following = result.fit.next_spec.batch_size
-    assert shown(table, "outcome") == [f"ran, peak allocated 84.0 GB; {following}: out of memory"]
-    assert table.records[0]["measured_peak_bytes"] == 84_000_000_000
-    assert table.records[0]["next_status"] == "oom"
+    none = fitted(room=2 * 10**9)
+    each = (result, fitted(limit=8), none, result._replace(ran=ran, ran_next=ran_next))
+    assert kept(*(fit_table([one]) for one in each)) == snapshot
+    assert fit_document(none)["spec"] is None
 
 
-def test_a_variant_that_all_cells_have_is_named() -> None:
+def test_a_variant_that_all_cells_have_is_named_and_a_fit_names_its_variants() -> None:
     own = {"model": "mine:GPT", "model_path": ("/somewhere",)}
     for table in (estimate_table(estimates(own)), *prediction_tables([made_prediction(a_spec(**own))])):
         assert set(shown(table, "variant")) == {"GPT"}
         assert {record["variants"] for record in table.records} == {"GPT"}
     assert "variant" not in [column.header for column in estimate_table(estimates({}, {"batch_size": 8})).columns]
-
-
-def test_a_fit_names_its_variants() -> None:
-    spec = a_spec(pass_="train-step", attention="sdpa")
-    result = fitted(room=1)._replace(asked=spec)
-    table = fit_table([result])
+    table = fit_table([fitted(room=1)._replace(asked=a_spec(pass_="train-step", attention="sdpa"))])
     assert table.records[0]["variants"] == "sdpa"
     assert any(note.startswith("small, train-step, fp32, sdpa: not even batch 1 fits") for note in table.footnotes)
+
+
+SPECS = by([SMALL], pass_=["forward"], device=["cpu"])
+
+
+def predicted(session: str) -> SessionState:
+    predictions = CellsPredicted(at=START, predictions=tuple(map(made_prediction, SPECS)))
+    return state_of([*grid_events(SPECS, session=session, environment=LAPTOP), predictions])
+
+
+def tables(*sessions: str) -> tuple[Table, ...]:
+    states = [predicted(session) for session in sessions]
+    return report_tables(states, merged(*states))["predictions"]
+
+
+def test_predictions_of_several_sessions_name_theirs() -> None:
+    found = tables("one", "two")
+    assert [table.caption.rpartition(", session ")[2] for table in found] == ["one", "one", "two", "two"]
+    assert len({table.label for table in found}) == len(found)
+    for rows in (found[::2], found[1::2]):
+        read = csv_rows(render_all(rows, "csv"))
+        assert {row["session"] for row in read} == {"one", "two"}
+
+
+def test_predictions_of_one_session_need_no_name() -> None:
+    found = tables("one")
+    assert not any("session" in table.caption or "session" in table.records[0] for table in found)

@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,9 @@ def refusal(error: pytest.ExceptionInfo[ExportError], path: Path) -> str:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+NOT_AS_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 
 
 def test_text_is_written_as_utf8_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -101,44 +105,36 @@ def test_a_reader_never_sees_half_a_rewrite(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [True, False], ids=["write", "check"])
-class TestRefusals:
-    def refused(self, path: Path, write: bool, overwrite: bool = False) -> str:
-        attempt = partial(write_atomically, path, "text") if write else partial(check_writable, path)
-        with pytest.raises(ExportError) as error:
-            attempt(overwrite=overwrite)
-        return refusal(error, path)
-
-    def test_a_missing_directory(self, tmp_path: Path, write: bool) -> None:
-        message = self.refused(tmp_path / "missing" / "results.md", write)
-        assert f"directory {tmp_path / 'missing'} does not exist; create it" in message
-
-    def test_a_file_in_place_of_a_directory(self, tmp_path: Path, write: bool) -> None:
-        (tmp_path / "file").touch()
-        assert "file is not a directory" in self.refused(tmp_path / "file" / "results.md", write)
-
-    def test_a_directory(self, tmp_path: Path, write: bool) -> None:
-        for overwrite in (False, True):
-            assert "is a directory; name a file in it" in self.refused(tmp_path, write, overwrite)
-
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-    def test_a_directory_that_is_not_writable(self, tmp_path: Path, write: bool) -> None:
-        tmp_path.chmod(0o500)
-        assert "not writable" in self.refused(tmp_path / "results.md", write)
-
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-    def test_a_file_that_is_not_writable(self, tmp_path: Path, write: bool) -> None:
-        path = tmp_path / "results.md"
-        path.touch(0o400)
-        assert "not writable" in self.refused(path, write, overwrite=True)
-
-    def test_something_that_is_no_file(self, tmp_path: Path, write: bool) -> None:
-        os.mkfifo(tmp_path / "pipe")
-        assert "not a regular file" in self.refused(tmp_path / "pipe", write, overwrite=True)
-        assert names(tmp_path) == ["pipe"]
-
-    def test_a_name_that_is_too_long(self, tmp_path: Path, write: bool) -> None:
-        self.refused(tmp_path / ("x" * 300), write)
-        assert names(tmp_path) == []
+@pytest.mark.parametrize(
+    ("name", "prepare", "overwrite", "said"),
+    [
+        ("missing/results.md", Path.exists, False, "does not exist; create it"),
+        ("file/results.md", lambda folder: (folder / "file").touch(), False, "file is not a directory"),
+        (".", Path.exists, False, "is a directory; name a file in it"),
+        (".", Path.exists, True, "is a directory; name a file in it"),
+        ("pipe", lambda folder: os.mkfifo(folder / "pipe"), True, "not a regular file"),
+        ("x" * 300, Path.exists, False, "choose another path"),
+        pytest.param(
+            "results.md", lambda folder: folder.chmod(0o500), False, "not writable", marks=NOT_AS_ROOT
+        ),
+        pytest.param(
+            "results.md", lambda folder: (folder / "results.md").touch(0o400), True, "not writable", marks=NOT_AS_ROOT
+        ),
+    ],
+    ids=[
+        "no directory", "a file in place of one", "a directory", "a directory to overwrite", "no file",
+        "too long a name", "a directory that is not writable", "a file that is not writable",
+    ],
+)  # fmt: skip
+def test_refusals(
+    tmp_path: Path, write: bool, name: str, prepare: Callable[[Path], object], overwrite: bool, said: str
+) -> None:
+    prepare(tmp_path)
+    before, path = names(tmp_path), tmp_path / name
+    with pytest.raises(ExportError) as error:
+        (partial(write_atomically, path, "text") if write else partial(check_writable, path))(overwrite=overwrite)
+    assert said in refusal(error, path)
+    assert names(tmp_path) == before, "nothing is left behind"
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
@@ -175,17 +171,13 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     assert (tmp_path / "old.md").read_text() == "old"
 
 
-def test_a_living_file_is_rewritten_again_and_again(tmp_path: Path) -> None:
-    living = LivingFile(tmp_path / "summary.md")
+def test_a_living_file_is_rewritten_again_and_again_but_refuses_an_existing_one_before_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    living = LivingFile(path)
     assert names(tmp_path) == []
     for number in range(3):
         living.write(f"{number} cells")
-        assert (tmp_path / "summary.md").read_text() == f"{number} cells"
-
-
-def test_a_living_file_refuses_an_existing_one_before_the_run(tmp_path: Path) -> None:
-    path = tmp_path / "summary.md"
-    path.write_text("mine")
+        assert path.read_text() == f"{number} cells"
     with pytest.raises(AlreadyThere):
         LivingFile(path)
     LivingFile(path, overwrite=True).write("new")

@@ -4,15 +4,17 @@ import csv
 import io
 import json
 import re
+from collections.abc import Callable
 
 import msgspec
 import pytest
 from markdown_it import MarkdownIt
+from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.export.writing.files import FORMATS, SUFFIXES
 from cs336_tui.export.writing.formats import answer, latex_escape, page, render, render_all
 from cs336_tui.export.writing.tables import Column, Table
-from cs336_tui.export.writing.texts import markdown_escape
+from cs336_tui.export.writing.texts import bullets, markdown_escape, one_line, untaken
 from tests.export.html_reader import Reader
 from tests.loading import loaded_with
 
@@ -35,11 +37,6 @@ def test_every_format_has_a_suffix_of_its_own() -> None:
     assert len(set(SUFFIXES.values())) == len(FORMATS)
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-def test_every_format_ends_its_last_line(format_: str) -> None:
-    assert render(TABLE, format_).endswith("\n")
-
-
 def test_markdown_shows_the_text_as_it_is() -> None:
     html = MarkdownIt("commonmark").enable("table").render(render(TABLE, "markdown"))
     rows = Reader(html).rows
@@ -48,52 +45,45 @@ def test_markdown_shows_the_text_as_it_is() -> None:
     assert html.startswith("<p><strong>Step times 50 % &amp; #1")
 
 
-def test_latex_is_a_booktabs_table_with_caption_label_and_notes() -> None:
-    text = render(TABLE, "latex")
-    for word in (r"\usepackage{booktabs}", r"\begin{tabular}{lrr}", r"\toprule", r"\midrule", r"\bottomrule"):
-        assert word in text
-    caption = next(line for line in text.splitlines() if line.startswith(r"\caption{Step times 50 \% \& \#1 a\_b"))
-    assert caption.endswith(r"}\label{tab:some-table-1}")
-    assert text.index(r"\begin{table}") < text.index(caption) < text.index(r"\end{table}")
-    assert r"small & 16.10 $\pm$ 0.12 & 50 \% \& \#1" in text
-    assert text.index(r"\end{tabular}") < text.index("n $-$ 1") < text.index(r"\end{table}")
-    begun, ended = re.findall(r"\\begin\{(\w+)\}", text), re.findall(r"\\end\{(\w+)\}", text)
+def test_latex_leaves_nothing_unescaped_and_typst_holds_strings_that_nothing_in_them_can_end() -> None:
+    assert not re.search(r"(?<!\\)[%&#_]", latex_escape(HOSTILE))
+    begun, ended = (re.findall(rf"\\{word}\{{(\w+)\}}", render(TABLE, "latex")) for word in ("begin", "end"))
     assert sorted(begun) == sorted(ended)
-
-
-def test_latex_leaves_nothing_unescaped() -> None:
-    text = latex_escape(HOSTILE)
-    assert not re.search(r"(?<!\\)[%&#_]", text)
-    assert r"\textbackslash{}" in text
-    assert r"\textasciitilde{}" in text
-    assert latex_escape("a -- b --- c") == r"a -{}- b -{}-{}- c"
-
-
-def test_typst_holds_strings_that_nothing_in_them_can_end() -> None:
-    text = render(TABLE, "typst")
-    assert text.startswith("#figure(\n")
-    assert "columns: 3, align: (left, right, right, )" in text
-    assert ") <tab:some-table-1>" in text
-    strings = [json.loads(found) for found in re.findall(r'"(?:[^"\\]|\\.)*"', text)]
+    strings = [json.loads(found) for found in re.findall(r'"(?:[^"\\]|\\.)*"', render(TABLE, "typst"))]
     assert strings == [
         TABLE.caption, *(column.header for column in TABLE.columns), *(cell for row in TABLE.rows for cell in row),
         *TABLE.footnotes,
     ]  # fmt: skip
-    without = re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
-    assert without.count("(") == without.count(")")
 
 
-def test_csv_has_the_records_in_base_units() -> None:
-    first, second = csv.DictReader(io.StringIO(render(TABLE, "csv")))
-    assert first == {"size": "small", "n": "10", "mean_s": "0.0161", "note": "", "times_s": "0.1;0.2"}
-    assert second == {"size": HOSTILE, "n": "", "mean_s": "", "note": "OOM", "times_s": ""}
+def wide_table(columns: int, *footnotes: str) -> Table:
+    return Table(
+        columns=tuple(Column(f"column {number}") for number in range(columns)),
+        rows=(("12.34 ± 0.56",) * columns,),
+        records=(),
+        caption="A caption",
+        footnotes=footnotes or ("a note",),
+        label=f"of-{columns}",
+    )
 
 
-def test_json_has_the_records_and_says_what_they_are() -> None:
-    found = json.loads(render(TABLE, "json"))
-    assert found["caption"] == TABLE.caption
-    assert found["rows"][0] == {"size": "small", "n": 10, "mean_s": 0.0161, "note": None, "times_s": [0.1, 0.2]}
-    assert found["notes"] == list(TABLE.footnotes)
+GROUPS = (Column("size", left=True), Column("a", "ms", group="CPU"), *(Column(u, u, group="CUDA") for u in ("ms", "s")))
+
+TABLES: dict[str, Table] = {
+    "hostile texts": TABLE,
+    "groups of columns": Table(columns=GROUPS, rows=(("small", "1", "2", "3"),)),
+    "narrow": wide_table(4),
+    "wider than a line": wide_table(12),
+    "notes that a page has no room for stand below the float, which cannot be broken": wide_table(
+        4, *map(str, range(60))
+    ),
+}
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_in_a_format(name: str, format_: str, snapshot: SnapshotAssertion) -> None:
+    assert render(TABLES[name], format_) == snapshot
 
 
 def test_html_is_whole_escaped_and_sets_numbers_right() -> None:
@@ -124,10 +114,7 @@ def test_brackets_in_markdown_show_as_they_are(text: str) -> None:
     html = MarkdownIt("commonmark").enable("table").render(source + "\n[1]: https://example.org\n")
     assert Reader(html).rows[1] == [text]
     assert "<a " not in html
-
-
-def test_an_array_is_copied_from_markdown_as_it_is() -> None:
-    assert "[812.3, 41.2]" in markdown_escape("[812.3, 41.2]")
+    assert text != "[812.3, 41.2]" or text in source, "an array can be copied from the source"
 
 
 def test_a_heading_keeps_its_braces_and_units_in_every_format() -> None:
@@ -135,23 +122,6 @@ def test_a_heading_keeps_its_braces_and_units_in_every_format() -> None:
     table = Table(columns=tuple(map(Column, headings)), rows=(("1", "2", "3"),), records=({"a": 1},))
     assert r"mean (\textmu{}s) & \{x\} & {}[y] \\" in render(table, "latex")
     assert Reader(render(table, "html")).rows[0] == list(headings)
-
-
-def test_a_header_of_groups_spans_its_columns() -> None:
-    columns = [
-        Column("size", left=True),
-        Column("a", "ms", group="CPU"),
-        Column("b", "ms", group="CUDA"),
-        Column("c", "s", group="CUDA"),
-    ]
-    table = Table(columns=tuple(columns), rows=(("small", "1", "2", "3"),))
-    assert render(table, "markdown").splitlines()[0] == "| size  | CPU ms | CUDA ms | CUDA s |"
-    latex = render(table, "latex")
-    assert r"\multicolumn{1}{l}{} & \multicolumn{1}{c}{CPU} & \multicolumn{2}{c}{CUDA} \\" in latex
-    assert "\\\\\n" + r"\unexpanded{\cmidrule(lr){2-2}\cmidrule(lr){3-4}}" in latex
-    assert r"size & ms & ms & s \\" in latex
-    assert '<th colspan="2" class="group" >CUDA</th>' in render(table, "html")
-    assert 'table.cell(colspan: 2, align: center, "CUDA"), "size", "ms", "ms", "s"' in render(table, "typst")
 
 
 @pytest.mark.parametrize("format_", ["markdown", "latex", "typst", "html", "table"])
@@ -163,3 +133,77 @@ def test_a_note_is_said_once_in_a_document(format_: str) -> None:
     assert [text.count(note) for note in ("one profiled step", "suspect", "the first 20 of 31 rows")] == [1, 2, 2]
     assert text.count("only here") == text.count("only there") == 1
     assert [*json.loads(answer([first, second], "json"))["tables"][1]["notes"]] == [*notes, "only there"]
+
+
+@pytest.mark.parametrize(
+    ("escape", "text", "shown"),
+    [
+        (latex_escape, "2²⁰ B ≥ √2 ≤ 10⁹", r"2$^2$$^0$ B $\geq$ $\surd$2 $\leq$ 10$^9$"),
+        (latex_escape, "– ü", "– ü"),
+        (latex_escape, "a -- b --- c", r"a -{}- b -{}-{}- c"),
+        (latex_escape, "[1, 2]", "{}[1, 2]"),
+        (latex_escape, "*", "{}*"),
+        (markdown_escape, "costs $1 or $2", r"costs \$1 or \$2"),
+        (one_line, "a\u202egnp\u2066\u2069b", "agnpb"),
+    ],
+    ids=[
+        "signs", "what LaTeX knows by itself", "dashes", "no option of a line's end", "no form of a line's end",
+        "no mathematics", "what would turn the order of writing, so that a name passes for another",
+    ],
+)  # fmt: skip
+def test_what_a_format_takes_for_markup_is_escaped(escape: Callable[[str], str], text: str, shown: str) -> None:
+    assert escape(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("2026-01-02: ok", "2026-01-02: ok"),
+        ("2. a list", r"2\. a list"),
+        ("- a list", r"\- a list"),
+        ("# no", r"\# no"),
+    ],
+)
+def test_only_what_would_open_something_in_a_list_is_escaped(line: str, shown: str) -> None:
+    assert bullets([line]) == f"- {shown}"
+
+
+def test_a_taken_name_gets_the_first_free_number() -> None:
+    assert [untaken("peak", taken) for taken in ((), ("peak",), ("peak", "peak-2", "peak-4"))] == [
+        "peak", "peak-2", "peak-3",
+    ]  # fmt: skip
+
+
+PACKAGE = r"\usepackage{graphicx}"
+
+
+def test_a_wide_table_is_shrunk_to_the_line_and_says_what_that_needs() -> None:
+    text = render(wide_table(12), "latex")
+    assert PACKAGE in text[: text.index(r"\begin{table}")]
+    shrunk = text[text.index(r"\resizebox{") : text.index("a note")].splitlines()[0]
+    assert shrunk.endswith(r"{!}{\usebox{\tablebox}}"), "no space beside the table"
+    assert r"\ifdim\width>\linewidth" in shrunk, "nothing is ever enlarged"
+    assert text.count("{") == text.count("}")
+    narrow = render(wide_table(4), "latex")
+    assert "resizebox" not in narrow
+    assert PACKAGE not in narrow
+
+
+def test_of_several_tables_only_the_wide_one_is_shrunk() -> None:
+    text = render_all([wide_table(4), wide_table(12)], "latex")
+    assert text.count(PACKAGE) == text.count(r"\resizebox") == 1
+    assert text.index("tab:of-4") < text.index("tab:of-12") < text.index(r"\resizebox")
+
+
+def test_columns_of_a_rank_are_left_out_by_name_where_a_page_is_too_narrow() -> None:
+    ranked = tuple(Column(f"column {number}", rank=number) for number in range(12))
+    rows = tuple(("small", *[f"{place * 100 + number}.00 ± 0.56" for number in range(11)]) for place in (1, 2))
+    wide = msgspec.structs.replace(wide_table(12), columns=ranked, rows=rows)
+    for format_ in ("latex", "typst"):
+        text = render(wide, format_)
+        assert "columns left out to fit the page: column " in text
+        assert "column 11; CSV and JSON have all" in text
+        assert "column 0" in text.partition("left out")[0]
+    assert "left out" not in render(wide, "markdown")
+    alike = msgspec.structs.replace(wide, rows=tuple(("x", "fp32", *row[2:]) for row in rows))
+    assert "all rows: column 1 fp32" in render(alike, "latex")

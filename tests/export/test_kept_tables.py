@@ -4,12 +4,11 @@ and keys. After a change that is meant, `pytest tests/export/test_kept_tables.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.comparison import compare
@@ -30,13 +29,12 @@ from cs336_tui.export.subjects.estimates import category_table, communication_ta
 from cs336_tui.export.subjects.roofline import PeakRow, peak_table
 from cs336_tui.export.subjects.scaling import limit_table, plan_figure, rank_table
 from cs336_tui.export.summary import summary_markdown
-from cs336_tui.export.writing.drawing import Drawing
-from cs336_tui.export.writing.formats import plain_text, render_all
-from cs336_tui.export.writing.tables import Table
+from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.export.writing.terminal import Looks, terminal_text
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
 from tests.export.grids import by, grid, merged
+from tests.export.keeping import Tables, as_drawn, as_text
 from tests.made_kernels import a_kernel_report, a_prediction_for, an_operator_report
 from tests.made_memory import a_memory_report, an_oom_report
 from tests.made_peaks import made_peak
@@ -48,7 +46,6 @@ from tests.made_ranks import a_traffic_report
 from tests.samples import ENVIRONMENT, a_spec, state_of
 
 DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
-Tables = Mapping[str, Iterable[Table]]
 
 A_CELL = a_spec(pass_="train-step")
 REPORTS: Mapping[str, tuple[Report, ...]] = {
@@ -77,32 +74,6 @@ def of_session(state: SessionState) -> Tables:
     return {**tables_of(results), **report_tables([state], results)}
 
 
-def as_text(tables: Tables) -> str:
-    """The tables as Markdown, with the order in which columns give way in little room, and each first record."""
-    parts: list[str] = []
-    for name, several in tables.items():
-        several = list(several)
-        first = [f"{key} = {value!r}" for table in several for key, value in [*table.records[:1], {}][0].items()]
-        ranks = [" ".join(str(column.rank) for column in table.columns) for table in several]
-        parts += [f"# {name}", render_all(several, "markdown"), "; ".join(ranks), "; ".join(first)]
-    return "\n\n".join(parts)
-
-
-def as_drawn(drawing: Drawing) -> str:
-    """A figure's axes: their titles, scales, lines, bars, areas and words."""
-    figure = Figure(figsize=drawing.size, layout="constrained")
-    drawing.draw(figure)
-    found = [f"{drawing.name}: {drawing.title} {drawing.size}"]
-    for axis in figure.axes:
-        found.append(f"{axis.get_title()} | {axis.get_xlabel()} | {axis.get_ylabel()}")
-        found += [f"{each.get_transform()}" for each in (axis.xaxis, axis.yaxis)]
-        found += [f"{text.get_text()} {text.get_position()}" for text in axis.texts]
-        shapes = [line.get_xydata() for line in axis.lines] + [patch.get_path().vertices for patch in axis.patches]
-        shapes += [path.vertices for collection in axis.collections for path in collection.get_paths()]
-        found += [f"{len(shape)} points, mean {', '.join(f'{x:.5g}' for x in shape.mean(0))}" for shape in shapes]
-    return "\n".join(found)
-
-
 @pytest.mark.parametrize("name", REPORTS)
 def test_figures_of_reports(name: str, snapshot: SnapshotAssertion) -> None:
     assert "\n\n".join(map(as_drawn, drawings_of_reports(REPORTS[name]))) == snapshot
@@ -111,7 +82,7 @@ def test_figures_of_reports(name: str, snapshot: SnapshotAssertion) -> None:
 def test_figures_of_a_session(snapshot: SnapshotAssertion) -> None:
     state = load(DEMO)
     figures = figures_of([state], merge([("a session", state)]))
-    assert "\n\n".join(as_drawn(each) if isinstance(each, Drawing) else str(each) for each in figures) == snapshot
+    assert "\n\n".join(map(as_drawn, figures)) == snapshot
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -150,7 +121,8 @@ def test_two_sessions(snapshot: SnapshotAssertion) -> None:
 
 
 def test_predictions(snapshot: SnapshotAssertion) -> None:
-    made = [made_prediction(a_spec(batch_size=size)) for size in (4, 4000)]
+    cells = ({}, {"batch_size": 4000}, {"pass_": "inference", "context_length": 512, "arch": "gelu-learned"})
+    made = [made_prediction(a_spec(**each)) for each in cells]
     estimates = judge_all(made, named_target(find_gpu("H100")))
     tables = [estimate_table(estimates), category_table(estimates), *prediction_tables(made)]
     used = (Collective(op="all-reduce", calls=12, bytes=500_000_000),)

@@ -1,24 +1,45 @@
-"""Kernel reports as tables and as a document."""
+"""Kernel reports as tables and as a document; two profiles kernel by kernel; communication of ranks; kernels of all
+cells."""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
+from cs336_tui.analysis.kernel_cells import kernel_cells
+from cs336_tui.analysis.merge import merge
+from cs336_tui.config.spec import recorded_spec
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.export.reports import report_sections, report_tables
+from cs336_tui.export.subjects.kernel_cells import kernel_cells_table
 from cs336_tui.export.subjects.kernels import (
     attention_table,
     kernel_document,
+    kernel_pairs,
     kernel_table,
     kernel_tables,
+    pairs_table,
 )
+from cs336_tui.export.subjects.results import results_of
 from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.export.writing.formats import render, render_all
 from cs336_tui.export.writing.tables import Table
+from cs336_tui.session.recordings import chrome
+from cs336_tui.session.recordings.recording import Opening
+from cs336_tui.session.state import SessionState
+from tests.analysis.test_kernel_cells import TRAIN, a_session, report, train_state
 from tests.export.grids import unranked
-from tests.made_kernels import GEMM, a_group, a_kernel_report, a_prediction_for, an_operator_report
+from tests.export.keeping import kept
+from tests.made_kernels import GEMM, STEP, a_group, a_kernel_report, a_prediction_for, an_operator_report
+from tests.made_ranks import a_traffic_report
+from tests.samples import a_spec
+from tests.session.made import Cell, cell
+from tests.session.recordings.made_traces import launch, op, trace_of, write
 
 REPORT = a_kernel_report(trace="/sessions/a/kernels.json.gz")
 PREDICTED = msgspec.structs.replace(REPORT, prediction=a_prediction_for(REPORT.spec))
@@ -32,18 +53,18 @@ def cells(table: Table, first: str) -> dict[str, str]:
     return dict(zip((column.header for column in table.columns), row, strict=True))
 
 
-def test_a_kernel_table_of_a_phase_or_a_range_says_so() -> None:
-    table = kernel_table(REPORT, "backward", "softmax")
+def test_a_kernel_table_of_a_phase_or_a_range_says_so_and_the_note_of_a_report_is_a_footnote() -> None:
+    table = kernel_table(msgspec.structs.replace(REPORT, note="No kernel could be seen."), "backward", "softmax")
     assert "backward, softmax" in table.caption
     assert [(record["phase"], record["range"]) for record in table.records] == [("backward", "softmax")]
+    assert "No kernel could be seen." in table.footnotes
     together = kernel_table(REPORT, ("forward", "backward"))
     assert {record["phase"] for record in together.records} == {"forward+backward"}
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.parametrize("report", [PREDICTED, an_operator_report(), BACKWARD_ONLY, EMPTY])
-def test_every_report_renders_in_every_format(report: object, format_: str) -> None:
-    assert render_all(kernel_tables(report), format_)  # type: ignore[arg-type]
+@pytest.mark.parametrize("report", [an_operator_report(), BACKWARD_ONLY, EMPTY])
+def test_every_report_renders_in_every_format(report: KernelReport) -> None:
+    assert all(render_all(kernel_tables(report), format_) for format_ in FORMATS)
 
 
 def test_records_of_a_table_have_the_same_keys_and_labels_differ() -> None:
@@ -55,20 +76,12 @@ def test_records_of_a_table_have_the_same_keys_and_labels_differ() -> None:
     assert len({table.label for table in tables}) == len(tables)
 
 
-def test_the_note_of_a_report_is_a_footnote() -> None:
-    explained = kernel_table(msgspec.structs.replace(REPORT, note="No kernel could be seen."))
-    assert "No kernel could be seen." in explained.footnotes
-
-
-def test_names_survive_markup() -> None:
-    assert r"CUDAFunctor_add\<float\>" in render(kernel_table(REPORT), "markdown")
-    assert GEMM.replace("_", r"\_") in render(unranked(kernel_table(REPORT)), "latex").replace("-{}-", "--")
-
-
 def test_latex_leaves_out_what_a_page_has_no_room_for_and_names_it() -> None:
-    text = render(kernel_table(REPORT), "latex")
-    assert GEMM.replace("_", r"\_") not in text.replace("-{}-", "--")
+    name = GEMM.replace("_", r"\_")
+    text = render(kernel_table(REPORT), "latex").replace("-{}-", "--")
+    assert name not in text
     assert re.search(r"columns left out to fit the page: .*Name", text)
+    assert name in render(unranked(kernel_table(REPORT)), "latex").replace("-{}-", "--")
 
 
 def test_the_document_is_plain_data_that_agrees_with_the_report() -> None:
@@ -94,13 +107,108 @@ def test_fused_attention_prints_fused_in_place_of_times() -> None:
     group = a_group("flash_fwd", "other", "forward", "attention core", (4.0,))
     table = attention_table(a_kernel_report(groups=(group,), prediction=a_prediction_for(REPORT.spec)))
     forward = cells(table, "forward")
-    assert (forward["matmul (ms)"], forward["softmax (ms)"], forward["softmax / matmul time"]) == (
-        "fused",
-        "fused",
-        "n/a",
-    )
-    assert forward["softmax FLOPs"] == "50.0k"
+    headers = ("matmul (ms)", "softmax (ms)", "softmax / matmul time", "softmax FLOPs")
+    assert [forward[header] for header in headers] == ["fused", "fused", "n/a", "50.0k"]
     assert any(note.startswith("fused: ") for note in table.footnotes)
-    (record,) = table.records
-    assert record["matmul_ns"] is None
+    assert table.records[0]["matmul_ns"] is None
     assert not any(note.startswith("fused: ") for note in attention_table(REPORT).footnotes)
+
+
+def report_of(folder: Path, name: str, **kernels: list[float]) -> KernelReport:
+    """A trace with these kernels, each with the times of its launches in µs."""
+    events, at = [], 0
+    for kernel, durations in kernels.items():
+        for duration in durations:
+            at += 100
+            events += [op("aten::mm", at, 10), *launch(kernel, at, at + 1, at + 20, duration)]
+    (cell,) = chrome.read(write(folder / name, trace_of(events)), Opening(), name)
+    assert isinstance(cell.report, KernelReport)
+    return cell.report
+
+
+def test_each_kernel_stands_beside_itself_and_the_largest_difference_first(tmp_path: Path) -> None:
+    a = report_of(tmp_path, "a.json", gemm=[10, 12], softmax=[5], gone=[1])
+    b = report_of(tmp_path, "b.json", gemm=[6, 6], softmax=[5.5], new=[40])
+    found = [(p.name, p.a_ns, p.a_instances, p.b_ns, p.b_instances, p.ratio) for p in kernel_pairs(a, b)]
+    assert found == [
+        ("new", 0, 0, 40_000, 1, None),
+        ("gemm", 22_000, 2, 12_000, 2, 12 / 22),
+        ("gone", 1_000, 1, 0, 0, None),
+        ("softmax", 5_000, 1, 5_500, 1, 1.1),
+    ]
+
+
+def test_the_last_row_is_all_of_them(tmp_path: Path) -> None:
+    a, b = report_of(tmp_path, "a.json", gemm=[10, 12]), report_of(tmp_path, "b.json", gemm=[6], add=[3])
+    table = pairs_table(a, b)
+    assert table.caption == "Kernels of A (a.json · cpu) and B (b.json · cpu)".replace("cpu", "cuda:0")
+    assert table.records[-1]["difference_ns"] == b.total_ns - a.total_ns == -13_000
+    assert table.rows[-1] == ("", "all", "0.022", "2", "0.009", "2", "-0.013", "0.409")
+    rows = table.records[:-1]
+    assert sum(int(str(row["a_instances"])) for row in rows) == a.launches
+    assert sum(int(str(row["b_ns"])) for row in rows) == b.total_ns
+
+
+def test_notes_say_what_counts_on_this_backend() -> None:
+    of_nccl, of_gloo = (
+        kernel_tables(a_traffic_report(communication_ns=0, operations={}, backend=backend))[0].footnotes[1]
+        for backend in ("nccl", "gloo")
+    )
+    assert of_nccl.startswith("communication: kernels between GPUs, NCCL's and others; compute: kernels that only")
+    assert of_gloo.startswith("communication: gloo's operations; compute: ")
+
+
+def test_without_all_gathers_there_is_no_table_of_them() -> None:
+    captions = [table.caption for table in kernel_tables(a_traffic_report(all_gathers=()))]
+    assert "Communication of each rank" in captions[0]
+    assert not any("All-gathers" in caption for caption in captions)
+
+
+def table_of(*states: SessionState) -> Table:
+    return kernel_cells_table(kernel_cells(states, merge([("one", state) for state in states])))
+
+
+def row(table: Table, part: str) -> dict[str, str]:
+    """The first row of this part, by header."""
+    headers = [column.header for column in table.columns]
+    (found, *_) = (each for each in table.rows if each[headers.index("part")] == part)
+    return dict(zip(headers, found, strict=True))
+
+
+def test_a_row_says_what_was_profiled_what_was_timed_and_the_difference_of_both(snapshot: SnapshotAssertion) -> None:
+    table = table_of(train_state())
+    forward, both, _ = table.records
+    assert forward["span_difference_s"] == pytest.approx(forward["span_ns"] / 1e9 - forward["timed_s"])
+    assert forward["kernel_difference_share"] == pytest.approx(-0.06475)
+    assert both["span_ns"] is both["span_difference_s"] is None
+    operators = table_of(a_session(*report(an_operator_report(a_spec(pass_="forward+backward", device="cpu")))))
+    assert kept(table, operators) == snapshot
+
+
+def test_cells_without_a_profile_fused_attention_and_recordings(snapshot: SnapshotAssertion) -> None:
+    """Dashes and why; attention that has no softmax of its own; files in place of choices that nobody knows."""
+    cells = [cell([0.1], pass_="forward"), Cell(TRAIN, status="oom"), cell([0.1], pass_="backward")]
+    of_forward = a_kernel_report(cells[0].spec, groups=tuple(group for group in STEP if group.phase == "forward"))
+    lost = a_session(*report(of_forward), *report(None, TRAIN, error="no room"), cells=cells)
+    fused = (a_group("flash_fwd_kernel", "other", "forward", "attention core", (2.0,)),)
+    spec = recorded_spec("a.json.gz", "cuda:0")
+    recorded = report(a_kernel_report(spec))
+    states = (
+        lost,
+        a_session(*report(a_kernel_report(a_spec(pass_="forward"), groups=fused))),
+        a_session(*recorded),
+        a_session(*recorded, *report(a_kernel_report(TRAIN)), cells=[Cell(TRAIN)]),
+    )
+    tables = [table_of(state) for state in states]
+    assert {record["profile"] for record in tables[0].records} == {"ok", "oom", "none"}
+    assert tables[1].records[0]["softmax_share"] is None
+    assert kept(*tables) == snapshot
+
+
+def test_it_is_a_report_of_the_session_and_in_its_summary() -> None:
+    state = train_state()
+    tables = report_tables([state], results_of(state))
+    assert list(tables)[:2] == ["kernels", "kernels-over-cells"]
+    assert "Kernels over cells" in dict(report_sections([state], results_of(state)))
+    plain = a_session(cells=[cell([0.1])])
+    assert "kernels-over-cells" not in report_tables([plain], results_of(plain))

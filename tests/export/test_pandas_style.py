@@ -143,13 +143,11 @@ def test_the_command_writes_the_table_alone_and_the_notes_to_a_file(tmp_path: Pa
 
 
 def test_notes_are_left_out_of_any_format(tmp_path: Path) -> None:
-    for format_ in ("markdown", "latex", "typst", "html"):
-        code, with_notes, _ = export(tmp_path, "--layout", "by-mean", "--format", format_)
-        _, without, _ = export(tmp_path, "--layout", "by-mean", "--format", format_, "--no-notes")
-        assert code == 0
-        assert "sample standard deviation" in with_notes
-        assert "sample standard deviation" not in without
-        assert "forward" in without
+    asked = ("--layout", "by-mean", "--format", "latex")
+    (code, with_notes, _), (_, without, _) = export(tmp_path, *asked), export(tmp_path, *asked, "--no-notes")
+    assert code == 0
+    assert "forward" in without
+    assert ["sample standard deviation" in text for text in (with_notes, without)] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 
 import msgspec
@@ -24,11 +22,12 @@ from cs336_tui.events.kernel_report import KINDS, KernelReport
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.problems import Exported, export_problem, figures_for, tables_of
 from cs336_tui.export.writing.files import FORMATS
+from cs336_tui.export.writing.formats import Section
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.summaries import summarize
 from tests.analysis.racing import Made
 from tests.export.grids import LAPTOP, grid
 from tests.export.html_reader import Reader
+from tests.export.keeping import csv_rows
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
 from tests.made_problems import problem_state
@@ -44,6 +43,22 @@ def results_of(*states: SessionState) -> tuple[Result, ...]:
 
 def exported(name: str, *states: SessionState) -> Exported:
     return export_problem(name, Material(states, results_of(*states)))
+
+
+def of_recordings(*reports: KernelReport | MemoryReport) -> SessionState:
+    """A session of these reports alone."""
+    kind = "kernels" if isinstance(reports[0], KernelReport) else "memory"
+    events: list[Event] = session_start([report.spec for report in reports])
+    for number, report in enumerate(reports):
+        events.append(ReportStarted(at=START, report=number, kind=kind, spec=report.spec))
+        events.append(ReportFinished(at=START, report=number, status="ok", content=report))
+    return state_of(events)
+
+
+def sections_of(name: str, *states: SessionState) -> dict[str, Section]:
+    """Its parts by letter, by default of what its preset runs."""
+    found = exported(name, *(states or [problem_state(*problem_named(name))]))
+    return {section.key: section for section in found.sections}
 
 
 @pytest.mark.parametrize(("edition", "problem"), EVERY, ids=lambda each: each if isinstance(each, str) else each.name)
@@ -89,29 +104,27 @@ def test_a_part_without_data_names_the_command_in_one_line(edition: str, problem
 
 def test_times_are_those_of_the_cells() -> None:
     state = problem_state(*problem_named("2026/benchmarking_script"))
-    (table,) = [each for each in exported("benchmarking_script", state).tables if "Step times" in each.caption]
+    tables = exported("benchmarking_script", state).tables
+    (table,) = [each for each in tables if "Step times" in each.caption]
     (cell,) = [each for each in state.cells.values() if each.spec.size_label == "xl" and each.spec.pass_ == "forward"]
     (record,) = [each for each in table.records if (each["size"], each["pass"]) == ("xl", "forward")]
     times = [0.015, 0.0151, 0.0152, 0.015]
     assert record["mean_s"] == pytest.approx(sum(times) / 4)
     assert cell.step_times_s == pytest.approx(times)
-    phases = next(each for each in exported("benchmarking_script", state).tables if each.label == "phases")
-    row = phases.records[list(state.cells.values()).index(cell)]
-    assert row["forward_s"] == pytest.approx(sum(times) / 4 / 3)
-    expected = summarize([time_s / 3 for time_s in times], 1)
-    assert phases.texts("forward_s")[0].startswith(f"{(expected.mean_s or 0) * 1e3:.1f}")
+    phases = next(each for each in tables if each.label == "phases")
+    mean_s = phases.records[list(state.cells.values()).index(cell)]["forward_s"]
+    assert mean_s == pytest.approx(sum(times) / 4 / 3)
+    assert phases.texts("forward_s")[0].startswith(f"{mean_s * 1e3:.1f}")
 
 
 def test_tables_of_several_cells_are_one_that_tells_them_apart() -> None:
-    problem, edition = problem_named("2026/nsys_profile")
-    state = problem_state(problem, edition)
-    sections = {section.key: section for section in exported("nsys_profile", state).sections}
+    state = problem_state(*problem_named("2026/nsys_profile"))
+    sections = sections_of("nsys_profile", state)
     (attention,) = sections["e"].tables
     assert [column.key for column in attention.columns][:3] == ["size", "context", "phase"]
-    cells = [(record["size"], record["context"]) for record in attention.records]
-    assert set(cells) == {(size, length) for size in ("medium", "xl") for length in (256, 512, 1024)}
-    reports = {(each.spec.size, each.spec.context_length): each for each in state.contents(KernelReport)}
-    assert set(reports) == set(cells)
+    cells = {(record["size"], record["context"]) for record in attention.records}
+    assert cells == {(size, length) for size in ("medium", "xl") for length in (256, 512, 1024)}
+    assert {(each.spec.size, each.spec.context_length) for each in state.contents(KernelReport)} == cells
     (forward,) = sections["a"].tables
     assert {record["part"] for record in forward.records} == {"forward"}
     assert "top_short" not in [column.key for column in forward.columns]
@@ -119,8 +132,7 @@ def test_tables_of_several_cells_are_one_that_tells_them_apart() -> None:
 
 
 def test_the_residual_stream_is_derived() -> None:
-    state = problem_state(*problem_named("2026/memory_profiling"))
-    (table,) = next(section for section in exported("memory_profiling", state).sections if section.key == "d").tables
+    (table,) = sections_of("2026/memory_profiling")["d"].tables
     assert [(record["size"], record["context"], record["residual_stream_bytes"]) for record in table.records] == [
         ("xl", 128, 4 * 128 * 2560 * 4),
         ("xl", 2048, 4 * 2048 * 2560 * 4),
@@ -130,19 +142,14 @@ def test_the_residual_stream_is_derived() -> None:
 
 
 def test_rows_that_a_part_does_not_ask_for_are_left_out() -> None:
-    sections = {
-        each.key: each for each in exported("nsys_profile", problem_state(*problem_named("nsys_profile"))).sections
-    }
+    sections = sections_of("nsys_profile")
     beside = sections["c"].tables[1]
     kinds = [record["kind"] for record in beside.records]
     assert kinds
     assert "matrix multiply" not in kinds
     assert "matrix multiply" in [record["kind"] for record in sections["b"].tables[1].records]
     assert "without matrix multiply" in beside.footnotes
-    sections = {
-        each.key: each for each in exported("flame_graph", problem_state(*problem_named("flame_graph"))).sections
-    }
-    assert [record["name"] for record in sections["c"].tables[0].records] == ["softmax"]
+    assert [record["name"] for record in sections_of("flame_graph")["c"].tables[0].records] == ["softmax"]
 
 
 def test_notes_of_one_table_for_several_cells_say_of_which() -> None:
@@ -165,7 +172,7 @@ def test_every_format_has_every_part_in_order(format_: str) -> None:
     assert text.endswith("\n")
     places = [text.find(part.asks) for part in problem.parts]
     if format_ == "csv":
-        rows = list(csv.DictReader(io.StringIO(text)))
+        rows = csv_rows(text)
         assert list(dict.fromkeys(row["part"] for row in rows)) == [part.letter for part in problem.parts]
         assert all(row["note"] or row["table"] for row in rows)
     elif format_ == "json":
@@ -188,18 +195,12 @@ def test_html_is_one_page_that_opens_alone_and_escapes() -> None:
     assert "&lt;b&gt;&amp;" in text
 
 
-def test_a_note_stands_below_the_first_table_that_has_it() -> None:
+def test_a_note_stands_below_the_first_table_that_has_it_and_figures_have_names_of_their_own() -> None:
     found = exported("nsys_profile", problem_state(*problem_named("2026/nsys_profile")))
-    text = found.render("markdown", None)
-    notes = [line for line in text.splitlines() if line.startswith("- ")]
-    assert notes
-    assert len(notes) == len(set(notes))
+    notes = [line for line in found.render("markdown", None).splitlines() if line.startswith("- ")]
+    assert len(notes) == len(set(notes)) > 0
     assert not [line for line in found.render("markdown", None, with_notes=False).splitlines() if line.startswith("- ")]
-
-
-def test_figures_have_names_of_their_own() -> None:
-    problem, edition = problem_named("2026/benchmarking_script")
-    found = exported("benchmarking_script", problem_state(problem, edition))
+    found = exported("benchmarking_script", problem_state(*problem_named("2026/benchmarking_script")))
     names = [drawing.name for drawing in found.figures]
     assert len(names) == len(set(names)) > 0
 
@@ -225,54 +226,32 @@ def test_where_and_over_name_fields() -> None:
 
 
 def test_a_recording_answers_what_it_holds() -> None:
-    spec = recorded_spec("trace.json.gz", "cuda:0")
-    report = msgspec.structs.replace(a_kernel_report(), spec=spec, prediction=None)
-    state = state_of(
-        [
-            *session_start([spec]),
-            ReportStarted(at=START, report=0, kind="kernels", spec=spec),
-            ReportFinished(at=START, report=0, status="ok", content=report),
-        ]
-    )
-    parts = {section.key: section for section in exported("nsys_profile", state).sections}
-    assert parts["c"].tables[0].records
-    assert {record["kind"] for record in parts["c"].tables[0].records} <= set(KINDS)
+    report = msgspec.structs.replace(a_kernel_report(), spec=recorded_spec("trace.json.gz", "cuda:0"), prediction=None)
+    (table, *_) = sections_of("nsys_profile", of_recordings(report))["c"].tables
+    assert table.records
+    assert {record["kind"] for record in table.records} <= set(KINDS)
     groups = tuple(msgspec.structs.replace(each, phase="recording") for each in report.groups)
     whole = msgspec.structs.replace(report, groups=groups, phase_spans_ns={"recording": report.span_ns})
-    state.apply(ReportFinished(at=START, report=0, status="ok", content=whole))
-    (line, _) = next(section for section in exported("nsys_profile", state).sections if section.key == "a").lines
+    (line, _) = sections_of("nsys_profile", of_recordings(whole))["a"].lines
     assert line.startswith("nothing of this is in this session"), "phases are not known"
 
 
 def test_recordings_are_told_apart_in_a_table_of_all_and_so_are_their_phases() -> None:
     specs = [recorded_spec(name, "cuda:0") for name in ("a.json", "b.json")]
     reports = [msgspec.structs.replace(a_kernel_report(), spec=spec, prediction=None) for spec in specs]
-    events: list[Event] = []
-    for number, report in enumerate(reports):
-        events.append(ReportStarted(at=START, report=number, kind="kernels", spec=report.spec))
-        events.append(ReportFinished(at=START, report=number, status="ok", content=report))
-    state = state_of([*session_start(specs), *events])
-    parts = {section.key: section for section in exported("nsys_profile", state).sections}
-    (table,) = [table for table in parts["c"].tables if table.caption.endswith("Kernels: 2 cells")]
+    tables = sections_of("nsys_profile", of_recordings(*reports))["c"].tables
+    (table,) = [table for table in tables if table.caption.endswith("Kernels: 2 cells")]
     assert [column.key for column in table.columns][:3] == ["recording", "phase", "share"]
     assert {row[0] for row in table.rows} == {"a.json", "b.json"}
     assert {row[1] for row in table.rows} >= {"recording", "forward", "backward"}
 
 
 def test_a_snapshot_of_others_counts_as_fp32_for_the_peaks_and_largest_allocations() -> None:
-    spec = recorded_spec("inference.pickle", "cuda:0")
-    report = a_memory_report(spec=spec, prediction=None)
-    state = state_of(
-        [
-            *session_start([spec]),
-            ReportStarted(at=START, report=0, kind="memory", spec=spec),
-            ReportFinished(at=START, report=0, status="ok", content=report),
-        ]
-    )
-    found = {section.key: section.tables for section in exported("memory_profiling", state).sections}
-    assert found["b"][-1].records[0]["peak_bytes"] == report.peak_bytes
-    assert found["e"]
-    assert not found["c"]
+    report = a_memory_report(spec=recorded_spec("inference.pickle", "cuda:0"), prediction=None)
+    found = sections_of("memory_profiling", of_recordings(report))
+    assert found["b"].tables[-1].records[0]["peak_bytes"] == report.peak_bytes
+    assert found["e"].tables
+    assert not found["c"].tables
 
 
 @given(st.lists(any_event, max_size=25), st.sampled_from(EVERY))
@@ -294,8 +273,7 @@ def test_visits_of_a_race_answer_nothing_and_a_profile_of_a_visited_candidate_do
     found = exported("2026/benchmarking_script", made.state)
     assert not found.tables
     assert not found.figures
-    (line, *_) = found.sections[1].lines
-    assert line == (
+    assert found.sections[1].lines[0] == (
         "nothing of this is in this session, where visits of a race do not count: "
         "cs336-tui bench --preset 2026/benchmarking_script"
     )
@@ -306,5 +284,5 @@ def test_visits_of_a_race_answer_nothing_and_a_profile_of_a_visited_candidate_do
         ReportFinished(at=made.at, report=9, status="ok", content=report),
     )
     assert progress_of(problem, edition, [made.state], results_of(made.state)).mark == "◐"
-    parts = {section.key: section for section in exported("2026/nsys_profile", made.state).sections}
+    parts = sections_of("2026/nsys_profile", made.state)
     assert {record["timed_s"] for record in parts["b"].tables[0].records} == {None}

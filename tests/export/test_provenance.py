@@ -51,13 +51,15 @@ def saying(lines: Sequence[str], word: str = "mixed provenance") -> list[str]:
     return [line for line in lines if word in line]
 
 
-def test_cells_that_agree_are_not_mixed() -> None:
-    assert mixed(session({}, {}, {})) == ()
-
-
-def test_a_mixture_names_the_values_and_their_cells() -> None:
-    state = session({"threads": 2}, {"threads": 2}, {"threads": 2}, {"threads": 4}, {"threads": 2})
-    assert mixed(state) == ("mixed provenance: threads 2 (cells 1–3, 5), 4 (cell 4)",)
+def test_what_a_choice_entails_is_none() -> None:
+    """Two precisions in one table are its subject; a precision that was not in force would be a mixture."""
+    state = session_of(cell(TIMES), cell(TIMES, precision="bf16-mixed"), cell(TIMES, device="cpu"))
+    for number, changes in enumerate(
+        ({"allocator": "native"}, {"allocator": "native", "autocast_dtype": "bfloat16"}, {"allocator": "malloc"})
+    ):
+        found = state.cells[number]
+        found.in_force = msgspec.structs.replace(found.in_force, **changes)
+    assert mixed(state) == ()
 
 
 @pytest.mark.parametrize(
@@ -76,90 +78,69 @@ def test_everything_that_was_read_back_counts(changes: dict[str, Any], line: str
 
 @pytest.mark.parametrize("name", ["interop_threads", "attention", "allocator", "model_revision"])
 def test_what_old_logs_do_not_tell_is_no_mixture(name: str) -> None:
+    assert getattr(msgspec.convert({"matmul_precision": "highest"}, EffectiveSettings), name) is None
     known, other = {"interop_threads": (1, 2)}.get(name, ("this", "that"))
     assert mixed(session({}, {name: known})) == ()
     (line,) = mixed(session({name: known}, {name: other}))
     assert line.endswith(f"{known} (cell 1), {other} (cell 2)")
+    (line,) = mixed(session({"allocator": "native, some"}, {"allocator": "other, some"}))
+    assert line == "mixed provenance: allocator native, some (cell 1); other, some (cell 2)", "commas stay apart"
 
 
-def test_values_with_commas_stay_apart() -> None:
-    state = session({"allocator": "native, default settings"}, {"allocator": "cudaMallocAsync, default settings"})
-    (line,) = mixed(state)
-    assert line == (
-        "mixed provenance: allocator native, default settings (cell 1); cudaMallocAsync, default settings (cell 2)"
-    )
+def with_gpu(uuid: str) -> Environment:
+    gpu = msgspec.structs.replace(ENVIRONMENT.devices[1], uuid=uuid)
+    return msgspec.structs.replace(ENVIRONMENT, devices=(ENVIRONMENT.devices[0], gpu))
 
 
-def test_what_a_choice_entails_is_no_mixture() -> None:
-    """Two precisions in one table are its subject; a precision that was not in force would be a mixture."""
-    state = session_of(cell(TIMES), cell(TIMES, precision="bf16-mixed"), cell(TIMES, device="cpu"))
-    for number, changes in enumerate(
-        ({"allocator": "native"}, {"allocator": "native", "autocast_dtype": "bfloat16"}, {"allocator": "malloc"})
-    ):
-        found = state.cells[number]
-        found.in_force = msgspec.structs.replace(found.in_force, **changes)
-    assert mixed(state) == ()
+MIXTURES: dict[str, tuple[tuple[Result, ...], tuple[str, ...]]] = {
+    "cells that agree": (results(("one", session({}, {}, {}))), ()),
+    "values and their cells": (
+        results(("one", session({"threads": 2}, {"threads": 2}, {"threads": 2}, {"threads": 4}, {"threads": 2}))),
+        ("threads 2 (cells 1–3, 5), 4 (cell 4)",),
+    ),
+    "things that fall apart alike": (
+        results(("one", session(*({"threads": 2 * n, "interop_threads": 8 if n > 1 else 1} for n in (1, 2, 2))))),
+        ("threads 2, inter-op threads 1 (cell 1); threads 4, inter-op threads 8 (cells 2–3)",),
+    ),
+    "a session that went on elsewhere": (
+        results(("one", session_of(cell(TIMES), Cell(cell(seed=1).spec, TIMES, on=NEW_TORCH)))),
+        ("torch 2.13.0 (cell 1), 2.14.0 (cell 2)",),
+    ),
+    "another GPU of the same kind": (
+        results(("one", session_of(cell(TIMES), Cell(cell(seed=1).spec, TIMES, on=with_gpu("GPU-1"))))),
+        ("GPU GPU-0 (cell 1), GPU-1 (cell 2)",),
+    ),
+    "sessions are named, and cells only where a session is torn": (
+        results(("a", session({"threads": 2}, {"threads": 4})), ("b", session({"threads": 4}, {"threads": 4}))),
+        ("threads 2 (a, cell 1), 4 (a, cell 2, b)",),
+    ),
+    "sessions of two machines": (
+        results(("box", session({})), ("laptop", session_of(cell(TIMES), environment=LAPTOP))),
+        ("host gpu-box, torch 2.13.0 (box); host laptop, torch 2.9.0 (laptop)",),
+    ),
+}
 
 
-def test_things_that_fall_apart_alike_are_told_together() -> None:
-    state = session({"threads": 2}, {"threads": 4, "interop_threads": 8}, {"threads": 4})
-    state.cells[0].in_force = msgspec.structs.replace(state.cells[0].in_force, interop_threads=1)
-    state.cells[2].in_force = msgspec.structs.replace(state.cells[2].in_force, interop_threads=8)
-    assert mixed(state) == (
-        "mixed provenance: threads 2, inter-op threads 1 (cell 1); threads 4, inter-op threads 8 (cells 2–3)",
-    )
-
-
-def test_a_session_that_went_on_elsewhere_is_mixed() -> None:
-    state = session_of(cell(TIMES), Cell(cell(seed=1).spec, TIMES, on=NEW_TORCH))
-    assert mixed(state) == ("mixed provenance: torch 2.13.0 (cell 1), 2.14.0 (cell 2)",)
-
-
-def test_another_gpu_of_the_same_kind_is_another() -> None:
-    def with_gpu(uuid: str) -> Environment:
-        gpu = msgspec.structs.replace(ENVIRONMENT.devices[1], uuid=uuid)
-        return msgspec.structs.replace(ENVIRONMENT, devices=(ENVIRONMENT.devices[0], gpu))
-
-    state = session_of(cell(TIMES), Cell(cell(seed=1).spec, TIMES, on=with_gpu("GPU-1")))
-    assert mixed(state) == ("mixed provenance: GPU GPU-0 (cell 1), GPU-1 (cell 2)",)
-
-
-def test_sessions_are_named_and_cells_only_where_a_session_is_torn() -> None:
-    a, b = session({"threads": 2}, {"threads": 4}), session({"threads": 4}, {"threads": 4})
-    (line,) = mixed_provenance(results(("a", a), ("b", b)))
-    assert line == "mixed provenance: threads 2 (a, cell 1), 4 (a, cell 2, b)"
-
-
-def test_a_merged_table_says_that_its_machines_differ() -> None:
-    notes = results_notes(results(("box", session({})), ("laptop", session_of(cell(TIMES), environment=LAPTOP))))
-    (line,) = saying(notes)
-    assert line == ("mixed provenance: host gpu-box, torch 2.13.0 (box); host laptop, torch 2.9.0 (laptop)")
+@pytest.mark.parametrize("case", MIXTURES)
+def test_a_mixture_names_the_values_and_their_cells(case: str) -> None:
+    found, said = MIXTURES[case]
+    assert mixed_provenance(found) == tuple(f"mixed provenance: {line}" for line in said)
+    assert saying(results_notes(found)) == [f"mixed provenance: {line}" for line in said]
 
 
 MIXED = session({"threads": 2}, {"threads": 4})
 LINE = "mixed provenance: threads 2 (cell 1), 4 (cell 2)"
 
 
-def test_results_tables_say_it() -> None:
-    assert results_table(results(("one", MIXED))).footnotes.count(LINE) == 1
-
-
-def test_the_settings_of_a_session_say_it() -> None:
-    assert next(setting_notes(MIXED, list(MIXED.cells.values()))) == LINE
-
-
-def test_the_summary_says_it() -> None:
-    assert LINE in summary_markdown(MIXED)
-
-
-def test_pivots_say_it() -> None:
+def test_tables_of_all_kinds_the_summary_and_the_settings_of_a_session_say_it() -> None:
     found = results(("one", MIXED))
-    table = pivot_table(pivot(found, ["seed"], [], "mean"), found)
-    assert table.footnotes.count(LINE) == 1
-
-
-def test_references_say_it() -> None:
-    assert reference_table(results(("one", MIXED)), []).footnotes.count(LINE) == 1
+    pivoted = pivot_table(pivot(found, ["seed"], [], "mean"), found)
+    for table in (results_table(found), pivoted, reference_table(found)):
+        assert table.footnotes.count(LINE) == 1
+    compared = comparison_table(compare(results(("a", MIXED)), results(("b", session({}, {})))))
+    assert saying(compared.footnotes) == [f"A: {LINE}"]
+    assert next(setting_notes(MIXED, list(MIXED.cells.values()))) == LINE
+    assert LINE in summary_markdown(MIXED)
 
 
 @pytest.mark.parametrize("layout", PLAIN_LAYOUTS)
@@ -175,12 +156,6 @@ def test_every_write_up_says_it_of_the_cells_it_shows(layout: str) -> None:
         assert bool(saying(table.footnotes)) == shows_both
 
 
-def test_comparisons_say_it_of_each_side() -> None:
-    whole = session({}, {})
-    table = comparison_table(compare(results(("a", MIXED)), results(("b", whole))))
-    assert saying(table.footnotes) == [f"A: {LINE}"]
-
-
 def test_a_cell_without_a_result_mixes_nothing() -> None:
     state = session_of(cell(TIMES), cell(status=None, seed=1), cell(TIMES, seed=2))
     assert saying(provenance_notes(results(("one", state)))) == []
@@ -193,20 +168,13 @@ AGREED = {
 }
 
 
-def test_what_was_in_force_everywhere_is_one_line() -> None:
-    notes = provenance_notes(results(("one", session(AGREED, AGREED))))
-    assert (
-        "effective settings (cuda:0): threads 32; inter-op threads 16; attention naive (scores materialised); "
-        "allocator native, default settings"
-    ) in notes
-
-
-def test_what_is_mixed_is_not_said_to_be_in_force_everywhere() -> None:
-    notes = provenance_notes(results(("one", session(AGREED, AGREED | {"threads": 2}))))
-    (line,) = saying(notes, "effective settings")
-    assert "threads 16" in line
-    assert "threads 32" not in line
-    assert " threads 2" not in line
+def test_what_was_in_force_everywhere_is_one_line_without_what_is_mixed() -> None:
+    both = AGREED | {"model_revision": "4f2a91c"}
+    (line,) = saying(provenance_notes(results(("one", session(both, both)))), "effective settings")
+    said = "inter-op threads 16; attention naive (scores materialised); allocator native, default settings"
+    assert line == f"effective settings (cuda:0): threads 32; {said}; model revision 4f2a91c"
+    (line,) = saying(provenance_notes(results(("one", session(AGREED, AGREED | {"threads": 2})))), "effective settings")
+    assert line == f"effective settings (cuda:0): {said}"
 
 
 def test_nothing_is_said_of_what_is_unknown() -> None:
@@ -215,11 +183,6 @@ def test_nothing_is_said_of_what_is_unknown() -> None:
     text = "\n".join(note for note in notes if "not observable" not in note)
     for word in ("effective settings", "clock", "persistence", "allocator", "attention", "revision", "None", "unknown"):
         assert word not in text
-
-
-def test_the_revision_of_an_imported_model_is_said() -> None:
-    (line,) = saying(provenance_notes(results(("one", session({"model_revision": "4f2a91c"})))), "revision")
-    assert line.endswith("model revision 4f2a91c")
 
 
 def test_one_line_a_precision_however_much_else_differs() -> None:
@@ -252,12 +215,6 @@ def test_persistence_mode_is_said_and_may_be_mixed() -> None:
     assert line.endswith("persistence mode on")
     sampled(state, 1, "measuring", 1755, persistence_mode=False)
     assert mixed(state) == ("mixed provenance: persistence mode on (cell 1), off (cell 2)",)
-
-
-def test_logs_of_before_still_decode_to_unknown() -> None:
-    """Fields that an older log lacks are unknown and have no default value."""
-    old = msgspec.convert({"matmul_precision": "highest"}, EffectiveSettings)
-    assert (old.attention, old.allocator, old.interop_threads, old.model_revision) == (None,) * 4
 
 
 def test_each_mode_of_compiling_has_what_its_own_cells_took() -> None:

@@ -1,18 +1,24 @@
-"""The record of a cell: the fields that others script against."""
+"""The record of a cell, as JSON and CSV: the fields that others script against, which any parser reads."""
 
-from typing import get_args
+import json
+import math
+from typing import Any, get_args
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cs336_tui.analysis.judgement import VerdictName
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.flops import step_flops
 from cs336_tui.events.environment import GpuSample, HostSample
-from cs336_tui.events.events import CellSkipped, DeviceSampled
+from cs336_tui.events.events import CellSkipped, DeviceSampled, Event, ModelPrepared
 from cs336_tui.events.peaks import peak_key
-from cs336_tui.export.record import document_of, record_of
+from cs336_tui.export.record import document_of, record_of, to_csv, to_json
+from cs336_tui.session.state import SessionState
 from tests.export.grids import moved_session
+from tests.export.keeping import csv_rows
 from tests.made_peaks import made_peak
 from tests.samples import (
     ENVIRONMENT,
@@ -29,6 +35,7 @@ from tests.samples import (
 )
 from tests.session.made import cell
 from tests.session.made import session_of as made_session
+from tests.strategies import any_event
 
 SPEC_FIELDS = {
     "size", "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length",
@@ -51,35 +58,15 @@ def test_every_promised_field_is_there() -> None:
     assert document["runs"][0]["summary"].keys() >= SUMMARY_FIELDS
 
 
-def test_a_good_cell_holds_its_raw_times_and_memory() -> None:
-    run = document_of(state_of(mixed_session())).runs[0]
-    assert (run.status, run.error) == ("ok", None)
-    assert (run.warmup_times_s, run.step_times_s) == (WARMUP_S, MEASURED_S)
-    assert run.phase_times_s["backward"] == pytest.approx([t * 2 / 3 for t in MEASURED_S])
-    assert (run.peak_allocated_bytes, run.peak_reserved_bytes) == (3_512_000_000, 4_000_000_000)
-    assert run.num_params == 128_634_624
-
-
-def test_cells_that_ended_badly_keep_what_they_had() -> None:
-    runs = document_of(state_of(mixed_session())).runs
-    assert [run.status for run in runs] == ["ok", "oom", "failed"], "the cell that never started is not a result"
-    assert (runs[1].warmup_times_s, runs[1].step_times_s, runs[1].summary) == ((0.9,), (), None)
-    assert "out of memory" in (runs[1].error or "")
-
-
-def test_a_running_cell_has_no_record() -> None:
-    state = state_of([*session_start([a_spec()]), *cell_start(0)])
-    with pytest.raises(ValueError, match="cell 0 is running"):
-        record_of(Result(0, "one", state, state.cells[0]), {}.get)
-
-
-def test_a_cell_without_a_result_is_listed_with_its_reason() -> None:
+def test_a_cell_without_a_result_is_listed_with_its_reason_and_a_running_one_has_no_record() -> None:
     events = [*mixed_session(), CellSkipped(at=1.0, cell=3, reason="needs more memory than cell 2, which ran out")]
     (left,) = document_of(state_of(events)).without_result
     assert (left.cell, left.status, left.reason) == (3, "skipped", "needs more memory than cell 2, which ran out")
     assert [cell.status for cell in document_of(state_of(mixed_session())).without_result] == ["queued"]
     running = state_of([*session_start([a_spec()]), *cell_start(0)])
     assert [cell.status for cell in document_of(running).without_result] == ["running"]
+    with pytest.raises(ValueError, match="cell 0 is running"):
+        record_of(Result(0, "one", running, running.cells[0]), {}.get)
 
 
 def test_each_run_says_on_which_machine_it_ran() -> None:
@@ -90,12 +77,8 @@ def test_each_run_says_on_which_machine_it_ran() -> None:
 
 
 def test_which_run_of_its_spec_a_cell_is_and_what_could_not_be_allocated() -> None:
-    events = [
-        *session_start([a_spec()]),
-        *cell_start(0),
-        cell_end(0, "oom", stage="measuring", step=3, failed_allocation_bytes=2 << 30),
-    ]
-    (run,) = document_of(state_of(events)).runs
+    end = cell_end(0, "oom", stage="measuring", step=3, failed_allocation_bytes=2 << 30)
+    (run,) = document_of(state_of([*session_start([a_spec()]), *cell_start(0), end])).runs
     assert (run.repeat, run.stage, run.step, run.failed_allocation_bytes) == (1, "measuring", 3, 2 << 30)
 
 
@@ -136,3 +119,93 @@ def test_clocks_and_what_the_cell_waited_for_are_there() -> None:
     (run,) = document_of(state_of(events)).runs
     assert (run.clock_before_mhz, run.clock_after_mhz, run.persistence_mode) == (1980, 1700, True)
     assert (run.measured_for_s, run.cpu_wait_s) == (0.7, 0.01)
+
+
+def no_constants(name: str) -> Any:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def parsed_csv(state: SessionState) -> list[dict[str, str]]:
+    return csv_rows(to_csv(state))
+
+
+def test_json_is_the_promised_document() -> None:
+    document = json.loads(to_json(state_of(mixed_session())))
+    assert document["environment"]["torch"] == "2.13.0"
+    assert [run["status"] for run in document["runs"]] == ["ok", "oom", "failed"], "the cell that never started is none"
+    good, oom, _ = document["runs"]
+    assert (good["spec"]["pass"], good["error"], good["num_params"]) == ("forward+backward", None, 128_634_624)
+    assert (good["step_times_s"], good["warmup_times_s"]) == (list(MEASURED_S), list(WARMUP_S))
+    assert good["phase_times_s"].keys() == {"forward", "backward"}
+    assert good["phase_times_s"]["backward"] == pytest.approx([t * 2 / 3 for t in MEASURED_S])
+    assert (good["peak_allocated_bytes"], good["peak_reserved_bytes"]) == (3_512_000_000, 4_000_000_000)
+    assert (good["summary"]["n"], good["summary"]["mean_s"]) == (4, pytest.approx(0.1532))
+    assert good["tokens_per_s"] == pytest.approx(4 * 128 / 0.1532)
+    assert good["in_force"]["parameter_dtype"] == "float32"
+    assert (oom["warmup_times_s"], oom["step_times_s"], oom["summary"]) == ([0.9], [], None)
+    assert oom["peak_allocated_bytes"] is None
+    assert "out of memory" in oom["error"]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_no_number_in_the_json_is_not_a_number(bad: float) -> None:
+    events = [*session_start([a_spec()]), *steps(0, (bad,)), cell_end(0)]
+    document = json.loads(to_json(state_of(events)), parse_constant=no_constants)
+    assert document["runs"][0]["warmup_times_s"] == [None]
+
+
+@given(st.lists(any_event, max_size=20))
+def test_any_session_exports(events: list[Event]) -> None:
+    state = state_of(events)
+    document = json.loads(to_json(state), parse_constant=no_constants)
+    assert len(document["runs"]) == len(parsed_csv(state)) == len(state.finished_cells)
+
+
+def test_csv_has_a_row_per_finished_cell() -> None:
+    good, oom, failed = parsed_csv(state_of(mixed_session()))
+    assert (good["cell"], good["status"], good["size"], good["pass"]) == ("0", "ok", "small", "forward+backward")
+    assert [float(t) for t in good["step_times_s"].split(";")] == list(MEASURED_S)
+    assert [float(t) for t in good["phase_forward_times_s"].split(";")] == [t / 3 for t in MEASURED_S]
+    assert float(good["mean_s"]) == pytest.approx(0.1532)
+    assert (good["in_force_matmul_precision"], good["torch"]) == ("highest", "2.13.0")
+    assert (oom["status"], oom["mean_s"], oom["warmup_times_s"], oom["step_times_s"]) == ("oom", "", "0.9", "")
+    assert failed["error"].startswith("the process crashed")
+
+
+def test_csv_has_the_verdicts_and_what_they_rest_on() -> None:
+    good, oom, _ = parsed_csv(state_of(mixed_session()))
+    assert good["verdicts"] == "too-few-steps"
+    assert ";too-few-steps: " in good["verdict_evidence"]
+    assert good["verdict_advice"].startswith("too-few-steps: ")
+    assert "drifting" in good["not_observable"].split(";")
+    assert good["interval_low_s"] == "", "4 steps fix no interval"
+    assert float(good["flops_per_s"]) > 0
+    assert (oom["verdicts"], oom["verdict_evidence"], oom["interval_low_s"]) == ("", "", "")
+
+
+def test_a_list_of_texts_can_be_split_whatever_the_texts_hold() -> None:
+    breaks = ("print; a side effect (model.py:3)", "a;b")
+    prepared = ModelPrepared(at=START, cell=0, compile_s=1.0, graph_breaks=breaks)
+    events = [*session_start([a_spec()]), *cell_start(0), prepared, *steps(0, WARMUP_S, MEASURED_S), cell_end(0)]
+    state = state_of(events)
+    (row,) = parsed_csv(state)
+    assert row["graph_breaks"].split(";") == ["print, a side effect (model.py:3)", "a,b"]
+    (run,) = json.loads(to_json(state))["runs"]
+    assert run["graph_breaks"] == list(breaks)
+    assert [field.partition(":")[0] for field in row["verdict_evidence"].split(";")] == list(run["verdict_evidence"])
+
+
+def test_without_results_json_is_still_the_document_and_csv_its_header() -> None:
+    document = json.loads(to_json(SessionState()))
+    assert (document["schema"], document["runs"]) == (1, [])
+    text = to_csv(SessionState())
+    assert text.count("\n") == 1
+    assert text.startswith("cell,status,size,")
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\r\n"])
+def test_csv_quotes_an_error_of_several_lines(line_end: str) -> None:
+    error = 'first, "quoted"{}second'
+    events = [*session_start([a_spec()], environment=None), cell_end(0, "failed", error=error.format(line_end))]
+    (row,) = parsed_csv(state_of(events))
+    assert row["error"] == error.format("\n")

@@ -1,16 +1,23 @@
-"""The session summary: complete, readable at any moment, measurements only."""
+"""The session summary: complete, readable at any moment, measurements only. What the sentences and the table of its
+first page say is so, and no more than is known."""
 
+import random
 import re
+import statistics
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from syrupy.assertion import SnapshotAssertion
 
-from cs336_tui.events.events import ChildOutput, Event, Notice, StepsTimed
-from cs336_tui.export.summary import OUTPUT_LINES, SPARKLINE_BARS, summary_markdown
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.events import ChildOutput, Event, Notice, ReportFinished, ReportStarted, SessionEnded, StepsTimed
+from cs336_tui.export.findings import findings
+from cs336_tui.export.summary import MOST_ROWS, OUTPUT_LINES, SPARKLINE_BARS, first_table, summary_markdown
 from cs336_tui.session.state import SessionState
-from cs336_tui.session.store import session_time
+from tests.export.grids import LAPTOP, SMALL, by, grid, grid_events, merged
+from tests.made_kernels import a_kernel_report
 from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
 from tests.strategies import any_event
 
@@ -25,68 +32,18 @@ def sparklines(text: str) -> list[str]:
     return re.findall(r"`([▁-█]*│[▁-█]*)`", text)
 
 
-def test_a_whole_session_has_every_section() -> None:
+def test_a_whole_session_has_every_section(snapshot: SnapshotAssertion) -> None:
+    """Colours of the terminal are gone from the output of a failed cell, and backticks in it do not close its block."""
     text = summary_markdown(state_of(mixed_session()))
-    assert text.startswith(
-        f"# cs336-tui session sample\n\nStarted {session_time('sample', START)}. "
-        "**Partial: 3 of 4 cells finished** (1 ok, 1 oom, 1 failed); "
-        "stopped at 7/13 steps, `cs336-tui resume sample` runs what is left."
-    )
     assert list(sections(text)) == [
         "Findings", "Cells", "How close to the limit", "Failures", "Provenance", "Appendix: every step",
     ]  # fmt: skip
-
-
-def test_the_environment_is_told() -> None:
-    environment = sections(summary_markdown(state_of(mixed_session())))["Provenance"]
-    for words in (
-        "host gpu-box", "Some CPU 9000, 64 CPUs, 512 GB memory", "torch 2.13.0", "CUDA 12.8", "driver 580.65",
-        "Python 3.12.4", "default thread count: 32", "forkserver", "cuda:0: NVIDIA H100", "TF32 off",
-    ):  # fmt: skip
-        assert words in environment
-
-
-def test_the_command_stands_alone_in_a_code_block() -> None:
-    provenance = sections(summary_markdown(state_of(mixed_session())))["Provenance"]
-    assert "Command:\n\n```sh\ncs336-tui bench --size small --context 128\n```\n" in provenance
-
-
-def test_every_measured_cell_has_its_verdict_and_what_is_wrong_with_it() -> None:
-    found = sections(summary_markdown(state_of(mixed_session())))
-    cells = found["Cells"]
-    assert re.search(r"\| small · context 128 +\| too-few-steps +\| ", cells)
-    assert cells.count("small · context 128: too-few-steps: ") == 1
-    assert "not observable on cuda:0: " in cells
-    assert "**In doubt:** 1 of 1 timed cell: too-few-steps: 1 cell (small · context 128)." in found["Findings"]
-
-
-def test_how_close_to_the_limit_needs_no_prediction() -> None:
-    limit = sections(summary_markdown(state_of(mixed_session())))["How close to the limit"]
-    assert "achieved (TFLOP/s)" in limit
-    assert "run cs336-tui peak" in limit
-
-
-def test_sparklines_tell_warmup_from_measured_on_one_scale() -> None:
-    text = summary_markdown(state_of(mixed_session()))
-    assert sparklines(text) == ["█▄│▃▃▃▃", "█│"]
-    assert "from 0 to 412.300 ms" in text
-
-
-def test_raw_times_are_there_in_milliseconds() -> None:
-    times = sections(summary_markdown(state_of(mixed_session())))["Appendix: every step"]
-    assert "warm-up, ms: 412.300 161.100" in times
-    assert "measured, ms: 153.100 152.900 153.700 153.100" in times
+    assert text == snapshot
 
 
 def test_raw_times_of_short_steps_keep_the_digits_of_their_std() -> None:
     state = state_of([*session_start([a_spec()]), *steps(0, (), (0.0001234, 0.0001235, 0.0001236)), cell_end(0)])
     assert "measured, ms: 0.12340 0.12350 0.12360" in summary_markdown(state)
-
-
-def test_phase_means_are_told() -> None:
-    phases = sections(summary_markdown(state_of(mixed_session())))["Cells"]
-    assert "forward (ms)" in phases
-    assert re.search(r"\| +51\.07 \| +102\.13 \| +15\.320 \|", phases)
 
 
 def test_phases_stand_in_the_order_of_a_step() -> None:
@@ -96,15 +53,6 @@ def test_phases_stand_in_the_order_of_a_step() -> None:
         state.apply(StepsTimed(at=1.0, cell=cell, kind="measured", first=0, times_s=(0.3,), phases_s=phases))
     (header,) = (line for line in summary_markdown(state).splitlines() if "enqueue (ms)" in line)
     assert re.findall(r"\S+ \(ms\)", header) == ["zero_grad (ms)", "forward (ms)", "backward (ms)", "enqueue (ms)"]
-
-
-def test_failures_tell_stage_steps_error_and_the_end_of_the_output() -> None:
-    failures = sections(summary_markdown(state_of(mixed_session())))["Failures"]
-    assert "oom in stage warm-up, after 1 of 2 warm-up and 0 of 4 measured steps: CUDA out of memory" in failures
-    assert "failed in stage building" in failures
-    assert "SIGSEGV" in failures
-    # Colours of the terminal are gone, and backticks in the output do not close the block.
-    assert "````\nFatal Python error: Segmentation fault\nat line ```7```\n````" in failures
 
 
 def test_only_the_end_of_a_long_output_is_shown() -> None:
@@ -156,3 +104,111 @@ def test_any_session_has_a_summary(events: list[Event]) -> None:
     text = summary_markdown(state_of(events))
     assert text.startswith("# cs336-tui session ")
     assert "\x1b" not in text
+
+
+_RANDOM = random.Random(7)
+_DRAWN = [_RANDOM.gauss(0, 0.01) for _ in range(40)]
+NOISE = [each - statistics.fmean(_DRAWN) for each in _DRAWN]
+"""Of mean 0, so that a series has exactly the mean that it is to have."""
+FACTORS = {"fp32": 1.0, "tf32": 1.001, "bf16-mixed": 0.25, "forward": 1.0, "forward+backward": 2.0, "train-step": 3.0}
+
+
+def series(spec: CellSpec) -> list[float]:
+    mean_s = 0.01 * FACTORS[spec.precision] * FACTORS[spec.pass_] * spec.context_length / 128
+    return [mean_s * (1 + each) for each in NOISE]
+
+
+def told(*states: SessionState) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in findings(merged(*states), states):
+        found[each.topic] = f"{found[each.topic]} {each.text}" if each.topic in found else each.text
+    return found
+
+
+def mixed(spec: CellSpec) -> list[float]:
+    faster = spec.precision == "bf16-mixed" and spec.context_length == 512
+    return [0.01 * (0.5 if faster else 1) * (1 + each / 10) for each in NOISE]
+
+
+def wild(spec: CellSpec) -> list[float]:
+    return [(0.05, 0.01, 0.02, 0.01)[step % 4] for step in range(12)] if spec.context_length == 512 else series(spec)
+
+
+def test_of_very_many_cells_both_ends_stand_in_the_table() -> None:
+    contexts = range(128, 128 * 41, 128)
+    table = first_table(merged(grid(by([SMALL], pass_=["forward"], context_length=contexts))))
+    assert table is not None
+    assert len(table.rows) == MOST_ROWS // 2
+    assert (table.rows[0][0], table.rows[-1][0]) == ("context 128", "context 5120")
+    assert table.footnotes[0] == "the 6 fastest and the 6 slowest of 40 timed cells; all are under Cells"
+
+
+def test_cells_that_never_came_to_a_time_have_their_ending() -> None:
+    table = first_table(merged(grid(by([SMALL], context_length=[128, 256]), oom=[0, 1])))
+    assert table is not None
+    assert table.rows == (("context 128", "oom", "building"), ("context 256", "oom", "building"))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_partial_session_says_how_far_it_came(ended: bool) -> None:
+    from cs336_tui.export.summary import summary_markdown
+
+    specs = by([SMALL], context_length=[128, 256, 512])
+    events: list[Event] = [event for event in grid_events(specs) if getattr(event, "cell", 0) == 0]
+    events += [SessionEnded(at=START + 100, reason="cancelled")] if ended else cell_start(1)
+    text = summary_markdown(state_of(events))
+    state = (
+        r"stopped at \d+/\d+ steps.*, `cs336-tui resume sample` runs what is left"
+        if ended
+        else "the session has not ended"
+    )
+    assert re.search(rf"\*\*Partial: 1 of 3 cells finished\*\* \(1 ok\); {state}\.", text)
+
+
+def test_a_session_without_any_result_says_so_alone() -> None:
+    state = state_of(session_start([a_spec()]))
+    assert told(state) == {}
+    assert first_table(merged(state)) is None
+
+
+def doubled(spec: CellSpec) -> list[float]:
+    return [2 * time_s for time_s in series(spec)]
+
+
+def profiled() -> SessionState:
+    state = grid([a_spec()])
+    state.apply(ReportStarted(at=START, report=0, kind="kernels", spec=a_spec()))
+    state.apply(ReportFinished(at=START, report=0, status="ok", content=a_kernel_report(a_spec())))
+    return state
+
+
+def doubted() -> SessionState:
+    state = grid(by([SMALL], **BOTH, context_length=[128, 512]), times=wild, oom=[0])
+    state.apply(Notice(at=START, text="the log was cut"))
+    return state
+
+
+BOTH = {"precision": ["fp32", "bf16-mixed"]}
+
+
+PASSES = {"pass_": ["forward", "train-step"]}
+
+
+SAID: dict[str, tuple[SessionState, ...]] = {
+    "fastest, slowest, and ratios along each choice": (grid(by([SMALL], **BOTH, **PASSES), times=series),),
+    "times that no interval parts": (grid(by([SMALL], precision=["fp32", "tf32"], pass_=["forward"]), times=series),),
+    "without intervals no order is claimed": (grid(by([SMALL], **BOTH, pass_=["forward"])),),
+    "pairs that disagree": (grid(by([SMALL], **BOTH, context_length=[128, 512]), times=mixed),),
+    "doubted cells, failures and notices": (doubted(),),
+    "peak memory and its share of the device": (grid(by([SMALL], context_length=[128, 512])),),
+    "sessions as whole places": (
+        grid(by([SMALL], **PASSES), session="box", times=series),
+        grid(by([SMALL], **PASSES, device=["mps"]), session="laptop", environment=LAPTOP, times=doubled),
+    ),
+    "the largest kernel of a profiled step": (profiled(),),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_findings_of_sessions(case: str, snapshot: SnapshotAssertion) -> None:
+    assert told(*SAID[case]) == snapshot

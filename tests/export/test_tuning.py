@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.agreement import COMPARED, Agreement
 from cs336_tui.analysis.next_step import NONE_LEFT
@@ -18,6 +19,7 @@ from cs336_tui.export.subjects.comparison import agreement_tables
 from cs336_tui.export.subjects.tuning import (
     failure_lines,
     finding,
+    gains_table,
     left_out_lines,
     next_lines,
     race_document,
@@ -28,6 +30,8 @@ from cs336_tui.export.writing.terminal import Looks, terminal_text
 from cs336_tui.session.state import SessionState, fold
 from tests.analysis.racing import Made
 from tests.analysis.test_agreement import report_of
+from tests.analysis.test_findings import a_race as with_gains
+from tests.export.keeping import kept
 from tests.made_race import made_tuning, race_events
 
 
@@ -46,6 +50,7 @@ def test_a_terminal_has_one_line_for_candidates_that_were_not_visited() -> None:
     unseen = [entry.label for entry in race.entries if entry.status == "not visited"]
     assert len(unseen) == 5
     table = race_table(race)
+    assert f"not visited: 5 candidates ({'; '.join(unseen[:3])} and 2 more): {NOT_AFFORDED}" in table.findings
     looks = Looks(width=200, styled=False)
     brief, whole = terminal_text([table], looks), terminal_text([table], looks._replace(verbose=True))
     rows, files = "\n".join(brief.splitlines()[:-3]), plain_text(table)
@@ -71,58 +76,40 @@ def with_best(race: Race, **changes: object) -> Race:
     return race._replace(entries=(first._replace(**({"why": ""} | changes)), *rest))  # type: ignore[arg-type]
 
 
-def test_the_finding_is_a_sentence() -> None:
-    race = with_best(a_race(), ratio=0.712, low=0.703, high=0.731)
-    assert finding(race) == "attention sdpa takes 0.71 [0.70, 0.73] of the starting point's time a step."
-
-
-@pytest.mark.parametrize(
-    ("goal", "said"),
-    [
-        ("tokens/s", "of the starting point's time a token."),
-        ("tokens/J", "of the starting point's energy a token."),
-        ("memory", "of the starting point's peak of memory."),
-    ],
-)
-def test_the_finding_names_what_the_goal_makes_small(goal: str, said: str) -> None:
-    race = with_best(a_race(), ratio=0.5, low=0.4, high=0.6)
-    race = race._replace(tuning=msgspec.structs.replace(race.tuning, goal=goal))
-    assert finding(race).endswith(said)
-
-
-def test_the_finding_names_what_is_not_told_apart_from_the_best() -> None:
+def test_the_finding_names_what_is_not_told_apart_from_the_best_which_may_be_the_starting_point() -> None:
     race = with_best(a_race())
     tied = tuple(entry._replace(status="tied") for entry in race.entries[1:])
     said = finding(race._replace(entries=(race.entries[0], *tied[:1])))
     assert said.endswith(f"; not told apart from it: {tied[0].label}.")
-    assert finding(race._replace(entries=(race.entries[0], *tied))).endswith(
-        f"; {tied[2].label} and {len(tied) - 3} more."
-    )
-
-
-def test_without_an_interval_the_finding_says_so() -> None:
-    race = with_best(a_race(), ratio=0.7, low=None, high=None, visits=1)
-    assert finding(race).endswith(
-        "takes 0.70 of the starting point's time a step (one visit each, so there is no interval)."
-    )
-    noisy = with_best(a_race(), ratio=0.7, low=None, high=None, visits=2)
-    assert finding(noisy).endswith("takes 0.70 of the starting point's time a step (too noisy).")
-
-
-def test_the_starting_point_may_be_the_best() -> None:
-    race = a_race()
-    start = race.start._replace(status="best")
+    said = finding(race._replace(entries=(race.entries[0], *tied)))
+    assert said.endswith(f"; {tied[2].label} and {len(tied) - 3} more.")
     others = tuple(entry._replace(status="out") for entry in race.entries if entry.number)
-    said = finding(race._replace(entries=(start, *others)))
+    said = finding(race._replace(entries=(race.start._replace(status="best"), *others)))
     assert said == f"No other of {len(others)} measured candidates beats the starting point."
 
 
-def test_without_a_result_the_finding_says_why() -> None:
-    race = a_race(rounds=((),), ended="no candidate could be measured")
-    assert finding(race) == "No candidate could be measured."
-    assert not list(next_lines(race))
-    begun = a_race(rounds=((),), ended="")
-    assert finding(begun) == "No candidate has a result."
+@pytest.mark.parametrize(
+    ("goal", "figures", "said"),
+    [
+        ("step", (0.712, 0.703, 0.731, 3), "0.71 [0.70, 0.73] of the starting point's time a step."),
+        ("tokens/s", (0.5, 0.4, 0.6, 3), "of the starting point's time a token."),
+        ("tokens/J", (0.5, 0.4, 0.6, 3), "of the starting point's energy a token."),
+        ("memory", (0.5, 0.4, 0.6, 3), "of the starting point's peak of memory."),
+        ("step", (0.7, None, None, 2), "0.70 of the starting point's time a step (too noisy)."),
+        (
+            "step",
+            (0.7, None, None, 1),
+            "0.70 of the starting point's time a step (one visit each, so there is no interval).",
+        ),
+    ],
+)
+def test_the_finding_is_a_sentence_that_names_what_the_goal_makes_small(
+    goal: str, figures: tuple[float | None, ...], said: str
+) -> None:
+    race = with_best(a_race(), **dict(zip(("ratio", "low", "high", "visits"), figures, strict=True)))
+    sentence = finding(race._replace(tuning=msgspec.structs.replace(race.tuning, goal=goal)))
+    assert sentence.startswith("attention sdpa takes 0.")
+    assert sentence.endswith(said)
 
 
 def without_result(lost: Mapping[int, str] | None = None, ended: str = NONE_LEFT) -> Race:
@@ -131,20 +118,21 @@ def without_result(lost: Mapping[int, str] | None = None, ended: str = NONE_LEFT
     return a_race(rounds=(range(8),), lost=why, ended=ended)
 
 
-def test_a_race_without_a_result_tells_the_most_common_reason() -> None:
-    race = without_result({3: "out of registers", 5: "a crash"})
-    assert finding(race) == "No candidate could be measured: RuntimeError: no driver (6 of 8)."
-    assert list(failure_lines(race)) == [
-        "RuntimeError: no driver: starting point; optimizer adamw-for-loop; checkpoint 1 and 3 more",
-        "out of registers: checkpoint 1, optimizer adamw-for-loop",
-        "a crash: attention sdpa, optimizer adamw-for-loop",
-    ]
-    many = without_result({3: "b", 4: "c", 5: "d", 6: "e"})
-    assert list(failure_lines(many))[3:] == ["2 other reasons: cs336-tui export --report race has them all"]
-    assert (
-        finding(without_result(ended=BUDGET_ENDED))
-        == "No candidate has a result: the budget ended; RuntimeError: no driver (8 of 8)."
-    )
+def test_a_race_without_a_result_tells_why_and_the_most_common_reason(snapshot: SnapshotAssertion) -> None:
+    """Sizes make no other reason."""
+    over = Made(limit_bytes=10**8)
+    for number in range(4):
+        over.visit(number, 1.0, round_=1, peak_allocated_bytes=10**9 * (number + 1))
+    over.tell(TuningEnded(at=over.at, reason=NONE_LEFT))
+    races = {
+        "three reasons": without_result({3: "out of registers", 5: "a crash"}),
+        "many reasons": without_result({3: "b", 4: "c", 5: "d", 6: "e"}),
+        "out of budget": without_result(ended=BUDGET_ENDED),
+        "over the limit": over.race,
+        "nothing was measured": a_race(rounds=((),), ended="no candidate could be measured"),
+        "begun": a_race(rounds=((),), ended=""),
+    }
+    assert {name: [finding(race), *failure_lines(race), *next_lines(race)] for name, race in races.items()} == snapshot
 
 
 def test_a_starting_point_that_fails_is_told_once_and_the_others_were_not_to_be_visited() -> None:
@@ -157,14 +145,6 @@ def test_a_starting_point_that_fails_is_told_once_and_the_others_were_not_to_be_
     assert finding(made.race) == f"No candidate has a result: {said}: it broke."
     assert not list(failure_lines(made.race))
     assert race_table(made.race).texts("why") == ("it broke", said, said, said)
-
-
-def test_sizes_make_no_other_reason() -> None:
-    made = Made(limit_bytes=10**8)
-    for number in range(4):
-        made.visit(number, 1.0, round_=1, peak_allocated_bytes=10**9 * (number + 1))
-    made.tell(TuningEnded(at=made.at, reason=NONE_LEFT))
-    assert finding(made.race) == "No candidate could be measured: its peak is over the limit (4 of 4)."
 
 
 def test_a_best_whose_check_could_not_be_made_is_in_doubt() -> None:
@@ -194,28 +174,19 @@ def test_the_starting_point_is_the_baseline_of_all_ratios() -> None:
     assert set(race_table(unknown).texts("interval")) == {""}
 
 
-def test_a_row_a_candidate_and_what_was_not_tried_below() -> None:
+def test_a_row_a_candidate_and_what_was_not_tried_below(snapshot: SnapshotAssertion) -> None:
     state = a_state()
     race = race_of(state)
     assert race is not None
     table = race_table(race, state.cells)
-    assert len(table.columns) <= 8
-    assert table.texts("candidate")[0] == race.best.label if race.best else ""
-    assert "not tried: attention flash: needs a GPU" in table.findings
-    assert "the race ended after 3 rounds: decided" in table.findings
-    assert {"ratio", "low", "high", "status", "visits", "peak_bytes", "compile_s"} <= table.records[0].keys()
-    assert "left" not in [column.key for column in table.columns], "there is no limit of the whole run"
-    assert "Race of 8 candidates: seconds a step" in plain_text(table)
-
-
-def test_candidates_that_the_budget_left_unvisited_are_counted() -> None:
-    race = a_race(rounds=((0, 1, 2),), ended="the budget ended")
-    names = [entry.label for entry in race.entries if entry.status == "not visited"]
-    assert f"not visited: 5 candidates ({'; '.join(names[:3])} and 2 more): {NOT_AFFORDED}" in race_table(race).findings
+    assert {"not tried: attention flash: needs a GPU", "the race ended after 3 rounds: decided"} <= {*table.findings}
+    assert kept(table) == snapshot
 
 
 def test_the_document_is_what_scripts_were_promised() -> None:
-    race = a_race()
+    tuning = made_tuning()
+    run = msgspec.structs.replace(tuning.base, warmup_steps=7, measure_steps=40)
+    race = a_race(tuning=msgspec.structs.replace(tuning, run=run))
     found = race_document(race)
     assert race.best is not None
     assert found["best"] == race.best.spec
@@ -224,16 +195,9 @@ def test_the_document_is_what_scripts_were_promised() -> None:
     assert found["baseline"] == race.tuning.base
     assert found["command"].startswith("cs336-tui bench ")
     assert "--attention sdpa" in found["command"]
+    assert "--warmup 7 --steps 40" in next(iter(next_lines(race))), "those of a run"
     assert found["over"]["attention"] == ("naive", "sdpa")
     assert msgspec.json.encode(found)
-
-
-def test_the_command_of_the_best_has_the_steps_of_a_run() -> None:
-    tuning = made_tuning()
-    run = msgspec.structs.replace(tuning.base, warmup_steps=7, measure_steps=40)
-    race = a_race(tuning=msgspec.structs.replace(tuning, run=run))
-    (line, _) = next_lines(race)
-    assert "--warmup 7 --steps 40" in line
 
 
 def test_combinations_with_one_reason_are_one_line() -> None:
@@ -261,8 +225,8 @@ def limited() -> tuple[SessionState, Race]:
 
 def test_a_limit_of_the_whole_run_leaves_time_to_compile() -> None:
     state, race = limited()
-    table = race_table(race, state.cells)
-    rule = measured_rule(race.tuning, race.entries[0], [state.cells[number] for number in race.entries[0].cells])
+    table, best = race_table(race, state.cells), race.entries[0]
+    rule = measured_rule(race.tuning, best, [state.cells[number] for number in best.cells])
     assert rule is not None
     assert rule.start_s is not None
     assert rule.left_s is not None
@@ -271,6 +235,7 @@ def test_a_limit_of_the_whole_run_leaves_time_to_compile() -> None:
     assert table.texts("left")[0] == f"{rule.left_s:.0f}"
     assert table.records[0]["left_to_compile_s"] == rule.left_s
     assert any(line.startswith("left to compile: the 2:00 of a whole run") for line in table.findings)
+    assert measured_rule(race.tuning, best, []) is None, "nothing was visited"
 
 
 def test_a_forecast_of_the_limit_knows_the_least_of_the_steps() -> None:
@@ -285,6 +250,9 @@ def test_a_forecast_of_the_limit_knows_the_least_of_the_steps() -> None:
     assert forecast_rule(made_tuning(), made_tuning().base, 1.0) is None
 
 
-def test_a_candidate_that_was_not_visited_is_told_nothing_of_the_limit() -> None:
-    _, race = limited()
-    assert measured_rule(race.tuning, race.entries[0], []) is None
+def test_a_row_a_value_with_both_ratios_and_choices_that_spoil_each_other_interact(snapshot: SnapshotAssertion) -> None:
+    ratios = {"attention=sdpa": 0.8, "checkpoint=1": 0.9}
+    alone, spoilt = gains_table(with_gains(ratios)), gains_table(with_gains(ratios, interaction=1.4))
+    assert alone
+    assert spoilt
+    assert kept(alone, spoilt) == snapshot

@@ -1,4 +1,4 @@
-"""Tables of activation checkpointing and of optimizers."""
+"""Tables of activation checkpointing, of optimizers, and of eager steps beside compiled ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import pivot
@@ -16,6 +17,7 @@ from cs336_tui.events.events import (
     CellsQueued,
     EnvironmentRead,
     Event,
+    ModelPrepared,
     ReportFinished,
     ReportStarted,
     SessionStarted,
@@ -25,12 +27,14 @@ from cs336_tui.events.events import (
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.record import document_of
 from cs336_tui.export.subjects.results import TableError, results_table
+from cs336_tui.export.subjects.variants import compiled_tables
 from cs336_tui.export.writeups import layout_tables
-from cs336_tui.export.writing.files import FORMATS
-from cs336_tui.export.writing.formats import render
+from cs336_tui.export.writing.formats import render_all
 from cs336_tui.export.writing.tables import Table
+from tests.export.grids import MEDIUM, SMALL
+from tests.export.keeping import csv_rows, kept, shown
 from tests.made_memory import a_memory_report, a_prediction
-from tests.samples import ENVIRONMENT, SCHEMA, START, a_spec, cell_end, cell_start, state_of
+from tests.samples import ENVIRONMENT, SCHEMA, START, a_spec, cell_end, cell_start, session_start, state_of, steps
 
 GB = 10**9
 
@@ -89,52 +93,34 @@ def table_of(layout: str, *cells: Cell) -> Table:
     return table
 
 
-def shown(table: Table, header: str) -> list[str]:
-    """A column's cells."""
-    place = [column.header for column in table.columns].index(header)
-    return [row[place] for row in table.rows]
-
-
 # Activation checkpointing
 
 
-def test_the_best_k_for_memory_is_marked_with_its_neighbours() -> None:
-    table = table_of(
-        "checkpointing",
+CHECKPOINTING: dict[str, tuple[Cell, ...]] = {
+    "the best k is marked with its neighbours": (
         k(4, 1.25, gb=(21, 20)), k(0, 1.0, gb=(70, 69)), k(1, 1.3, gb=(25, 24)), k(3, 1.26, gb=(20, 20.5)),
         k(2, 1.28, gb=(22, 21)), k(8, 1.22, gb=(30, 29)),
-    )  # fmt: skip
-    assert shown(table, "k") == ["0", "1", "2", "3", "4", "8"]
-    assert shown(table, "mark") == ["", "", "‡", "†", "‡", ""]
-    assert shown(table, "measured peak (GB)") == ["70.0", "25.0", "22.0", "20.0", "21.0", "30.0"]
-    assert shown(table, "predicted peak (GB)") == ["69.0", "24.0", "21.0", "20.5", "20.0", "29.0"]
-    assert shown(table, "time / k = 0") == ["1.00", "1.30", "1.28", "1.26", "1.25", "1.22"]
-    assert "† least memory by measured peak" in table.footnotes
-    assert "‡ one block more or less than k = 3" in table.footnotes
-    assert not any("not run" in note for note in table.footnotes)
-    assert any("sqrt(N) = 5.7" in note and "Chen et al. 2016" in note for note in table.footnotes)
-    assert [record["mark"] for record in table.records] == ["", "", "neighbour", "best", "neighbour", ""]
-    assert table.records[3]["measured peak (GB)"] == 20
-    assert table.records[3]["step time (ms)"] == pytest.approx(1272.6)
-    assert table.records[3]["time / k = 0"] == pytest.approx(1.26)
-
-
-def test_activations_apart_tell_groups_of_one_peak_from_another() -> None:
-    """The optimizer's peak hides the activations of small groups."""
-    table = table_of(
-        "checkpointing",
+    ),
+    "the optimizer's peak hides the activations of small groups": (
         k(0, 1.0, gb=(None, 183.4, None, 141.5)), k(1, 1.3, gb=(None, 69.1, None, 9.96)),
         k(2, 1.2, gb=(None, 69.1, None, 12.9)), k(4, 1.25, gb=(None, 74.0, 70, 20.9)),
-    )  # fmt: skip
-    assert shown(table, "predicted peak (GB)") == ["183", "69.1", "69.1", "74.0"]
-    assert shown(table, "predicted activation peak (GB)") == ["142", "9.96", "12.9", "20.9"]
-    assert shown(table, "recorded activation peak (GB)") == ["–", "–", "–", "0.118"]
-    assert [record["mark"] for record in table.records] == ["", "neighbour, least activations", "best", ""]
-    assert shown(table, "mark") == ["", "‡§", "†", ""]
-    assert "§ least predicted activation peak, but not the least memory" in table.footnotes
-    assert "† least memory by predicted peak, which k = 1 has too; of these the fastest" in table.footnotes
-    alike = table_of("checkpointing", *(k(every, gb=(9, 9, None, 5)) for every in (0, 1)))
-    assert "least activations" not in {record["mark"] for record in alike.records}
+    ),
+    "activations alike have no least": tuple(k(every, gb=(9, 9, None, 5)) for every in (0, 1)),
+    "nested groups stand beside the others": (
+        k(0, 1.0, gb=(None, 183, None, 141)), k(1, 1.3, gb=(None, 80, None, 9.96)),
+        k(1, 1.6, gb=(None, 69, None, 7.5), nesting="halves"), k(2, 1.25, gb=(None, 74, None, 12.9)),
+        k(2, 1.5, gb=(None, 73, None, 11), nesting="halves"), k(0, 1.0, gb=(None, 183, None, 141), nesting="halves"),
+    ),
+    "nested groups alone": tuple(k(every, gb=(9 - every,), nesting="halves") for every in (0, 1)),
+    "a neighbour of the best was not run": (k(0, gb=(70,)), k(1, gb=(25,)), k(2, gb=(20,)), k(4, gb=(22,))),
+    "by prediction where not every peak was measured": (k(0, gb=(70, 60)), k(1, gb=(None, 25)), k(2, gb=(None, 30))),
+    "out of memory is a row and no baseline": (k(0, status="oom", gb=(79, 130)), k(1, gb=(25, 24)), k(2, gb=(27, 26))),
+    "the process's memory stands apart from that of tensors": tuple(k(every, device="cpu") for every in (0, 1)),
+    "recorded on a cpu": tuple(k(every, gb=(None, None, 2 - every), device="cpu") for every in (0, 1)),
+    "small models in MB": (k(0, gb=(0.0091, 0.009)), k(2, gb=(0.0062, 0.006))),
+    "peaks alike": (k(0, 1.0, gb=(8,)), k(1, 1.3, gb=(8,)), k(2, 1.2, gb=(9,))),
+    "another vocabulary": (k(0, gb=(8,), vocab_size=500), k(1, gb=(7,), vocab_size=500)),
+}  # fmt: skip
 
 
 def test_results_and_pivots_have_the_activation_peak_beside_the_peak() -> None:
@@ -155,69 +141,9 @@ def test_results_and_pivots_have_the_activation_peak_beside_the_peak() -> None:
     assert "activation peak (GB)" not in [column.header for column in results_table(results[:1]).columns]
 
 
-def test_nested_groups_stand_beside_the_others() -> None:
-    table = table_of(
-        "checkpointing",
-        k(0, 1.0, gb=(None, 183, None, 141)), k(1, 1.3, gb=(None, 80, None, 9.96)),
-        k(1, 1.6, gb=(None, 69, None, 7.5), nesting="halves"), k(2, 1.25, gb=(None, 74, None, 12.9)),
-        k(2, 1.5, gb=(None, 73, None, 11), nesting="halves"), k(0, 1.0, gb=(None, 183, None, 141), nesting="halves"),
-    )  # fmt: skip
-    rows = list(zip(shown(table, "k"), shown(table, "nesting"), shown(table, "mark"), strict=True))
-    assert rows == [
-        ("0", "off", "‡"), ("1", "off", ""), ("1", "halves", "†"), ("2", "off", ""), ("2", "halves", "‡"),
-    ]  # fmt: skip
-    assert shown(table, "predicted activation peak (GB)") == ["141", "9.96", "7.50", "12.9", "11.0"]
-    assert shown(table, "time / k = 0") == ["1.00", "1.30", "1.60", "1.25", "1.50"]
-    assert "‡ one block more or less than k = 1 nested" in table.footnotes
-    assert any(note.startswith("nesting halves: of N = 32 blocks each half keeps") for note in table.footnotes)
-    assert table.records[2]["nesting"] == "halves"
-    only = table_of("checkpointing", *(k(every, gb=(9 - every,), nesting="halves") for every in (0, 1)))
-    assert list(zip(shown(only, "k"), shown(only, "nesting"), strict=True)) == [("0", "off"), ("1", "halves")]
-    flat = table_of("checkpointing", k(0, gb=(70,)), k(1, gb=(25,)))
-    assert "nesting" not in [column.header for column in flat.columns]
-
-
-def test_what_was_not_run_beside_the_best_is_named() -> None:
-    table = table_of("checkpointing", k(0, gb=(70,)), k(1, gb=(25,)), k(2, gb=(20,)), k(4, gb=(22,)))
-    assert shown(table, "mark") == ["", "‡", "†", ""]
-    assert "not run: k = 3, beside the best" in table.footnotes
-    assert shown(table, "predicted peak (GB)") == ["–"] * 4
-
-
-def test_the_best_is_by_prediction_where_not_every_peak_was_measured() -> None:
-    table = table_of("checkpointing", k(0, gb=(70, 60)), k(1, gb=(None, 25)), k(2, gb=(None, 30)))
-    assert shown(table, "mark") == ["‡", "†", "‡"]
-    assert "† least memory by predicted peak" in table.footnotes
-    assert shown(table, "measured peak (GB)") == ["70.0", "–", "–"]
-
-
-def test_a_cell_out_of_memory_is_a_row_and_no_baseline() -> None:
-    table = table_of("checkpointing", k(0, status="oom", gb=(79, 130)), k(1, gb=(25, 24)), k(2, gb=(27, 26)))
-    assert shown(table, "step time (ms)")[0] == "OOM"
-    assert shown(table, "measured peak (GB)")[0] == "–"  # it is not known what it would have needed
-    assert shown(table, "time / k = 0") == ["–", "–", "–"]
-    assert shown(table, "mark") == ["‡", "†", "‡"]
-
-
-def test_on_a_cpu_the_process_s_memory_stands_apart_from_that_of_tensors() -> None:
-    cells = [k(every, device="cpu") for every in (0, 1)]
-    table = table_of("checkpointing", *cells)
-    assert shown(table, "measured peak (GB)") == ["–", "–"]
-    assert shown(table, "peak RSS (GB)") == ["5.00", "5.00"]
-    assert shown(table, "mark") == ["", ""]
-    assert any(note.startswith("peak RSS: the whole process") for note in table.footnotes)
-    assert any(note.startswith("the best k is not marked: peaks of tensors are not known") for note in table.footnotes)
-    recorded = [k(every, gb=(None, None, 2 - every), device="cpu") for every in (0, 1)]
-    table = table_of("checkpointing", *recorded)
-    assert shown(table, "measured peak (GB)") == ["2.00", "1.00"]
-    assert shown(table, "mark") == ["‡", "†"]
-
-
-def test_small_models_are_told_in_mb() -> None:
-    small = table_of("checkpointing", k(0, gb=(0.0091, 0.009)), k(2, gb=(0.0062, 0.006)))
-    assert [column.header for column in small.columns][2:4] == ["predicted peak (MB)", "measured peak (MB)"]
-    assert [row[2:4] for row in small.rows] == [("9.00", "9.10"), ("6.00", "6.20")]
-    assert small.records[1]["measured peak (MB)"] == pytest.approx(6.2)
+@pytest.mark.parametrize("case", CHECKPOINTING)
+def test_the_best_k_for_memory_is_marked_with_its_neighbours(case: str, snapshot: SnapshotAssertion) -> None:
+    assert kept(table_of("checkpointing", *CHECKPOINTING[case])) == snapshot
 
 
 def test_all_else_that_differs_makes_tables_of_its_own() -> None:
@@ -250,20 +176,12 @@ def train(optimizer: str, size: str = "small", *, gb: float | None = None, **spe
     return Cell(a_spec(pass_="train-step", optimizer=optimizer, size=size, **spec), (0.1, 0.12), allocated=allocated)
 
 
-def test_the_optimizer_s_share_of_each_step() -> None:
-    table = table_of(
-        "optimizers", train("adamw-for-loop", gb=3), train("adamw-fused", gb=2), train("adamw-foreach", gb=4)
-    )
-    assert shown(table, "optimizer") == ["adamw-fused", "adamw-foreach", "adamw-for-loop"]
-    assert shown(table, "optimizer (ms)") == ["11.0"] * 3
-    assert shown(table, "share of step (%)") == ["10"] * 3
-    assert shown(table, "zero_grad (%)") == ["2"] * 3
-    assert shown(table, "peak allocated (GB)") == ["2.00", "4.00", "3.00"]
-    (first, *_) = table.records
-    assert first["step (ms)"] == pytest.approx(110)
-    assert first["optimizer (ms)"] == pytest.approx(11)
-    assert first["std (ms)"] == pytest.approx(1.4142, rel=1e-3)
-    assert first["share of step (%)"] == pytest.approx(10)
+def test_the_optimizer_s_share_of_each_step(snapshot: SnapshotAssertion) -> None:
+    failed = Cell(a_spec(pass_="train-step", optimizer="adamw-foreach", size="medium"), status="oom")
+    trained = train("adamw-for-loop", gb=3), train("adamw-fused", gb=2), train("adamw-foreach", gb=4)
+    table = table_of("optimizers", *trained, failed)
+    assert table.records[-1]["std (ms)"] == pytest.approx(1.4142, rel=1e-3)
+    assert kept(table) == snapshot
 
 
 def test_passes_without_an_optimizer_are_left_out_and_counted() -> None:
@@ -275,30 +193,74 @@ def test_passes_without_an_optimizer_are_left_out_and_counted() -> None:
         layout_tables(results_of(forward), "optimizers")
 
 
-def test_a_cell_that_failed_is_a_row_that_says_so() -> None:
-    failed = Cell(a_spec(pass_="train-step", optimizer="adamw-foreach"), status="oom")
-    table = table_of("optimizers", train("adamw-fused"), failed)
-    assert shown(table, "step (ms)") == ["110", "OOM"]
-    assert shown(table, "share of step (%)")[1] == "–"
+BREAK = "own.py, line 8: trace builtin operator `print`"
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-def test_both_are_rendered_in_every_format(format_: Any) -> None:
-    for table in (
-        table_of("checkpointing", k(0, gb=(2,)), k(1, gb=(1,))),
-        table_of("optimizers", train("adamw"), train("adamw-fused")),
-    ):
-        assert render(table, format_).strip()
+def results(*cells: tuple[dict[str, Any], Sequence[float] | None], recompiled: int = 0) -> tuple[Result, ...]:
+    """Finished cells with these times, None for one that ran out of memory; those compiled took 12 s and broke once."""
+    specs = tuple(a_spec(**changes) for changes, _ in cells)
+    events: list[Event] = [*session_start(specs)]
+    for cell, (spec, (_, times_s)) in enumerate(zip(specs, cells, strict=True)):
+        events += cell_start(cell)
+        is_compiled = spec.compile != "off"
+        if is_compiled:
+            events.append(ModelPrepared(at=START + 4, cell=cell, compile_s=12.34, graphs=2, graph_breaks=(BREAK,)))
+        if times_s is None:
+            events.append(cell_end(cell, "oom", error="CUDA out of memory", stage="warm-up", step=0))
+            continue
+        events += steps(cell, (), times_s)
+        events.append(cell_end(cell, recompilations=recompiled if is_compiled else 0))
+    return merge([("one", state_of(events))])
 
 
-def test_peaks_that_are_alike_are_not_called_the_least_of_one() -> None:
-    table = table_of("checkpointing", k(0, 1.0, gb=(8,)), k(1, 1.3, gb=(8,)), k(2, 1.2, gb=(9,)))
-    assert shown(table, "mark") == ["†", "‡", ""]
-    assert "† least memory by measured peak, which k = 1 has too; of these the fastest" in table.footnotes
+COMPILED: dict[str, tuple[Result, ...]] = {
+    "a pass as written beside the same compiled": results(
+        ({"pass_": "forward"}, (0.010, 0.012) * 5),
+        ({"pass_": "train-step"}, (0.040, 0.044) * 5),
+        ({"pass_": "forward", "compile": "default"}, (0.005, 0.006) * 5),
+        ({"pass_": "train-step", "compile": "default"}, (0.021, 0.021) * 5),
+        recompiled=3,
+    ),
+    "a table for each mode, without medium, of which nothing was compiled": results(
+        ({}, (0.010, 0.012) * 5),
+        ({"compile": "default"}, (0.005, 0.006) * 5),
+        ({"compile": "reduce-overhead"}, (0.0025, 0.003) * 5),
+        (MEDIUM, (0.1, 0.1)),
+    ),
+    "what else differs is a column": results(
+        *(
+            (size | {"context_length": context, "compile": mode}, (time_s, time_s * 1.1))
+            for size in (SMALL, MEDIUM)
+            for context, time_s in ((128, 0.01), (256, 0.02))
+            for mode in ("off", "default")
+        )
+    ),
+    "a side without times leaves no speed-up": results(
+        ({"pass_": "forward", "compile": "default"}, (0.01, 0.01)),
+        ({"pass_": "train-step"}, None),
+        ({"pass_": "train-step", "compile": "default"}, (0.01, 0.01)),
+    ),
+}
 
 
-def test_below_stands_of_which_size_and_vocabulary_all_rows_are() -> None:
-    table = table_of("checkpointing", k(0, gb=(8,), vocab_size=500), k(1, gb=(7,), vocab_size=500))
-    (said,) = (note for note in table.footnotes if note.startswith("every row: "))
-    for words in ("size small", "pass forward+backward", "vocabulary 500", "sync each-step"):
-        assert words in said
+@pytest.mark.parametrize("case", COMPILED)
+def test_a_row_sets_a_pass_as_written_beside_the_same_compiled(case: str, snapshot: SnapshotAssertion) -> None:
+    tables = compiled_tables(COMPILED[case], None)
+    assert len({table.label for table in tables}) == len(tables)
+    assert kept(*tables) == snapshot
+
+
+def test_records_of_all_modes_fit_one_csv() -> None:
+    cells = [({"compile": mode}, (0.01, 0.02)) for mode in ("off", "default", "max-autotune")]
+    rows = csv_rows(render_all(compiled_tables(results(*cells), None), "csv"))
+    assert [row["compile"] for row in rows] == ["default", "max-autotune"]
+    assert float(rows[0]["compile (s)"]) == 12.34
+
+
+@pytest.mark.parametrize(("warmup", "told"), [(0, True), (5, False)])
+def test_a_first_compiled_step_without_warmup_is_said_not_to_be_cold(warmup: int, *, told: bool) -> None:
+    cells = [({"compile": mode, "warmup_steps": warmup}, (0.01, 0.01)) for mode in ("off", "default")]
+    (table,) = compiled_tables(results(*cells), None)
+    assert any(note.startswith("warm-up 0: ") for note in table.footnotes) == told
+    with pytest.raises(TableError, match="--compile off,default"):
+        compiled_tables(results(cells[0]), None)

@@ -1,44 +1,34 @@
-"""Layouts: the five kinds of table of published write-ups."""
+"""Layouts: the kinds of table of published write-ups. Their CSV, and that of a pivot, names the settings of its cells,
+so that two models can share a file."""
 
-import csv
-import io
+import json
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.pivot import pivot
 from cs336_tui.events.events import ModelBuilt
+from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
 from cs336_tui.export.writing.formats import render, render_all
 from cs336_tui.export.writing.tables import Table
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged
+from tests.export.keeping import csv_rows, kept
 from tests.samples import a_spec, cell_end, cell_start, session_start, sized, state_of, steps
 
 GRID = by(pass_=["forward", "forward+backward"], warmup_steps=[0, 5])
-
-
-def table_text(table: Table) -> str:
-    """The table itself in markdown."""
-    return "\n".join(line for line in render(table, "markdown").splitlines() if line.startswith("|"))
 
 
 def results() -> tuple[Result, ...]:
     return merged(grid(GRID))
 
 
-def test_forward_only_has_a_table_for_each_warmup_setting() -> None:
-    cold, warm = layout_tables(results(), "forward-only")
-    assert table_text(warm) == "\n".join([
-        "| size   | forward_only | warmup_steps | benchmark_steps |     avg |     std |",
-        "| ------ | ------------ | -----------: | --------------: | ------: | ------: |",
-        "| small  | True         |            5 |               4 | 0.01000 | 0.00012 |",
-        "| medium | True         |            5 |               4 | 0.03000 | 0.00035 |",
-        "| small  | False        |            5 |               4 | 0.03000 | 0.00035 |",
-        "| medium | False        |            5 |               4 |  0.0900 |  0.0010 |",
-    ])  # fmt: skip
-    assert (cold.caption, warm.caption) == ("Step times in seconds, warm-up 0", "Step times in seconds, warm-up 5")
-    rows = list(csv.DictReader(io.StringIO(render_all((cold, warm), "csv"))))
+def test_the_csv_of_a_layout_has_its_columns_and_the_settings_of_its_cells() -> None:
+    rows = csv_rows(render_all(layout_tables(results(), "forward-only"), "csv"))
     assert list(rows[0]) == [
         "size", "forward_only", "warmup_steps", "benchmark_steps", "avg", "std",
         "context", "batch", "precision", "device", "variants",
@@ -65,66 +55,16 @@ def test_forward_with_the_loss_in_it_takes_the_place_of_forward_where_there_is_n
     assert "10.00" in str(table.rows) or "0.01000" in str(table.rows)
 
 
-def test_min_max_has_a_row_for_each_model_pass_and_warmup() -> None:
-    (table,) = layout_tables(results(), "min-max")
-    assert [column.header for column in table.columns] == [
-        "Model", "Pass", "Warmup", "Min (s)", "Max (s)", "Avg (s)", "Std (s)",
-    ]  # fmt: skip
-    assert table.rows[1] == ("small", "forward", "5", "0.00990", "0.01010", "0.01000", "0.00012")
-    published, settings = "Model,Pass,Warmup,Min (s),Max (s),Avg (s),Std (s)", "context,batch,precision,device,variants"
-    assert render(table, "csv").splitlines()[0] == f"{published},{settings}"
-    assert len(table.rows) == 8
-
-
-def test_raw_steps_are_arrays_with_and_without_warmup() -> None:
-    (table,) = layout_tables(results(), "raw-steps")
-    assert table.rows[0] == ("small", "forward", "0", "[]", "[100.00, 9.90, 10.10, 9.90]")
-    assert table.rows[1][2:] == ("5", "[400.00, 400.00, 400.00, 400.00, 400.00]", "[10.10, 9.90, 10.10, 9.90]")
-    assert [row[:3] for row in table.rows[2:4]] == [
-        ("small", "forward+backward", "0"),
-        ("small", "forward+backward", "5"),
-    ]
-
-
-def test_the_warm_up_view_tells_what_the_first_step_cost_and_when_it_was_steady() -> None:
-    (table,) = layout_tables(results(), "warm-up")
-    cold, warm = table.rows[:2]
-    assert (*cold[:4], *cold[6:]) == ("small", "forward", "0", "4", "10.00", "1")
-    assert (*warm[:4], *warm[6:]) == ("small", "forward", "5", "4", "40.00", "5")
+def test_the_warm_up_view_pools_repeats() -> None:
     (repeated,) = layout_tables(merged(grid(by([SMALL], pass_=["forward"]) * 2, repeats=(1, 2))), "warm-up")
     assert repeated.rows[0][3] == "8"
     assert repeated.rows[0][6].count(",") == 1
 
 
-def test_by_mean_is_sorted_and_has_the_published_header() -> None:
-    (table,) = layout_tables(results(), "by-mean")
-    assert [column.header for column in table.columns] == [
-        "name", "computation", "times", "mean_time", "median_time", "std_dev", "min_time", "max_time", "total_time",
-        "profile_steps",
-    ]  # fmt: skip
-    means = [record["mean_time"] for record in table.records]
-    assert means == sorted(means)
-    assert len(table.rows) == 8
-    assert table.rows[0] == (
-        "small · warm-up 5", "forward", "[0.01010, 0.00990, 0.01010, 0.00990]", "0.01000", "0.01000", "0.00012",
-        "0.00990", "0.01010", "0.04", "4",
-    )  # fmt: skip
-
-
-def test_devices_of_two_sessions_stand_side_by_side() -> None:
+def test_devices_of_two_sessions_stand_side_by_side(snapshot: SnapshotAssertion) -> None:
     passes = ["forward", "forward+backward"]
     laptop = grid(by(pass_=passes, device=["cpu", "mps"]), session="laptop", environment=LAPTOP)
-    box = grid(by(pass_=passes), session="box")
-    (table,) = layout_tables(merged(laptop, box), "devices")
-    assert [column.header for column in table.columns] == [
-        "Size", "d_model", "d_ff", "num_layers", "num_heads", "num_params",
-        "CPU forward_time (ms)", "CPU forward+backward (ms)", "MPS forward_time (ms)", "MPS forward+backward (ms)",
-        "CUDA forward_time (ms)", "CUDA forward+backward (ms)",
-    ]  # fmt: skip
-    assert table.rows[0] == (
-        "small", "768", "3072", "12", "12", "120.95M", "200.0", "600.0", "10.00", "30.00", "10.00", "30.00",
-    )  # fmt: skip
-    assert len(table.rows) == 2
+    assert kept(*layout_tables(merged(laptop, grid(by(pass_=passes), session="box")), "devices")) == snapshot
 
 
 def test_parameters_less_the_head_are_the_published_ones() -> None:
@@ -136,13 +76,16 @@ def test_parameters_less_the_head_are_the_published_ones() -> None:
     assert table.texts("num_params") == ("120.95M", "412.94M", "956.61M", "1.98B", "3.38B")
 
 
-def test_two_machines_with_the_same_kind_of_device_are_told_apart() -> None:
-    one, other = (grid(by([SMALL], pass_=["forward"], device=["cpu"]), session=name, environment=environment)
-                  for name, environment in (("a", LAPTOP), ("b", LAPTOP)))  # fmt: skip
-    (table,) = layout_tables(merged(one, other), "devices")
-    headers = [column.header for column in table.columns if "forward_time" in column.header]
-    assert len(set(headers)) == 2
-    assert all(header.startswith("CPU (") for header in headers)
+def test_two_machines_with_the_same_kind_of_device_and_other_thread_counts_are_told_apart() -> None:
+    one, other = (
+        grid(by([SMALL], pass_=["forward"], device=["cpu"]), session=name, environment=LAPTOP) for name in ("a", "b")
+    )
+    threads = grid(by([SMALL], pass_=["forward"], device=["cpu"], threads=[1, 4]), environment=LAPTOP)
+    for found in (merged(one, other), merged(threads)):
+        (table,) = layout_tables(found, "devices")
+        headers = {column.header for column in table.columns if "forward_time" in column.header}
+        assert len(headers) == 2
+        assert all(header.startswith("CPU (") for header in headers)
 
 
 def test_what_a_layout_has_no_column_for_gets_a_table_of_its_own() -> None:
@@ -151,7 +94,7 @@ def test_what_a_layout_has_no_column_for_gets_a_table_of_its_own() -> None:
         tables = layout_tables(merged(grid(specs)), layout)
         assert len(tables) == number, layout
         assert len({table.caption for table in tables}) == number
-        rows = list(csv.DictReader(io.StringIO(render_all(tables, "csv"))))
+        rows = csv_rows(render_all(tables, "csv"))
         assert len({tuple(row.values()) for row in rows}) == 4, "no two rows of the csv look alike"
 
 
@@ -163,11 +106,8 @@ def test_out_of_memory_is_said_and_never_a_number(layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", PLAIN_LAYOUTS)
-def test_every_layout_says_std_device_and_precision_in_force(layout: str) -> None:
-    for table in layout_tables(results(), layout):
-        notes = "\n".join(table.footnotes)
-        for words in ("sample standard deviation", "NVIDIA H100", "fp32 on cuda:0, as read back", "torch 2.13.0"):
-            assert words in notes
+def test_a_layout_of_sizes_passes_and_warm_ups(layout: str, snapshot: SnapshotAssertion) -> None:
+    assert kept(*layout_tables(results(), layout)) == snapshot
 
 
 def test_repeats_are_pooled() -> None:
@@ -175,12 +115,6 @@ def test_repeats_are_pooled() -> None:
     (table,) = layout_tables(merged(grid(specs, repeats=(1, 2, 3))), "by-mean")
     assert (len(table.rows), table.records[0]["profile_steps"]) == (1, 12)
     assert "n: 12 measured steps of each cell, of up to 3 runs pooled" in table.footnotes
-
-
-def test_other_thread_counts_are_other_devices() -> None:
-    specs = by([SMALL], pass_=["forward"], device=["cpu"], threads=[1, 4])
-    (table,) = layout_tables(merged(grid(specs, environment=LAPTOP)), "devices")
-    assert sum("forward_time" in column.header for column in table.columns) == 2
 
 
 def test_no_two_tables_have_the_same_label() -> None:
@@ -214,3 +148,58 @@ def test_steps_timed_otherwise_say_so_beside_those_of_do_bench() -> None:
     assert [record["timer"] for record in table.records] == ["step", "do_bench"]
     assert not any("sync each-step" in note for note in table.footnotes), "do_bench synchronises once"
     assert len([note for note in table.footnotes if note.startswith("not timed as do_bench does: ")]) == 1
+
+
+def of_passes(**choices: Iterable[str]) -> tuple[Result, ...]:
+    return merged(grid(by(**{"pass_": ["forward", "forward+backward"]} | choices)))
+
+
+def by_pass(found: tuple[Result, ...]) -> Table:
+    return pivot_table(pivot(found, ["size"], ["pass"], "mean"), found)
+
+
+def rows_of(*tables: Table) -> list[dict[str, str]]:
+    return csv_rows(render_all(tables, "csv"))
+
+
+def test_a_pivot_s_csv_tells_the_model_and_the_settings() -> None:
+    table = by_pass(of_passes(model=["my_gpt:GPT"], compile=["default"]))
+    for row in rows_of(table):
+        assert (row["context"], row["batch"], row["precision"], row["device"]) == ("128", "4", "fp32", "cuda:0")
+        assert (row["variants"], row["warmup"]) == ("GPT, compiled", "2")
+
+
+def test_pivots_of_two_models_have_the_same_columns() -> None:
+    own, reference = (rows_of(by_pass(of_passes(model=[name])))[0] for name in ("my_gpt:GPT", "reference"))
+    assert list(own) == list(reference)
+    assert (own["variants"], reference["variants"]) == ("GPT", "")
+
+
+def test_what_cells_do_not_share_is_not_said_for_all() -> None:
+    specs = [
+        *by([SMALL], attention=["naive"], compile=["default"], pass_=["forward"]),
+        *by([SMALL], attention=["sdpa"], compile=["default"], pass_=["forward"], context_length=[256]),
+    ]
+    found = merged(grid(specs))
+    table = pivot_table(pivot(found, ["attention"], ["context"], "mean"), found)
+    rows = rows_of(table)
+    assert {row["attention"] for row in rows} == {"naive", "sdpa"}
+    assert {row["variants"] for row in rows} == {"compiled"}
+    assert {row["size"] for row in rows} == {"small"}
+    assert {row["context"] for row in rows} == {"128", "256"}
+
+
+@pytest.mark.parametrize("layout", PLAIN_LAYOUTS)
+def test_every_layout_s_csv_tells_them_too(layout: str) -> None:
+    tables = layout_tables(of_passes(model=["my_gpt:GPT"]), layout)
+    for row in rows_of(*tables):
+        assert (row["context"], row["batch"], row["precision"]) == ("128", "4", "fp32")
+        assert row["variants"] == "GPT"
+
+
+def test_no_other_format_changes() -> None:
+    table = by_pass(of_passes())
+    assert list(json.loads(render(table, "json"))["rows"][0]) == [
+        "size", "pass", "mean_s", "std_s", "n", "runs", "note", "marks",
+    ]  # fmt: skip
+    assert len(table.columns) == 3

@@ -13,12 +13,10 @@ from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.values import COMPILES
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate.predict import predict
-from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.probe import probe
 from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
-from tests.worker.measure.cells import Report, small_spec
+from tests.worker.measure.cells import Report, kernels_of, run, small_spec
 
 needs_nvml = pytest.mark.skipif(find_spec("pynvml") is None, reason="needs what `pip install nvidia-ml-py` installs")
 LAYERS = 4
@@ -69,18 +67,9 @@ def low_precision() -> Precision:
 def gpu_spec(**changes: Any) -> CellSpec:
     """A cell that keeps a GPU busy for milliseconds a step: of size `small`, with `changes`."""
     fields = {
-        "d_model": 768,
-        "d_ff": 3072,
-        "num_layers": 12,
-        "num_heads": 12,
-        "vocab_size": 10_000,
-        "context_length": 256,
-        "batch_size": 4,
-        "device": "cuda:0",
-        "threads": None,
-        "warmup_steps": 3,
-        "measure_steps": 5,
-    }
+        "d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12, "vocab_size": 10_000, "context_length": 256,
+        "batch_size": 4, "device": "cuda:0", "threads": None, "warmup_steps": 3, "measure_steps": 5,
+    }  # fmt: skip
     return small_spec(**(fields | changes))
 
 
@@ -100,8 +89,23 @@ def assert_ok(report: Report) -> Report:
     return report
 
 
+def forget_workspaces() -> None:
+    """cuBLAS keeps its workspaces between cells of one process, whichever thread they were made for."""
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+
+
+def assert_peak_as_predicted(spec: CellSpec) -> None:
+    needs(spec.precision)
+    forget_workspaces()
+    measured = run(spec).finished.peak_allocated_bytes
+    assert measured is not None
+    predicted = predict(spec, capability=torch.cuda.get_device_capability()).peak_bytes
+    assert predicted == pytest.approx(measured, rel=0.03)
+
+
 def profiled(spec: CellSpec) -> KernelReport:
-    report = profile_kernels(ReportRequest(kind="kernels", spec=spec), lambda _stage: None)
+    report = kernels_of(spec)
     if report.activity == "operators":
         pytest.skip(report.note)
     return report

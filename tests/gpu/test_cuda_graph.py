@@ -13,10 +13,16 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import CellSpec, Pass
 from cs336_tui.events.events import ModelPrepared
 from cs336_tui.worker.workload.building import build
-from cs336_tui.worker.workload.compile_and_capture import WARMUP_STEPS, CaptureError, captured, why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import (
+    WARMUP_STEPS,
+    CaptureError,
+    captured,
+    run_whole,
+    why_cannot_compile,
+)
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.transformer import random_batch
-from tests.gpu.cells import assert_ok, low_precision, needs
+from tests.gpu.cells import assert_ok, forget_workspaces, low_precision, needs
 from tests.worker.measure.cells import run, small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -33,26 +39,12 @@ def _no_memory_of_others() -> Iterator[None]:
     forget_workspaces()
 
 
-def forget_workspaces() -> None:
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
-
-
 def graph_spec(**changes: object) -> CellSpec:
     """A cell of many small kernels, which a GPU runs faster than a host launches them."""
     fields = {
-        "d_model": 128,
-        "d_ff": 256,
-        "num_layers": 8,
-        "num_heads": 4,
-        "vocab_size": 500,
-        "context_length": 64,
-        "device": "cuda:0",
-        "threads": None,
-        "warmup_steps": 3,
-        "measure_steps": 10,
-        "cuda_graph": "step",
-    }
+        "d_model": 128, "d_ff": 256, "num_layers": 8, "num_heads": 4, "vocab_size": 500, "context_length": 64,
+        "device": "cuda:0", "threads": None, "warmup_steps": 3, "measure_steps": 10, "cuda_graph": "step",
+    }  # fmt: skip
     return small_spec(**(fields | changes))
 
 
@@ -91,8 +83,7 @@ def test_replays_train_the_model_as_steps_do(precision: str) -> None:
         ready = captured(step, DEVICE) if capture else step
         for _ in range(steps):
             ready.prepare()
-            for phase in ready.phases:
-                ready.run(phase)
+            run_whole(ready)
             ready.clear()
         torch.cuda.synchronize()
         return [parameter.detach().clone() for parameter in workload.model.parameters()]

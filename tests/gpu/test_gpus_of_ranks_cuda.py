@@ -1,7 +1,9 @@
-"""The GPU of each rank, as NVML tells it while a cell of two ranks runs."""
+"""The GPU of each rank, as NVML tells it while a cell of two ranks runs; ranks over nodes, by two processes in place of
+two nodes, each of which sees one GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,9 +12,11 @@ import torch
 
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.nodes import Node, Nodes
 from cs336_tui.worker.measure.probe import nvml_uuid
 from tests.gpu.cells import needs_nvml, trained_spec
 from tests.runner.running import Running
+from tests.runner.test_nodes import command
 from tests.runner.test_ranks import CODE
 from tests.watching import Watch
 
@@ -33,7 +37,6 @@ def test_each_ranks_gpu_is_sampled_and_holds_its_memory(tmp_path: Path) -> None:
     finally:
         bench.close()
     (cell,) = watch.state.cells.values()
-    assert cell.finished is not None
     assert (cell.status, cell.finished.error) == ("ok", None)
     several = [event for event in watch.of(DeviceSampled) if event.other_gpus]
     assert several
@@ -59,5 +62,27 @@ def test_a_rank_uses_no_gpu_but_its_own(tmp_path: Path, parallel: str) -> None:
         (cell,) = runner.run(msgspec.structs.replace(spec, device="cuda:1"))
     finally:
         runner.bench.close()
-    assert cell.finished is not None
     assert (cell.status, cell.finished.error) == ("ok", None)
+
+
+def on_its_gpu(node: Node) -> Sequence[str]:
+    return ["env", f"CUDA_VISIBLE_DEVICES={node.name}", *command(node)]
+
+
+@pytest.mark.numbers
+def test_ranks_with_a_gpu_of_each_node_train_what_one_process_does(tmp_path: Path) -> None:
+    watch = Watch()
+    nodes = Nodes([Node(name, "127.0.0.1") for name in ("0", "1")], on_its_gpu, most=1)
+    bench = Bench(watch, session_dir=tmp_path, device_interval_s=0, nodes=nodes)
+    bench.prepare()
+    ways = [("ddp", "nccl"), ("fsdp2", "nccl"), ("ddp", "gloo")]
+    try:
+        bench.run([trained_spec(parallel=way, backend=by) for way, by in ways], "a command")
+    finally:
+        bench.close()
+    cells = watch.state.cells.values()
+    assert [cell.finished.error for cell in cells if cell.status != "ok"] == []
+    assert all(cell.finished.rank_nodes == ("0", "1") for cell in cells)
+    samples = [sample for sample, _ in watch.state.devices if sample.gpu and sample.other_gpus]
+    assert samples, "no sample has the GPUs of both ranks"
+    assert all(sample.gpu.uuid != sample.other_gpus[0].uuid for sample in samples)

@@ -19,10 +19,7 @@ from tests.worker.measure.cells import run, small_spec
 from tests.worker.workload.own_code import LM, Folder
 from tests.worker.workload.test_imported_callables import steps_taken
 
-pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.numbers,
-]
+pytestmark = [pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"), pytest.mark.numbers]
 
 DEVICE = torch.device("cuda:0")
 

@@ -1,4 +1,4 @@
-"""Cells in lanes on several GPUs: each on its own, which is sampled as its own."""
+"""Cells in lanes on several GPUs: each on its own, which is sampled as its own, and the cost of its neighbours."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from cs336_tui.cli.selftest import lanes_asked, run_lanes
+from cs336_tui.cli.targets import read_machine
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.events.events import DeviceSampled
+from cs336_tui.export.subjects.selftest import lanes_sentence
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.lanes import lanes_of
+from cs336_tui.selftest.programs import SelftestCell
+from cs336_tui.selftest.turns import Plan
 from cs336_tui.worker.measure.probe import nvml_uuid
 from tests.gpu.cells import shallow_spec
 from tests.watching import Watch
@@ -38,3 +43,19 @@ def test_each_lane_runs_its_cells_on_a_gpu_of_its_own(tmp_path: Path) -> None:
         uuid = uuids[cells[sample.cells[0]].spec.device]
         assert uuid is None or sample.gpu.uuid == uuid
         assert sample.gpu.other_processes in (None, ())
+
+
+@pytest.mark.real_numbers
+def test_each_gpu_runs_its_cell_alone_and_beside_all_others() -> None:
+    environment = read_machine().environment
+    lanes = lanes_asked("auto", "cuda", environment)
+    assert [lane.device for lane in lanes] == [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+
+    found = run_lanes(SelftestCell(size="small", device="cuda"), lanes, Plan(starts=1, rounds=3), environment)
+    print(lanes_sentence(found))
+    for cost in found.costs:
+        assert cost.ratio is not None
+        assert cost.steps_alone > 20
+        assert cost.steps_beside > 20
+        assert 0.8 < cost.ratio.ratio < 2, "a neighbour on a GPU of its own does not halve the speed"
+    assert "2 lanes together make" in lanes_sentence(found) or len(lanes) > 2

@@ -23,16 +23,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 def gpu_spec(**changes: Any) -> CellSpec:
     fields = {
-        "d_model": 512,
-        "d_ff": 2048,
-        "num_layers": 4,
-        "num_heads": 8,
-        "vocab_size": 10_000,
-        "context_length": 256,
-        "batch_size": 4,
-        "device": "cuda:0",
-        "threads": None,
-    }
+        "d_model": 512, "d_ff": 2048, "num_layers": 4, "num_heads": 8, "vocab_size": 10_000, "context_length": 256,
+        "batch_size": 4, "device": "cuda:0", "threads": None,
+    }  # fmt: skip
     return small_spec(**(fields | changes))
 
 
@@ -67,14 +60,12 @@ def test_the_backward_of_a_block_changes_memory_as_its_gradients_and_saved_tenso
     assert len(rows) == groups
     for row in rows:
         assert row.gradient_bytes == 4 * numbers * spec.num_layers // groups
-        assert row.difference_bytes is not None
         assert abs(row.difference_bytes) <= 64 * 512 * spec.num_layers // groups
 
 
 def test_the_activation_peak_is_near_the_predicted_one() -> None:
     for changes in ({}, {"checkpoint": 2}, {"checkpoint": 1, "nesting": "halves"}):
         report = record(gpu_spec(**({"pass_": "train-step"} | changes)))
-        assert report.prediction
         assert report.activation_peak_bytes == pytest.approx(report.prediction.activation_peak_bytes, rel=0.03)
 
 

@@ -15,10 +15,10 @@ import torch
 
 from cs336_tui.analysis.memory import Timeline
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport
-from cs336_tui.events.reports import MemoryReport, ReportRequest
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.session.recordings.recording import Opening, read
-from cs336_tui.worker.measure.kernels import profile_kernels
 from tests.gpu.cells import shallow_spec
+from tests.worker.measure.cells import kernels_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -80,10 +80,9 @@ def test_a_report_of_nsys_has_every_kernel_that_ran(tmp_path: Path) -> None:
 def test_the_saved_trace_of_a_profiled_step_reads_as_its_report(tmp_path: Path, pass_: Any) -> None:
     """The report is made of Kineto's events, the reader has the file alone. Copies and fills stand apart there."""
     spec = shallow_spec(pass_=pass_)
-    own = profile_kernels(ReportRequest(kind="kernels", spec=spec, folder=str(tmp_path)), lambda _stage: None)
+    own = kernels_of(spec, str(tmp_path))
     if own.activity != "kernels":
         pytest.skip("CUPTI gives no kernels here")
-    assert own.trace is not None
     (cell,) = read(Path(own.trace), "saved", Opening())
     assert isinstance(cell.report, KernelReport)
 

@@ -1,4 +1,5 @@
-"""Kernels and memory of variants and of a user's own model on a real GPU."""
+"""Kernels and memory of variants and of a user's own model on a real GPU; dtypes there, whose autocast has other rules
+than the CPU's."""
 
 from __future__ import annotations
 
@@ -11,13 +12,16 @@ import torch
 from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.analysis.kernels import by_range, named_share
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.events import Event, ReportFinished
 from cs336_tui.events.kernel_report import FUSED
-from cs336_tui.events.reports import MemoryReport, ReportRequest
-from cs336_tui.worker.measure.memory_record import record_memory
+from cs336_tui.events.reports import MemoryReport, PrecisionReport, ReportRequest
+from cs336_tui.worker.measure.dtypes import toy_by_cuda_rules, toy_dtypes
+from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
-from tests.gpu.cells import low_precision, profiled, shallow_spec
-from tests.worker.workload.own_code import Folder
-from tests.worker.workload.own_models import BASICS
+from tests.gpu.cells import forget_workspaces, low_precision, profiled, shallow_spec
+from tests.worker.measure.cells import memory_of, small_spec
+from tests.worker.measure.other_toy import by_hand
+from tests.worker.workload.own_code import BASICS, Folder
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -28,9 +32,8 @@ def own_spec(tmp_path: Path, **changes: Any) -> CellSpec:
 
 
 def recorded(spec: CellSpec) -> MemoryReport:
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
-    return record_memory(ReportRequest(kind="memory", spec=spec), lambda _stage: None)
+    forget_workspaces()
+    return memory_of(spec)
 
 
 def test_a_user_s_model_is_profiled_by_its_parts(tmp_path: Path) -> None:
@@ -64,3 +67,42 @@ def test_a_compiled_step_is_profiled_compiled() -> None:
     report = profiled(shallow_spec(pass_="train-step", compile="default", num_layers=1))
     assert FUSED in {share.name for share in by_range(report)}
     assert any(group.name.startswith("triton_") for group in report.groups)
+
+
+DEVICE = torch.device("cuda:0")
+
+
+def test_the_toy_models_dtypes_are_what_other_hooks_see() -> None:
+    found, missing = toy_dtypes(DEVICE)
+    assert len(found) + len(missing) == 2
+    for toy in found:
+        autocast = getattr(torch, toy.autocast)
+        assert {field: getattr(toy, field) for field in toy.__struct_fields__} == by_hand(autocast, DEVICE)
+
+
+def test_cuda_s_rules_say_what_hooks_see_here() -> None:
+    found, _ = toy_dtypes(DEVICE)
+    assert found
+    assert set(map(repr, found)) <= set(map(repr, toy_by_cuda_rules()))
+
+
+def test_layer_norm_runs_in_float32_here() -> None:
+    """CUDA's autocast has layer norm in its list of float32 operations; the CPU's has not."""
+    found, _ = toy_dtypes(DEVICE)
+    assert {toy.layer_norm_output for toy in found} == {"float32"}
+
+
+@pytest.mark.parametrize("pass_", ["inference", "train-step"])
+def test_a_cells_report_is_made_on_the_gpu(pass_: str) -> None:
+    events: list[Event] = []
+    spec = small_spec(device="cuda:0", threads=None, precision="fp16-mixed", pass_=pass_)
+    make_report(ReportRequest(kind="precision", spec=spec), 0, events.append, lambda: False)
+    finished = events[-1]
+    assert isinstance(finished, ReportFinished)
+    assert isinstance(finished.content, PrecisionReport), finished.error
+    rows = {row.path: row for row in finished.content.modules}
+    assert finished.content.device_name == torch.cuda.get_device_name(0)
+    assert rows["layers.*.attention.query"].output == "float16"
+    assert rows["layers.*.attention.weigh"].output == "float32"
+    assert (finished.content.logits, finished.content.loss) == ("float16", "float32")
+    assert finished.content.toy_by_rules == ()  # hooks see the device itself

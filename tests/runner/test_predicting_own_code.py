@@ -20,7 +20,7 @@ from cs336_tui.runner.predictor import PredictionError, Predictor, TookTooLong
 from cs336_tui.runner.trust import Trust
 from tests.made_predictions import made_prediction
 from tests.watching import small_spec
-from tests.worker.workload.own_models import PLAIN
+from tests.worker.workload.own_code import PLAIN
 
 
 class _Everything(Trust):

@@ -1,9 +1,10 @@
-"""Programs take turns, and none is ever left behind."""
+"""Programs take turns, and none is ever left behind; the judgement of made step times of known ratio."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -16,8 +17,23 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cs336_tui.selftest.programs import Program, SelftestError, read_lines
-from cs336_tui.selftest.turns import SETTLE_S, Plan, TurnsProgress, take_turns
+from cs336_tui.selftest.programs import APP, BENCH, CONTROL, Program, SelftestError, read_lines
+from cs336_tui.selftest.turns import (
+    FROM_ROUNDS,
+    FROM_STARTS,
+    ON_CPU,
+    ON_GPU,
+    SETTLE_S,
+    Plan,
+    Turn,
+    TurnsProgress,
+    judge,
+    log_ratio,
+    marks_for,
+    take_turns,
+    worst,
+)
+from tests.selftest.made import ROUNDS, STARTS, STEPS, made
 from tests.selftest.steppers import ASKED, asked, stepper
 from tests.watching import wait_gone
 
@@ -132,3 +148,104 @@ def test_however_it_ends_no_process_and_no_file_is_left(
     print(f"ended {time.monotonic() - began:.2f} s after {number.name}")
     assert all(wait_gone(process.pid) for process in family)
     assert list(tmp_path.iterdir()) == []
+
+
+FINE = ("pass", "pass")
+JUDGED = [
+    ({BENCH: 1.05}, {APP: 1.5}, "fail", ("fail", "pass"), ("pass", "fail"), (False, False)),
+    ({APP: 0.95}, {}, "fail", FINE, ("fail", "pass"), (False, False)),  # which tells no bare script's times either
+    ({}, {APP: 0.5}, "pass", FINE, FINE, (False, False)),  # less scatter is nothing to blame
+    ({BENCH: 1.02}, {}, "cannot tell", ("cannot tell", "pass"), FINE, (False, False)),
+    *(
+        (
+            {CONTROL: control, BENCH: 1.2},
+            {},
+            "cannot tell",
+            ("cannot tell", "pass"),
+            ("cannot tell", "pass"),
+            (True, False),
+        )
+        for control in (1.03, 0.97)
+    ),
+    *(
+        (
+            {},
+            {CONTROL: control, BENCH: 3},
+            "cannot tell",
+            ("pass", "cannot tell"),
+            ("pass", "cannot tell"),
+            (False, True),
+        )
+        for control in (1.4, 0.7)
+    ),
+    ({BENCH: 1.1}, {CONTROL: 2}, "fail", ("fail", "cannot tell"), ("pass", "cannot tell"), (False, True)),
+]
+"""Means and stds over the bare script's, then the judgement: of all, of means and stds of bench, those of the app, and
+the means and stds that are noisy, as two bare scripts differ by more than the mark."""
+
+
+@pytest.mark.parametrize(("means", "stds", "whole", "bench", "app", "noisy"), JUDGED)
+def test_known_ratios_are_judged(means, stds, whole: str, bench: object, app: object, noisy: object) -> None:
+    outcome = judge(made(means, stds), ON_CPU)
+    assert [(row.means_judged, row.stds_judged) for row in outcome.rows] == [bench, app]
+    assert (outcome.judged, (outcome.noisy_means, outcome.noisy_stds)) == (whole, noisy)
+
+
+def test_equal_programs_pass_though_the_machine_drifts_and_known_ratios_are_found() -> None:
+    outcome = judge(made(), ON_CPU)
+    assert outcome.judged == "pass"
+    assert [row.name for row in outcome.rows] == [BENCH, APP]
+    assert outcome.control.name == CONTROL
+    assert outcome.rows[0].steps == outcome.control.bare_steps == STARTS * ROUNDS * STEPS
+    assert outcome.bare_std_s == pytest.approx(5.5e-4, rel=0.1), "the drift between turns is not in it"
+    bench, app = judge(made({BENCH: 1.05}, {APP: 1.5}), ON_CPU).rows
+    assert bench.means is not None
+    assert bench.means.low < 1.05 < bench.means.high < 1.06
+    assert app.stds is not None
+    assert app.stds.low < 1.5 < app.stds.high < 1.8
+
+
+def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
+    rng = random.Random(7)
+    trials, held = 2000, 0
+    for _ in range(trials):
+        starts = []
+        for _ in range(6):
+            luck = rng.gauss(0, 0.01)
+            starts.append([1.01 * 2.718281828 ** (luck + rng.gauss(0, 0.005)) for _ in range(3)])
+        found = log_ratio(starts)
+        assert found is not None
+        held += found.low <= 1.01 <= found.high
+    assert 0.93 <= held / trials <= 0.97
+
+
+def test_what_a_sample_is_depends_on_how_many_starts_there_were() -> None:
+    several, one = log_ratio([[1.0, 1.1], [0.9, 1.0]]), log_ratio([[1.0, 1.1, 0.9]])
+    assert several is not None
+    assert one is not None
+    assert (several.method, one.method) == (FROM_STARTS, FROM_ROUNDS)
+    assert log_ratio([[1.0]]) is None
+    assert log_ratio([[], []]) is None
+
+
+def test_turns_without_steps_are_in_no_ratio_and_leave_it_unknown() -> None:
+    starts = made()
+    for rounds in starts:
+        for each in rounds:
+            each[BENCH] = Turn((0.05,), ())
+    bench, app = judge(starts, ON_CPU).rows
+    assert (bench.means, bench.means_judged, bench.stds_judged) == (None, "cannot tell", "cannot tell")
+    assert app.judged == "pass"
+
+
+def test_the_marks_are_those_of_the_device() -> None:
+    assert (ON_CPU.mean, ON_CPU.std) == (0.02, 1.2)
+    assert (ON_GPU.mean, ON_GPU.std) == (0.01, 1.1)
+    assert (marks_for("cpu"), marks_for("cuda:1"), marks_for("mps")) == (ON_CPU, ON_GPU, ON_GPU)
+
+
+def test_what_several_judgements_come_to() -> None:
+    assert worst(["pass", "pass"]) == "pass"
+    assert worst(["pass", "cannot tell"]) == "cannot tell"
+    assert worst(["cannot tell", "fail"]) == "fail"
+    assert worst([]) == "cannot tell"

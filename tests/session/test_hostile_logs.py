@@ -76,8 +76,9 @@ def test_a_first_line_of_any_kind_is_a_problem_of_its_session_alone(name: str, t
     assert good.problem is None
     assert bad.problem is not None
     assert "\n" not in bad.problem
-    with pytest.raises(LogError):
+    with pytest.raises(LogError) as refused:
         store.load(tmp_path / "a.jsonl")
+    assert bad.problem == str(refused.value)
 
 
 @pytest.mark.timeout(20)

@@ -59,13 +59,6 @@ def test_a_lane_set_aside_runs_nothing_and_its_cell_waits_as_it_was_queued():
     assert (state.cells[0].spec.device, list(state.waiting)) == ("cuda:0", [1, 2, 0])
 
 
-def test_a_sample_of_some_cells_is_theirs_alone():
-    of_first = ev.DeviceSampled(at=3, host=HostSample(cpu=0.5, load_1m=1.0), cells=(0,))
-    stages = [ev.StageChanged(at=2, cell=cell, stage="measuring") for cell in (0, 1)]
-    state = in_lanes(started(0, 0), started(1, 1), *stages, of_first)
-    assert [state.cells[cell].surroundings.samples for cell in (0, 1)] == [1, 0]
-
-
 def test_a_job_tells_why_its_cells_wait():
     submitted = ev.JobSubmitted(at=1, job="1", launcher="slurm", id="7_0", cells=(1,), where="ci")
     state = in_lanes(submitted, ev.JobChanged(at=2, job="1", stage="pending", reason="Resources"))

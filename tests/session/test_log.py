@@ -3,6 +3,7 @@ before they are shown, in one order, from any thread."""
 
 import itertools
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -156,46 +157,24 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
     assert "directory" in refusal(LogReader(tmp_path))
 
 
-def python(code: str, *arguments: object) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-
-
-FULL_DISK = """
-import resource, sys
-from pathlib import Path
-from cs336_tui.session.log import LogError, LogReader, SessionLog
-from cs336_tui.events.events import Notice
-from tests.samples import HEADER
-
-log = SessionLog(Path(sys.argv[1]) / "s.jsonl")
-log.write([HEADER])
-room = log.path.stat().st_size + 1000
-resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
-kept = 0
-try:
-    while True:
-        log.write([Notice(at=1.0, text="x" * 90), Notice(at=1.0, text="y" * 90)])
-        kept += 2
-except LogError as error:
-    print(error)
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-reader = LogReader(log.path)
-print(kept, len(list(reader)) - 1, reader.torn)
-log.write([Notice(at=2.0, text="room again")])
-print(list(reader)[-1].text)
-"""
-
-
 def test_a_full_disk_leaves_whole_lines_and_the_log_usable(tmp_path: Path) -> None:
-    child = python(FULL_DISK, tmp_path)
-    message, counts, last = child.communicate(timeout=60)[0].splitlines()
-    assert child.returncode == 0
-    assert message.startswith(f"session log {tmp_path / 's.jsonl'}: File too large; later steps are not saved")
-    before, found, torn = counts.split()
-    assert int(before) <= int(found) <= int(before) + 1
-    assert torn == "False"
-    assert last == "room again"
+    log = SessionLog(tmp_path / "s.jsonl")
+    log.write([HEADER])
+    two: list[Event] = [Notice(at=1.0, text="x" * 90), Notice(at=1.0, text="y" * 90)]
+    log.write(two)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.path.stat().st_size + 1000, before[1]))
+    try:
+        with pytest.raises(LogLost, match=f"^session log {log.path}: File too large; later steps are not saved"):
+            log.write(two * 50)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    reader = LogReader(log.path)
+    found = list(reader)
+    assert found == [HEADER, *two, *two * 50][: len(found)]
+    assert (3 < len(found) < 20, reader.torn) == (True, False)
+    log.write([Notice(at=2.0, text="room again")])
+    assert list(reader)[-1] == Notice(at=2.0, text="room again")
 
 
 KEEPS_WRITING = """
@@ -215,7 +194,8 @@ for number in itertools.count():
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 def test_a_killed_writer_loses_nothing_that_it_had_written(tmp_path: Path) -> None:
-    with python(KEEPS_WRITING, tmp_path) as child:
+    command, root = [sys.executable, "-c", KEEPS_WRITING, str(tmp_path)], Path(__file__).parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as child:
         assert child.stdout is not None
         for line in child.stdout:
             if int(line) >= 200:

@@ -200,7 +200,7 @@ def test_device_samples_are_of_all_cells_that_run_and_of_the_last_that_did() -> 
     state.apply(DeviceSampled(at=2.0, host=HostSample(), gpu=GpuSample(sm_clock_mhz=700)))
     assert [state.cells[cell].surroundings.samples for cell in (0, 1, 2)] == [2, 1, 0]
     state.apply(CellStarted(at=3.0, cell=2))
-    assert [cell.cell for cell, _ in state.surrounded] == [2], "the next cell's samples are not the last ones'"
+    assert [cell.cell for cell, _ in state.surrounded()] == [2], "the next cell's samples are not the last ones'"
 
 
 def test_the_clock_after_a_cell_that_no_sample_fell_into_is_that_of_the_next_sample() -> None:
@@ -232,7 +232,7 @@ def test_a_session_that_goes_on_begins_all_interrupted_cells_anew() -> None:
 def test_nothing_runs_after_the_end_nor_a_cell_that_waits_again_or_is_skipped(event: Event, left: list[int]) -> None:
     state = two_running()
     state.apply(event)
-    assert [cell.cell for cell in state.running_cells] == [cell.cell for cell, _ in state.surrounded] == left
+    assert [cell.cell for cell in state.running_cells] == [cell.cell for cell, _ in state.surrounded()] == left
     assert state.current == (left[0] if left else None)
 
 
@@ -255,18 +255,20 @@ def on_devices(*uuids: str | None) -> Environment:
         ("cuda:0", [None, "GPU-1"], "GPU-0", "whether cuda:0 was sampled is not known"),
         ("cuda:1", [None], "GPU-0", "whether cuda:1 was sampled is not known"),
         ("cuda:0", [], "GPU-0", "whether cuda:0 was sampled is not known"),
+        ("cuda:0", None, "GPU-0", "whether cuda:0 was sampled is not known"),  # the machine was not read yet
         ("cpu", ["GPU-0"], "GPU-0", ""),
         ("mps", ["GPU-0"], "GPU-0", ""),
     ],
 )
 def test_a_cell_takes_what_is_of_its_own_gpu(
-    device: str, uuids: list[str | None], sampled: str | None, why_not: str | None, tmp_path: Path
+    device: str, uuids: list[str | None] | None, sampled: str | None, why_not: str | None, tmp_path: Path
 ) -> None:
     """Live and from its log alike; `why_not` is None where the GPU is the cell's."""
     gpu = GpuSample(uuid=sampled, sm_clock_mhz=1000, clock_reasons=(), energy_j=1.0, other_processes=())
     sample = DeviceSampled(at=START + 11, host=HostSample(load_1m=2.0), gpu=gpu)
+    machine = None if uuids is None else on_devices(*uuids)
     events = [
-        *session_start([a_spec(device=device)], environment=on_devices(*uuids)), *cell_start(0),
+        *session_start([a_spec(device=device)], environment=machine), *cell_start(0),
         StageChanged(at=START + 11, cell=0, stage="measuring"), sample, cell_end(0), sample,
     ]  # fmt: skip
     path = tmp_path / "s.jsonl"
@@ -278,14 +280,6 @@ def test_a_cell_takes_what_is_of_its_own_gpu(
         assert (found.reasons_known, found.others_known, found.counts_energy) == (own, own, own)
         assert (found.clock_after_mhz, found.lowest_clock_mhz) == ((1000, 1000) if own else (None, None))
         assert found.why == (why_not or None)
-
-
-def test_no_gpu_is_a_cells_own_before_the_machine_is_known() -> None:
-    events = [*session_start([a_spec()], environment=None), *cell_start(0)]
-    events.append(StageChanged(at=1.0, cell=0, stage="measuring"))
-    gpu = GpuSample(uuid="GPU-0", clock_reasons=())
-    (cell,) = state_of([*events, DeviceSampled(at=1.0, host=HostSample(), gpu=gpu)]).cells.values()
-    assert (cell.surroundings.samples, cell.surroundings.reasons_known) == (1, 0)
 
 
 def test_a_report_that_is_made_again_hides_no_earlier_one() -> None:

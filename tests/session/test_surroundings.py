@@ -108,15 +108,9 @@ def test_after_the_window_the_first_fresh_list_counts(
     lists: list[tuple[int, float, float | None]], pids: list[int] | None, stage: Stage | None
 ) -> None:
     found = Surroundings()
-    found.window.began_at = 10.0
-    found.window.ended_at = 20.0
     for each in lists:
         found.take(listing(*each), stage)
+    assert found.others_after is None, "without a window there is nothing after it"
+    found.window.began_at, found.window.ended_at = 10.0, 20.0
     assert (None if found.others_after is None else list(found.others_after)) == pids
     assert (found.others_known, found.others) == (0, {})
-
-
-def test_without_a_window_there_is_nothing_after_it() -> None:
-    found = Surroundings()
-    found.take(listing(1, 20.1, 0.0), None)
-    assert found.others_after is None

@@ -30,10 +30,7 @@ _LEFT_OUT_OF_DEV = (
     "ruff", "twine", "types-", "typst", "uv",
 )  # fmt: skip
 """Packages of the development environment that no test on the simulated GPU needs, by how their names begin."""
-_SEVERAL_GPUS = (
-    "collectives", "cost_of_neighbours", "gpus_of_ranks", "lanes", "own_ranks", "rank_memory", "rank_traffic",
-    "ranks_over_nodes", "shared_steps",
-)  # fmt: skip
+_SEVERAL_GPUS = ("collectives", "gpus_of_ranks", "lanes", "ranks")
 
 
 class Part(NamedTuple):

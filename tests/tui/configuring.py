@@ -21,8 +21,9 @@ from cs336_tui.config import spec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
+from cs336_tui.tui.requests import Requests
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
-from tests.tui.requested import Asked, recording
+from tests.tui.watched import frame_waits
 
 W = TypeVar("W", bound=Widget)
 STYLES = Path(tui.__file__).with_name("app.tcss")
@@ -110,17 +111,9 @@ class Hand:
 
     def drawing_waits(self) -> bool:
         """True if an animation, layout, scroll, repaint or a call after a refresh is still to come."""
-        screen = self.host.screen
-        pumps = (self.host, *screen.walk_children(with_self=True))
-        return bool(
-            self.host.animator._animations
-            or screen._layout_required
-            or screen._scroll_required
-            or screen._repaint_required
-            or screen._dirty_widgets
-            or screen._callbacks
-            or any(pump._next_callbacks for pump in pumps)
-        )
+        pumps = (self.host, *self.host.screen.walk_children(with_self=True))
+        animated = bool(self.host.animator._animations)
+        return animated or frame_waits(self.host) or any(pump._next_callbacks for pump in pumps)
 
     def entry(self, field: str, kind: type[W]) -> W:
         return self.pane.query_one(f"#entry-{field.replace('_', '-')}", kind)
@@ -151,7 +144,6 @@ class Hand:
     async def unfold(self, name: str = "more") -> None:
         await self.go_to(self.fold(name))
         await self.press("enter")
-        await self.pilot.pause()
 
     def seen(self, widget: Widget | None = None) -> str:
         """Visible text of a widget, by default of the whole screen."""
@@ -186,3 +178,16 @@ def reachable(hand: Hand) -> list[Widget]:
     """Visible widgets that take the focus."""
     widgets = (widget for widget in hand.pane.query("*") if widget.focusable)
     return [widget for widget in widgets if all(each.display for each in widget.ancestors_with_self)]
+
+
+Asked = list[tuple[str, tuple[Any, ...]]]
+"""Names of requests, each with its arguments, in the order in which they came."""
+
+
+def recording(asked: Asked) -> Requests:
+    """Requests that are kept in `asked`."""
+
+    def keep(name: str) -> Any:
+        return lambda *arguments: asked.append((name, arguments))
+
+    return Requests(**{name: keep(name) for name in Requests.__struct_fields__})

@@ -6,13 +6,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 import textual.app
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.message_pump import MessagePump
 from textual.pilot import Pilot, WaitForScreenTimeout
 
-from tests.tui.watched import idle
+from tests.tui.watched import Benches, idle
+
+
+@pytest.fixture
+def bench() -> Benches:
+    return Benches()
+
 
 textual.app.wait_for_idle = idle  # type: ignore[attr-defined]
 

@@ -21,8 +21,7 @@ from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.lines import Lines
 from tests.made_memory import MB, a_memory_report, an_oom_report
 from tests.samples import MEASURED_S, START, a_spec, cell_end, cell_start, session_start, state_of, steps
-from tests.tui.configuring import STYLES
-from tests.tui.requested import Asked, recording
+from tests.tui.configuring import STYLES, Asked, recording
 
 P = TypeVar("P", bound=Widget)
 COMPACT, PANEL, LARGE = (80, 20), (118, 12), (198, 22)

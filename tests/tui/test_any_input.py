@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual import events
 from textual.screen import Screen
@@ -21,9 +22,9 @@ from cs336_tui.tui.dialogs.export import ExportDialog
 from cs336_tui.tui.dialogs.windows import ChoiceList, Confirm, ThemeList
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.terminal import Parser
-from tests.samples import START, mixed_session
+from tests.samples import mixed_session
 from tests.tui.kept_sessions import DEMO, MIXED, keep
-from tests.tui.watched import SMALL, WIDE, Benches, comes, demo, log_of, screen_text, until
+from tests.tui.watched import SMALL, WIDE, Benches, comes, demo, log_of, on_screen, replaying, until
 
 
 def heard(data: str) -> list[str]:
@@ -58,8 +59,7 @@ def test_input_is_waited_for_without_end_unless_a_key_has_begun() -> None:
 
 @pytest.mark.parametrize("size", [SMALL, WIDE])
 async def test_a_double_click_beside_a_window_closes_it_and_nothing_else(size: tuple[int, int]) -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=size) as pilot:
+    async with on_screen(Cs336App(Benches()), size=size) as (app, pilot):
         for _ in range(3):
             await pilot.press("colon")
             await comes(pilot, lambda: isinstance(app.screen, Palette) and app.screen.is_mounted)
@@ -81,8 +81,7 @@ async def test_two_answers_at_once_are_one_answer() -> None:
 
 
 async def test_keys_that_come_with_the_one_that_opens_a_window_are_for_the_window() -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(Benches())) as (app, pilot):
         before = app.theme
         for key in ("colon", "t", "h"):  # as one read of a slow connection brings them
             app.post_message(events.Key(key, {"colon": ":"}.get(key, key)))
@@ -98,9 +97,7 @@ async def test_keys_that_come_with_the_one_that_opens_a_window_are_for_the_windo
 async def test_keys_that_come_with_the_one_that_opens_a_tab_are_for_the_tab(
     keys: str, opened: str, tmp_path: Path
 ) -> None:
-    app = Cs336App(replay=log_of(mixed_session(), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(replaying(mixed_session(), tmp_path), "at its end", size=SMALL) as (app, pilot):
         for key in keys.split():
             app.post_message(events.Key(key, None))
         await comes(pilot, lambda: type(app.screen).__name__ == opened)
@@ -123,9 +120,7 @@ async def test_keys_that_come_with_the_one_that_opens_the_sessions_wait_for_the_
         return read(directory)
 
     monkeypatch.setattr(store, "folder_sessions", slowly)
-    app = Cs336App(Benches(), session_dir=folder)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(Benches(), session_dir=folder), size=SMALL) as (app, pilot):
         for key in ("7", "down", "enter"):
             app.post_message(events.Key(key, None))
         await comes(pilot, lambda: app.shown is not app.live)
@@ -138,9 +133,7 @@ async def test_keys_wait_for_a_list_that_does_not_come_no_longer_than_for_a_wind
     may_be_read, read = threading.Event(), store.folder_sessions
     monkeypatch.setattr(store, "folder_sessions", lambda directory: may_be_read.wait(20) and read(directory))
     monkeypatch.setattr(terminal, "OPENED_WITHIN_S", 0.1)
-    app = Cs336App(Benches(), session_dir=folder)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(Benches(), session_dir=folder), size=SMALL) as (app, pilot):
         for key in ("7", "4"):
             app.post_message(events.Key(key, None))
         await comes(pilot, lambda: app.main.open_pane == "results")
@@ -149,8 +142,7 @@ async def test_keys_wait_for_a_list_that_does_not_come_no_longer_than_for_a_wind
 
 
 async def test_a_theme_asked_for_before_ours_are_loaded_is_one_of_a_list_with_the_present_one() -> None:
-    app = Cs336App(Benches())
-    async with app.run_test() as pilot:
+    async with on_screen(Cs336App(Benches()), size=(80, 24)) as (app, pilot):
         app.themes.names, before = (), app.theme
         app.action_choose_theme()
         await comes(pilot, lambda: isinstance(app.screen, ThemeList) and app.screen.is_mounted)
@@ -160,8 +152,7 @@ async def test_a_theme_asked_for_before_ours_are_loaded_is_one_of_a_list_with_th
 
 
 async def test_a_list_that_has_no_room_has_no_pages() -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=(1, 1)) as pilot:
+    async with on_screen(Cs336App(Benches()), size=(1, 1)) as (app, pilot):
         app.push_screen(ChoiceList("Presets", [("a", "b")] * 50))
         await comes(pilot, lambda: isinstance(app.screen, ChoiceList) and app.screen.is_mounted)
         for key in ("pagedown", "pageup", "end", "pageup"):
@@ -172,8 +163,7 @@ async def test_a_list_that_has_no_room_has_no_pages() -> None:
 @pytest.mark.parametrize("size", [(1, 1), SMALL, WIDE])
 @pytest.mark.parametrize("pane", TABS)
 async def test_a_pane_may_be_painted_before_it_has_a_size(pane: str, size: tuple[int, int], tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(mixed_session(), tmp_path), speed=0)
-    async with app.run_test(size=size) as pilot:
+    async with on_screen(replaying(mixed_session(), tmp_path), size=size) as (app, pilot):
         await comes(pilot, lambda: len(app.state.cells) == 4)
         app.main.open(pane)
         app.paint()  # before anything of the pane is there
@@ -184,13 +174,9 @@ async def test_a_pane_may_be_painted_before_it_has_a_size(pane: str, size: tuple
 
 
 async def test_the_name_of_a_session_leads_no_export_out_of_its_folder(tmp_path: Path) -> None:
-    import msgspec
-
     first, *rest = mixed_session()
     log = log_of([msgspec.structs.replace(first, session="../../\x1b[2Jetc/passwd"), *rest], tmp_path)  # type: ignore[arg-type]
-    app = Cs336App(replay=log, speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(Cs336App(replay=log, speed=0), "at its end") as (app, pilot):
         await pilot.press("e")
         await comes(pilot, lambda: isinstance(app.screen, ExportDialog))
         assert isinstance(app.screen, ExportDialog)
@@ -198,8 +184,6 @@ async def test_the_name_of_a_session_leads_no_export_out_of_its_folder(tmp_path:
         assert name.parent == Path()
         assert "\x1b" not in name.name
         assert app.screen.path == Path.cwd() / name
-        assert START
-        assert screen_text(app)
 
 
 async def test_a_screen_that_is_not_drawn_in_time_is_not_waited_for_by_every_key(

@@ -12,33 +12,39 @@ from cs336_tui.events.events import CellFinished, ChildOutput, Notice
 from cs336_tui.session.log import LogError
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.form import entry_axes
-from cs336_tui.tui.help import VERDICTS, help_lines
+from cs336_tui.tui.help import VERDICTS, help_page
 from cs336_tui.tui.requests import RunOptions
 from cs336_tui.tui.tabs.log import LogPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from tests.samples import START
-from tests.tui.watched import SMALL, WIDE, Benches, a_step, demo, in_the_middle, log_of, main, screen_text, until
-
-
-@pytest.fixture
-def bench() -> Benches:
-    return Benches()
+from tests.tui.watched import (
+    SMALL,
+    WIDE,
+    Benches,
+    a_step,
+    demo,
+    in_the_middle,
+    on_screen,
+    press,
+    replaying,
+    screen_text,
+    until,
+)
 
 
 async def test_a_run_from_key_to_result(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench)) as (_, pilot):
         text = await until(pilot, "NVIDIA H100 80GB HBM3")
         assert bench.prepared
         assert "Choose on the left, then press r to run." in text
         assert "No results yet" in text
-        await pilot.press("r")
-        text = await until(pilot, "▶ running")
+        text = await press(pilot, "r", seen="▶ running")
         assert "s Stop" in text
         assert "r Run" not in text.splitlines()[-1]
         bench.go_on.set()
         text = await until(pilot, lambda text: "r Run" in text.splitlines()[-1] and text.count("✓ ok") >= 3)
         assert "153.2" in text
+        await until(pilot, lambda text: text.count("too-few-steps") >= 3)
     assert bench.closed
     (command,) = bench.commands
     assert command == (
@@ -48,37 +54,12 @@ async def test_a_run_from_key_to_result(bench: Benches) -> None:
     )
 
 
-async def test_stop_ends_the_run_and_keeps_the_app(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
-        await pilot.press("r")
-        await until(pilot, "▶ running")
-        await pilot.press("s")
-        await until(pilot, lambda text: text.count("■ cancelled") >= 3)
-        assert not app.run_in_progress
-
-
 async def test_a_run_that_cannot_begin_says_why_in_place(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, "NVIDIA")
+    async with on_screen(Cs336App(bench), "NVIDIA", notifications=True) as (app, pilot):
         bench.made[0].refuse = LogError("session log /x: Permission denied; choose another --session-dir")
-        await pilot.press("r")
-        await until(pilot, "Permission denied")
-        await pilot.press("5")
-        assert "! session log /x: Permission denied" in await until(pilot, "5 Log")
+        await press(pilot, "r", seen="Permission denied")
+        assert "! session log /x: Permission denied" in await press(pilot, "5", seen="5 Log")
         assert not app.run_in_progress
-
-
-async def test_in_a_small_terminal_a_run_is_shown_at_once(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=SMALL) as pilot:
-        text = await until(pilot, "2 Live")
-        assert "preset" in text
-        assert "mean ms" not in text
-        await pilot.press("r")
-        await until(pilot, "cell 1/3")
 
 
 PANES = {"1": "preset", "2": "measuring 6/10", "3": "utilisation 0–100 %", "4": "mean ms", "5": "demo data"}
@@ -86,31 +67,13 @@ PANES = {"1": "preset", "2": "measuring 6/10", "3": "utilisation 0–100 %", "4"
 
 @pytest.mark.parametrize("size", [SMALL, WIDE, (70, 24), (40, 25)])
 async def test_number_keys_open_every_pane(size: tuple[int, int], tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
+    async with on_screen(replaying(demo(in_the_middle), tmp_path), size=size) as (_, pilot):
         for key, seen in PANES.items():
-            await pilot.press(key)
-            await until(pilot, seen)
-
-
-async def test_the_tab_bar_goes_left_and_right(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        main(app).query_one("#tabs").focus()
-        await pilot.press("right", "right")
-        await until(pilot, "mean ms")
-        await pilot.press("left", "left")
-        await until(pilot, "measuring 6/10")
-        await pilot.click("#tabs", offset=(49, 0))
-        await until(pilot, "demo data")
+            await press(pilot, key, seen=seen)
 
 
 async def test_resizing_down_and_up_survives(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
+    async with on_screen(replaying(demo(in_the_middle), tmp_path), size=(200, 60)) as (app, pilot):
         for width, height in ((120, 40), (80, 24), (60, 20), (40, 12), (20, 6), (5, 2), (1, 1), (76, 12), (120, 29)):
             await pilot.resize_terminal(width, height)
             for pane in ("configure", "live", "results", "log", "device"):
@@ -122,25 +85,19 @@ async def test_resizing_down_and_up_survives(tmp_path: Path) -> None:
 
 
 async def test_the_cursor_of_the_results_chooses_what_live_shows(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "cell 19/19")
-        await pilot.press("4", "home")
-        await until(pilot, "cell 1/19")
-        await pilot.press("down", "down")
-        await until(pilot, "cell 3/19")
-        await pilot.press("enter")
-        text = await until(pilot, "Measured steps, ms")
+    async with on_screen(replaying(demo(), tmp_path), "cell 19/19") as (app, pilot):
+        text = await press(pilot, "4", "home", seen=lambda text: "cell 1/19" in text and "1–10 of 19" in text)
+        assert "mean ms" in text
+        assert "tokens/s" in text
+        await press(pilot, "down", "down", seen="cell 3/19")
+        text = await press(pilot, "enter", seen="Measured steps, ms")
         assert "small · ctx 512 · train-step" in text
-        await pilot.press("escape")
-        await until(pilot, "4 Results")
+        await press(pilot, "escape", seen="4 Results")
         assert app.query_one(ResultsPane).cursor == 2
 
 
 async def test_a_click_opens_the_detail_of_the_row_under_the_cursor(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "cell 19/19")
+    async with on_screen(replaying(demo(), tmp_path), "cell 19/19") as (_, pilot):
         await pilot.press("4", "home")
         await pilot.click("#results", offset=(20, 3))
         await until(pilot, "cell 2/19")
@@ -148,22 +105,9 @@ async def test_a_click_opens_the_detail_of_the_row_under_the_cursor(tmp_path: Pa
         await until(pilot, "Measured steps, ms")
 
 
-async def test_the_results_say_which_rows_are_in_sight(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "cell 19/19")
-        await pilot.press("4", "home")
-        text = await until(pilot, "1–10 of 19")
-        assert "mean ms" in text
-        assert "tokens/s" in text
-
-
 async def test_options_of_the_command_line_reach_the_form(bench: Benches) -> None:
-    app = Cs336App(bench, options=RunOptions(ddof=0, timeout_s=90.0))
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
-        await pilot.press("r")
-        await until(pilot, "▶ running")
+    async with on_screen(Cs336App(bench, options=RunOptions(ddof=0, timeout_s=90.0)), "NVIDIA") as (_, pilot):
+        await press(pilot, "r", seen="▶ running")
         assert (bench.ddof, bench.timeout_s) == (0, 90.0)
 
 
@@ -173,53 +117,39 @@ async def test_the_log_tells_how_a_cell_in_the_middle_of_a_sweep_failed(tmp_path
         return CellFinished(at=at, cell=3, status="killed", stage="measuring", step=2, error=why)
 
     events = [died(event.at) if isinstance(event, CellFinished) and event.cell == 3 else event for event in demo()]
-    app = Cs336App(replay=log_of(events, tmp_path), speed=0)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, "cell 19/19")
-        await pilot.press("5")
-        text = await until(pilot, "✗ process killed while measuring, at step 3")
+    async with on_screen(replaying(events, tmp_path), "cell 19/19", size=(200, 60)) as (_, pilot):
+        text = await press(pilot, "5", seen="✗ process killed while measuring, at step 3")
         assert "   4 signal 9: memory of the host ran out" in text
         assert "▶ large · ctx 512 · forward · fp32" in text
-        await pilot.press("4", "home", "down", "down", "down", "enter")
-        assert "signal 9" in await until(pilot, "Cell 4")
+        assert "signal 9" in await press(pilot, "4", "home", "down", "down", "down", "enter", seen="Cell 4")
 
 
 async def test_run_pressed_before_all_is_ready_still_runs(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
-        await pilot.press("r")
-        await until(pilot, "▶ running")
+    async with on_screen(Cs336App(bench), "") as (_, pilot):
+        await press(pilot, "r", seen="▶ running")
 
 
 async def test_the_log_follows_until_somebody_scrolls(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "1 Configure")
+    async with on_screen(Cs336App(bench), "1 Configure", size=SMALL) as (app, pilot):
         app.take(app.live, [ChildOutput(at=START, cell=None, text="".join(f"line {i} [b]x\n" for i in range(100)))])
-        await pilot.press("5")
-        assert "line 99 [b]x" in await until(pilot, "line 99")
-        await pilot.press("pageup", "pageup")
-        await until(pilot, lambda text: "line 99" not in text)
+        assert "line 99 [b]x" in await press(pilot, "5", seen="line 99")
+        await press(pilot, "pageup", "pageup", seen=lambda text: "line 99" not in text)
         app.take(app.live, [Notice(at=START, text="news")])
         await pilot.pause()
         app.query_one(LogPane).show(app.shown.book)
         assert "! news" not in app.query_one(LogPane).text
-        await pilot.press("end")
-        await until(pilot, "! news")
+        await press(pilot, "end", seen="! news")
 
 
 async def test_the_log_forgets_its_oldest_rows() -> None:
-    app = Cs336App()
-    async with app.run_test(size=SMALL) as pilot:
+    async with on_screen(Cs336App(), size=SMALL) as (app, pilot):
         app.take(app.live, [ChildOutput(at=START, cell=None, text="x\n" * 20_000)])
-        await pilot.press("5")
-        await until(pilot, "  · x")
+        await press(pilot, "5", seen="  · x")
         assert len(app.query_one(LogPane).book.rows) == 5000
 
 
 async def test_nothing_is_painted_when_nothing_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0, refresh_hz=100)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(replaying(demo(in_the_middle), tmp_path, refresh_hz=100)) as (app, pilot):
         await until(pilot, lambda _: bool(app.state.cells) and not app.run_in_progress and app.judging.is_settled)
         await until(pilot, lambda _: not app.stale)
         updates: list[object] = []
@@ -232,11 +162,8 @@ async def test_nothing_is_painted_when_nothing_happened(tmp_path: Path, monkeypa
 
 
 async def test_only_the_changed_columns_of_a_step_are_painted(bench: Benches, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
-        await pilot.press("r")
-        await until(pilot, "▶ running")
+    async with on_screen(Cs336App(bench), "NVIDIA") as (app, pilot):
+        await press(pilot, "r", seen="▶ running")
         app.take(app.live, [a_step(0, 0.1532)])
         await until(pilot, "153.2")
         written: list[str] = []
@@ -255,7 +182,7 @@ async def test_only_the_changed_columns_of_a_step_are_painted(bench: Benches, mo
 
 
 def test_the_help_tells_of_each_choice_in_the_form_and_parts_names_from_what_they_mean() -> None:
-    rows = ["".join(span.text for span in line) for line in help_lines(400, replaying=False)]
+    rows = ["".join(span.text for span in line) for line in help_page(400, replaying=False).lines]
     for axis in entry_axes():
         if axis.tip:
             assert any(axis.tip in row for row in rows), axis.field
@@ -264,17 +191,14 @@ def test_the_help_tells_of_each_choice_in_the_form_and_parts_names_from_what_the
 
 async def test_bad_user_themes_are_told_once_and_the_app_goes_on(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("colors = 3")
-    app = Cs336App(user_theme_dir=tmp_path, theme="nowhere")
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
+    async with on_screen(Cs336App(user_theme_dir=tmp_path, theme="nowhere"), notifications=True) as (app, pilot):
         text = await until(pilot, "bad.toml")
         assert "theme nowhere: expected one of" in text.replace("\n", " ")
         assert app.theme == "cs336-dark"
 
 
 async def test_the_palette_offers_actions_presets_and_themes() -> None:
-    app = Cs336App()
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "Configure")
+    async with on_screen(Cs336App(), "Configure") as (app, pilot):
         titles = {command.title for command in app.get_system_commands(app.screen)}
         assert {
             "Run",
@@ -289,16 +213,12 @@ async def test_the_palette_offers_actions_presets_and_themes() -> None:
             "Preset 2026/warmup",
             "Theme cs336-light",
         } <= titles
-        await pilot.press("colon", *"2024/bench")
-        await until(pilot, "Preset 2024/benchmarking_script")
-        await pilot.press("ctrl+u", *"cs336-light", "enter")
-        await until(pilot, lambda _: app.theme == "cs336-light")
+        await press(pilot, "colon", *"2024/bench", seen="Preset 2024/benchmarking_script")
+        await press(pilot, "ctrl+u", *"cs336-light", "enter", seen=lambda _: app.theme == "cs336-light")
 
 
 async def test_keys_are_letters_while_typing(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
+    async with on_screen(Cs336App(bench), "NVIDIA") as (app, pilot):
         app.query(Input).first().focus()
         await pilot.press("r", "q", "1")
         await pilot.pause()
@@ -308,14 +228,10 @@ async def test_keys_are_letters_while_typing(bench: Benches) -> None:
 
 
 async def test_quitting_asks_while_cells_run(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=SMALL) as pilot:
-        await pilot.press("r")
-        await until(pilot, "cell 1/3")
-        await pilot.press("q")
-        await until(pilot, "Cells are still running")
-        await pilot.press("escape")
-        await until(pilot, "cell 1/3")
+    async with on_screen(Cs336App(bench), size=SMALL) as (app, pilot):
+        await press(pilot, "r", seen="cell 1/3")
+        await press(pilot, "q", seen="Cells are still running")
+        await press(pilot, "escape", seen="cell 1/3")
         await pilot.press("q", "q")
         await pilot.pause()
         assert not app.is_running
@@ -324,20 +240,8 @@ async def test_quitting_asks_while_cells_run(bench: Benches) -> None:
 
 @pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
 async def test_an_idle_app_quits_at_once(key: str, bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=SMALL) as pilot:
+    async with on_screen(Cs336App(bench), "", SMALL) as (app, pilot):
         await pilot.press(key)
-        await pilot.pause()
-        assert not app.is_running
-    assert bench.closed
-
-
-async def test_ctrl_q_quits_at_once_even_while_cells_run(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=SMALL) as pilot:
-        await pilot.press("r")
-        await until(pilot, "cell 1/3")
-        await pilot.press("ctrl+q")
         await pilot.pause()
         assert not app.is_running
     assert bench.closed
@@ -345,8 +249,7 @@ async def test_ctrl_q_quits_at_once_even_while_cells_run(bench: Benches) -> None
 
 async def test_the_summary_file_is_kept_from_the_first_cell_on(bench: Benches, tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
-    app = Cs336App(bench, summary_path=path)
-    async with app.run_test(size=SMALL) as pilot:
+    async with on_screen(Cs336App(bench, summary_path=path), size=SMALL) as (app, pilot):
         events = demo(lambda event: isinstance(event, CellFinished))
         app.take(app.live, events)
         await until(pilot, lambda _: path.exists())
@@ -358,8 +261,7 @@ async def test_the_summary_file_is_kept_from_the_first_cell_on(bench: Benches, t
 async def test_a_summary_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     path.write_text("mine")
-    app = Cs336App(summary_path=path)
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
+    async with on_screen(Cs336App(summary_path=path), notifications=True) as (app, pilot):
         app.take(app.live, demo(lambda event: isinstance(event, CellFinished)))
         await until(pilot, "already exists")
     assert path.read_text() == "mine"

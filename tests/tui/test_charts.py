@@ -35,8 +35,7 @@ from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.memory_timeline import Picture, memory_timeline
 from cs336_tui.tui.widgets.lines import Line, bar, column, width_of
 from tests.samples import START, a_spec, cell_start, ranks_session, session_start, state_of
-from tests.tui.make_log import DEMO_LOG
-from tests.tui.watched import SMALL, a_step, demo, in_the_middle, log_of, text, until
+from tests.tui.watched import DEMO_LOG, SMALL, a_step, demo, in_the_middle, log_of, text, until
 
 
 def drawn(lines: list[Line]) -> list[str]:

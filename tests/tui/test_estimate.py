@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from cs336_tui.analysis.targets import Target, named_target
@@ -26,7 +29,7 @@ from cs336_tui.tui.controllers.estimates import BatchSearch
 from cs336_tui.tui.tabs.estimate import EstimateList, EstimatePane
 from tests.made_predictions import made_prediction
 from tests.samples import START, a_spec, mixed_session
-from tests.tui.watched import SMALL, WIDE, Benches, comes, log_of, screen_text, until
+from tests.tui.watched import SMALL, WIDE, Benches, comes, on_screen, press, replaying, screen_text, until
 from tests.watching import small_spec
 
 SWEEP = Sweep(sizes=("small",), contexts=(128, 256), passes=("forward", "train-step"), devices=("auto",))
@@ -54,21 +57,27 @@ def summary(app: Cs336App) -> str:
     return " ".join(str(app.main.query_one("#summary").render()).split())
 
 
-@pytest.fixture
-def bench() -> Benches:
-    return Benches()
-
-
 async def asked(pilot, bench: Benches, times: int = 1) -> tuple[CellSpec, ...]:  # type: ignore[no-untyped-def]
     await until(pilot, lambda _: bool(bench.made) and len(bench.predicted) >= times)
     return bench.predicted[-1]
 
 
+@asynccontextmanager
+async def estimating(
+    bench: Benches, sweep: Sweep, size: tuple[int, int], made: Callable[[CellSpec], Prediction] = made_prediction
+) -> AsyncIterator[tuple[Cs336App, Pilot[None], EstimatePane]]:
+    """An app with the predictions of a sweep's cells, its Estimate tab open."""
+    async with on_screen(Cs336App(bench, initial=sweep), size=size) as (app, pilot):
+        await pilot.press("escape", "i")
+        await asked(pilot, bench)
+        answer(app, bench, made)
+        yield app, pilot, app.main.query_one(EstimatePane)
+
+
 async def test_the_choices_are_predicted_once_they_are_settled_and_the_summary_says_what_comes_of_it(
     bench: Benches,
 ) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await until(pilot, lambda _: summary(app) == "4 cells · 60 steps · predicting ...")
         specs = await asked(pilot, bench)
         assert sorted((spec.context_length, spec.pass_, spec.device) for spec in specs) == [
@@ -84,8 +93,7 @@ async def test_the_choices_are_predicted_once_they_are_settled_and_the_summary_s
 
 
 async def test_the_summary_says_how_many_do_not_fit_and_when_it_is_tight(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await asked(pilot, bench)
         answer(app, bench, sized)
         await until(pilot, lambda _: "peak 90.0 GB · 1 of 4 does not fit" in summary(app))
@@ -98,8 +106,7 @@ async def test_the_summary_says_how_many_do_not_fit_and_when_it_is_tight(bench: 
 
 
 async def test_other_choices_are_asked_for_anew_but_not_those_that_need_the_same(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await asked(pilot, bench)
         answer(app, bench)
         await until(pilot, lambda _: "fits" in summary(app))
@@ -138,8 +145,7 @@ async def test_what_was_predicted_of_other_choices_is_not_shown_for_those_of_now
 
 
 async def test_a_change_of_the_choices_is_taken_up_without_another_event(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await asked(pilot, bench)
         app.load_preset(Preset("larger", "", msgspec.structs.replace(SWEEP, batches=(8,))))
         await comes(pilot, lambda: len(bench.predicted) == 2)
@@ -152,42 +158,26 @@ async def test_a_change_of_the_choices_is_taken_up_without_another_event(bench: 
 
 @pytest.mark.parametrize("size", [SMALL, WIDE, (200, 60), (40, 12)])
 async def test_every_cell_has_a_row_and_its_detail_is_a_key_away(size: tuple[int, int], bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("escape", "i")
-        await asked(pilot, bench)
-        answer(app, bench, sized)
-        pane = app.main.query_one(EstimatePane)
+    async with estimating(bench, SWEEP, size, sized) as (app, pilot, pane):
         rows = pane.query_one(EstimateList)
         await until(pilot, lambda _: "✓ fits" in pane.text)
         await until(pilot, lambda _: rows.has_focus)
-        await pilot.press("end")
-        await until(pilot, lambda _: "✗ does not fit" in pane.text and "90.0" in pane.text)
-        await pilot.press("enter")
-        text = await until(pilot, "128,634,624")
+        await press(pilot, "end", seen=lambda _: "✗ does not fit" in pane.text and "90.0" in pane.text)
+        text = await press(pilot, "enter", seen="128,634,624")
         assert "120,954,624 less" in text
         if size[1] >= 24:
             assert "does not fit, by" in text
             assert "residual stream" in text
             assert "end of forward" in text
-        await pilot.press("end")
-        await until(pilot, "transformer.py:124")
-        await pilot.press("escape")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
+        await press(pilot, "end", seen="transformer.py:124")
+        await press(pilot, "escape", seen=lambda _: len(app.screen_stack) == 1)
 
 
 async def test_a_large_screen_shows_the_detail_of_the_cell_under_the_cursor(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("escape", "i")
-        await asked(pilot, bench)
-        answer(app, bench)
+    async with estimating(bench, SWEEP, (200, 60)) as (app, pilot, _):
         await until(pilot, "small · ctx 128 · forward · fp32")
         assert "forward has no gradients" in screen_text(app)
-        await pilot.press("end")
-        await until(pilot, "small · ctx 256 · train-step · fp32")
+        await press(pilot, "end", seen="small · ctx 256 · train-step · fp32")
         assert "optimizer state" in screen_text(app)
 
 
@@ -201,10 +191,8 @@ async def test_the_largest_batch_that_fits_an_a100_is_found_with_eight_keys(benc
     app = Cs336App(bench, initial=msgspec.structs.replace(SWEEP, contexts=(128,)))
     keys = ("i", "g", *"a100", "enter", "n")
     assert len(keys) <= 8
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press(*keys[:2])
-        await until(pilot, "Target GPU (blank: this machine)")
+    async with on_screen(app, size=SMALL) as (_, pilot):
+        await press(pilot, *keys[:2], seen="Target GPU (blank: this machine)")
         await pilot.press(*keys[2:-1])
         pane = app.main.query_one(EstimatePane)
         await until(pilot, lambda _: "A100 SXM 80GB" in pane.text)
@@ -223,8 +211,7 @@ async def test_the_largest_batch_that_fits_an_a100_is_found_with_eight_keys(benc
             assert re.search(rf" {most} ", pane.text), most
         assert asked < 20, "few predictions"
         assert bench.capability == (8, 0), "workspaces and kernels are an A100's, as for the command fit"
-        await pilot.press("n")
-        await until(pilot, lambda _: "largest batch" not in pane.text)
+        await press(pilot, "n", seen=lambda _: "largest batch" not in pane.text)
 
 
 @pytest.mark.parametrize(
@@ -233,34 +220,22 @@ async def test_the_largest_batch_that_fits_an_a100_is_found_with_eight_keys(benc
 async def test_the_list_of_gpus_is_narrowed_by_words_and_has_their_memory(
     words: str, first: str, bench: Benches
 ) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("i", "g")
-        text = await until(pilot, "this machine")
+    async with on_screen(Cs336App(bench, initial=SWEEP), size=SMALL) as (app, pilot):
+        text = await press(pilot, "i", "g", seen="this machine")
         assert "79.1 GiB" in text
         app.screen.query_one(Input).value = words
         text = await until(pilot, lambda text: first in text and "this machine " not in text)
         assert "GiB" in text
-        await pilot.press("enter")
-        await until(pilot, lambda _: first in app.main.query_one(EstimatePane).text)
+        await press(pilot, "enter", seen=lambda _: first in app.main.query_one(EstimatePane).text)
 
 
 async def test_another_gpu_is_named_by_key_and_its_name_checked(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("escape", "i")
-        await asked(pilot, bench)
+    def large(spec: CellSpec) -> Prediction:
+        return resized(made_prediction(spec), 30 * GB)
 
-        def large(spec: CellSpec) -> Prediction:
-            return resized(made_prediction(spec), 30 * GB)
-
-        answer(app, bench, large)
-        pane = app.main.query_one(EstimatePane)
+    async with estimating(bench, SWEEP, WIDE, large) as (app, pilot, pane):
         await until(pilot, lambda _: "✓ fits" in pane.text)
-        await pilot.press("g", *"nonsense", "enter")
-        await until(pilot, "none has all of these words")
+        await press(pilot, "g", *"nonsense", "enter", seen="none has all of these words")
         before = len(bench.predicted)
         await pilot.press("ctrl+u", *"RTX 3090", "enter")
         await asked(pilot, bench, before + 1)
@@ -269,31 +244,23 @@ async def test_another_gpu_is_named_by_key_and_its_name_checked(bench: Benches) 
         assert "RTX 3090" in pane.text.splitlines()[0]
         assert "fits" in summary(app)
         assert "not fit" not in summary(app)
-        await pilot.press("g", "enter")
-        await until(pilot, lambda _: "✓ fits" in pane.text)
+        await press(pilot, "g", "enter", seen=lambda _: "✓ fits" in pane.text)
 
 
 async def test_what_ranks_communicate_and_how_long_that_takes_by_the_link_that_is_named(bench: Benches) -> None:
     choices = {"contexts": (128,), "passes": ("train-step",), "ranks": (4,), "parallels": ("ddp",), "devices": ("cpu",)}
     ranks = msgspec.structs.replace(SWEEP, **choices)
-    used = Collective(op="all-reduce", calls=3, bytes=9 * GB)
-    app = Cs336App(bench, initial=ranks)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("escape", "i")
-        await asked(pilot, bench)
-        answer(app, bench, lambda spec: made_prediction(spec, communication=(used,)))
-        pane = app.main.query_one(EstimatePane)
+    made = partial(made_prediction, communication=(Collective(op="all-reduce", calls=3, bytes=9 * GB),))
+    async with estimating(bench, ranks, (200, 60), made) as (app, pilot, pane):
         await until(pilot, lambda _: "unknown; L sets it" in pane.text)
         assert "of each rank" in pane.text
-        await pilot.press("L", *"fast", "enter")
-        await until(pilot, "expected a bandwidth such as 450GB/s")
+        await press(pilot, "L", *"fast", "enter", seen="expected a bandwidth such as 450GB/s")
         await pilot.press("ctrl+u", *"400Gb/s", "enter")
         # 2 x 3/4 x 9 GB over links of 50 GB/s, then of an H100's 450 GB/s.
         await until(pilot, lambda _: "all-reduce 3 calls, 9.00 GB, at least 270.000 ms" in pane.text)
         await pilot.press("L", "enter", "g", *"H100", "enter")
         await asked(pilot, bench, 2)
-        answer(app, bench, lambda spec: made_prediction(spec, communication=(used,)))
+        answer(app, bench, made)
         await until(pilot, lambda _: "at least 30.000 ms" in pane.text)
         assert "450 GB/s, NVLink of H100 SXM 80GB by its data sheet" in " ".join(pane.text.split())
 
@@ -301,8 +268,7 @@ async def test_what_ranks_communicate_and_how_long_that_takes_by_the_link_that_i
 async def test_ranks_that_have_no_gpus_here_are_predicted_on_a_named_one(bench: Benches) -> None:
     choices = {"contexts": (128,), "passes": ("train-step",), "ranks": (8,), "parallels": ("ddp",)}
     app = Cs336App(bench, initial=msgspec.structs.replace(SWEEP, **choices))
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "own, and there is 1 GPU")
+    async with on_screen(app, "own, and there is 1 GPU") as (_, pilot):
         await pilot.press("escape", "i")
         pane = app.main.query_one(EstimatePane)
         await until(pilot, lambda _: "Fix the errors" in pane.text)
@@ -316,43 +282,30 @@ async def test_ranks_that_have_no_gpus_here_are_predicted_on_a_named_one(bench: 
 async def test_the_cells_of_the_session_stand_beside_what_was_measured(tmp_path: Path) -> None:
     events = mixed_session()
     events.insert(3, CellsPredicted(at=START + 3, predictions=(made_prediction(a_spec()),)))
-    app = Cs336App(replay=log_of(events, tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(replaying(events, tmp_path), "at its end") as (app, pilot):
         await pilot.press("i")
         pane = app.main.query_one(EstimatePane)
         await until(pilot, lambda _: "session's cells" in pane.text)
         assert "3.51" in pane.text
-        await pilot.press("enter")
-        await until(pilot, "measured 3.51 GB (")
-        await pilot.press("escape", "down")
-        await until(pilot, lambda _: "No prediction" in pane.text)
+        await press(pilot, "enter", seen="measured 3.51 GB (")
+        await press(pilot, "escape", "down", seen=lambda _: "No prediction" in pane.text)
 
 
 async def test_choices_and_session_are_switched_by_key(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         bench.made[0].go_on.set()
-        await pilot.press("escape", "r")
-        await until(pilot, lambda _: len(app.state.finished_cells) == 4 and not app.run_in_progress)
+        await press(pilot, "escape", "r", seen=lambda _: len(app.state.finished_cells) == 4 and not app.run_in_progress)
         await pilot.press("i")
         pane = app.main.query_one(EstimatePane)
         await until(pilot, lambda _: "Configure's choices" in pane.text)
-        await pilot.press("v")
-        await until(pilot, lambda _: "session's cells" in pane.text)
-        await pilot.press("v")
-        await until(pilot, lambda _: "Configure's choices" in pane.text)
+        await press(pilot, "v", seen=lambda _: "session's cells" in pane.text)
+        await press(pilot, "v", seen=lambda _: "Configure's choices" in pane.text)
 
 
 async def test_while_cells_run_predictions_are_said_to_wait(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("escape", "r")
-        await until(pilot, "▶ running")
-        await pilot.press("i")
-        await until(pilot, "predictions resume after the run")
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
+        await press(pilot, "escape", "r", seen="▶ running")
+        await press(pilot, "i", seen="predictions resume after the run")
         assert "predicting" not in summary(app)
 
 
@@ -362,8 +315,7 @@ def test_cells_that_need_the_same_are_counted_with_all_their_steps() -> None:
 
 
 async def test_a_cell_that_cannot_be_predicted_leaves_the_summary_to_the_others(bench: Benches) -> None:
-    app = Cs336App(bench, initial=SWEEP)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         specs = await asked(pilot, bench)
         app.take(
             app.live, [CellsPredicted(at=START, predictions=tuple(map(made_prediction, specs[1:])), failed=specs[:1])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from textual.pilot import Pilot
 
 from cs336_tui.config.spec import CellSpec
@@ -15,8 +14,8 @@ from cs336_tui.tui.configure.preview import MOST, needs
 from cs336_tui.tui.tabs.estimate import EstimateList, EstimatePane
 from tests.made_predictions import made_prediction, on
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps
-from tests.tui.test_estimate import GB, SWEEP, answer, asked, resized, summary
-from tests.tui.watched import WIDE, Benches, until
+from tests.tui.test_estimate import GB, SWEEP, answer, asked, estimating, resized, summary
+from tests.tui.watched import WIDE, Benches, on_screen, until
 
 CONTEXTS = tuple(128 * number for number in range(1, MOST + 3))
 MANY = Sweep(sizes=("small",), contexts=CONTEXTS, passes=("forward",), devices=("auto",))
@@ -31,19 +30,13 @@ def longest_misfits(spec: CellSpec) -> Prediction:
     return resized(made_prediction(spec), 200 * GB if spec.context_length == CONTEXTS[-1] else GB)
 
 
-@pytest.fixture
-def bench() -> Benches:
-    return Benches()
-
-
 async def open_tab(pilot: Pilot[None]) -> EstimatePane:
     await pilot.press("escape", "i")
     return pilot.app.screen.query_one(EstimatePane)
 
 
 async def test_of_too_many_kinds_the_largest_are_predicted(bench: Benches) -> None:
-    app = Cs336App(bench, initial=MANY)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=MANY)) as (app, pilot):
         specs = await asked(pilot, bench)
         assert [spec.context_length for spec in specs] == list(CONTEXTS[2:])
         answer(app, bench, longest_misfits)
@@ -55,11 +48,7 @@ async def test_of_too_many_kinds_the_largest_are_predicted(bench: Benches) -> No
 
 
 async def test_the_tab_says_that_it_lists_the_largest_only(bench: Benches) -> None:
-    app = Cs336App(bench, initial=MANY)
-    async with app.run_test(size=WIDE) as pilot:
-        await asked(pilot, bench)
-        answer(app, bench)
-        pane = await open_tab(pilot)
+    async with estimating(bench, MANY, WIDE) as (_, pilot, pane):
         await until(pilot, lambda _: f"the {MOST} largest of {MOST + 2} kinds" in pane.text)
         await until(pilot, lambda _: "all steps more than " in pane.text)
 
@@ -91,11 +80,8 @@ async def test_a_cell_that_cannot_be_predicted_costs_its_own_row_of_the_tab(benc
 
 
 async def test_cells_that_run_another_way_have_a_row_of_their_own(bench: Benches) -> None:
-    app = Cs336App(bench, initial=BOTH)
-    async with app.run_test(size=WIDE) as pilot:
-        assert len(await asked(pilot, bench)) == 1
-        answer(app, bench)
-        pane = await open_tab(pilot)
+    async with estimating(bench, BOTH, WIDE) as (_, pilot, pane):
+        assert len(bench.predicted[-1]) == 1
         await until(pilot, lambda _: pane.text.count("train-step") >= 2)
         rows = pane.query_one(EstimateList).text
         assert "default" in rows
@@ -103,8 +89,7 @@ async def test_cells_that_run_another_way_have_a_row_of_their_own(bench: Benches
 
 
 async def test_the_time_of_compiled_cells_is_not_said_to_be_that_of_cells_as_written(bench: Benches) -> None:
-    app = Cs336App(bench, initial=BOTH)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(bench, initial=BOTH)) as (app, pilot):
         (spec,) = await asked(pilot, bench)
         app.take(
             app.live,

@@ -1,4 +1,4 @@
-"""Exporting from the app."""
+"""Exporting from the app, and copying: `c` copies the table of each tab as markdown, and says so."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from markdown_it import MarkdownIt
 from textual.pilot import Pilot
 from textual.widgets import Button, Input, Label, OptionList
 
@@ -22,7 +23,11 @@ from cs336_tui.export.writing.files import FORMATS, SUFFIXES
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.controllers.commands import commands
 from cs336_tui.tui.dialogs.export import ExportDialog, Written
-from tests.tui.watched import SMALL, demo, log_of, until
+from cs336_tui.tui.tab_list import TABS
+from tests.export.html_reader import Reader
+from tests.samples import mixed_session
+from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session
+from tests.tui.watched import SMALL, demo, log_of, on_screen, press, replaying, until
 
 SESSION = "2026-11-20T14-03-42-demo"
 RESULTS = f"cs336-tui-results-{SESSION}.md"
@@ -45,10 +50,8 @@ def app(tmp_path: Path) -> Cs336App:
 @asynccontextmanager
 async def exporting(app: Cs336App) -> AsyncIterator[Pilot[object]]:
     """The app at 80x24 with the demo session, its Export open."""
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("e")
-        await until(pilot, "↑↓ what")
+    async with on_screen(app, size=SMALL) as (_, pilot):
+        await press(pilot, "e", seen="↑↓ what")
         yield pilot
 
 
@@ -73,16 +76,12 @@ def is_shown(text: str) -> Callable[[str], bool]:
 
 
 async def test_latex_takes_three_keys_from_the_first_screen(app: Cs336App, here: Path) -> None:
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
+    async with on_screen(app, size=SMALL) as (_, pilot):
         for key in ("e", "right", "enter"):
-            await pilot.press(key)
-            await until(pilot, lambda _: len(app.screen_stack) == 2)
+            await press(pilot, key, seen=lambda _: len(app.screen_stack) == 2)
         await written(pilot, app)
-        await pilot.press("c")
-        await until(pilot, lambda _: bool(app.clipboard))
-        await pilot.press("enter")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
+        await press(pilot, "c", seen=lambda _: bool(app.clipboard))
+        await press(pilot, "enter", seen=lambda _: len(app.screen_stack) == 1)
     (file,) = here.iterdir()
     assert app.clipboard == str(file)
     assert file.name == RESULTS.replace(".md", ".tex")
@@ -104,8 +103,7 @@ async def test_a_name_that_no_file_can_have_is_refused(app: Cs336App, here: Path
             name.value = text
             problem.update("")
             name.focus()
-            await pilot.press("enter")
-            await until(pilot, lambda _: str(problem.content).startswith("! "))
+            await press(pilot, "enter", seen=lambda _: str(problem.content).startswith("! "))
         await pilot.press("escape")
     assert not list(here.iterdir())
 
@@ -119,8 +117,7 @@ async def test_it_opens_with_what_was_exported_last_and_where(app: Cs336App, her
         dialog(app).query_one("#folder", Input).value = str(elsewhere)
         await pilot.press("enter")
         await written(pilot, app)
-        await pilot.press("enter", "e")
-        await until(pilot, lambda screen: "●typst" in screen and "▸min-max" in screen)
+        await press(pilot, "enter", "e", seen=lambda screen: "●typst" in screen and "▸min-max" in screen)
         assert dialog(app).path == elsewhere / f"cs336-tui-min-max-{SESSION}.typ"
     other = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
     async with exporting(other) as pilot:
@@ -147,10 +144,8 @@ async def test_the_screen_says_that_it_writes_and_takes_keys_meanwhile(
 
     monkeypatch.setattr(catalogue, "write", slowly)
     async with exporting(app) as pilot:
-        await pilot.press("enter")
-        await until(pilot, "writing ...")
-        await pilot.press("down", "enter")
-        await until(pilot, "▸Pivot")
+        await press(pilot, "enter", seen="writing ...")
+        await press(pilot, "down", "enter", seen="▸Pivot")
         go_on.set()
         await written(pilot, app)
     assert [file.name for file in here.iterdir()] == [RESULTS]
@@ -182,10 +177,6 @@ async def test_everything_is_offered(app: Cs336App, here: Path) -> None:  # noqa
 async def test_a_pivot_of_chosen_rows_columns_and_value(app: Cs336App, here: Path) -> None:
     async with exporting(app) as pilot:
         await choose(pilot, app, "pivot")
-        dialog(app).query_one("#axes", Input).value = "size:precision"
-        await pilot.press("enter")
-        await until(pilot, is_shown("different cells"))
-        assert not list(here.iterdir())
         dialog(app).query_one("#axes", Input).value = "size,pass:precision"
         await pilot.press("enter")
         await written(pilot, app)
@@ -193,46 +184,20 @@ async def test_a_pivot_of_chosen_rows_columns_and_value(app: Cs336App, here: Pat
     assert re.search(r"\| size +\| pass +\| +fp32[^|]*\| +bf16-mixed", text)
 
 
-async def test_what_a_layout_has_nothing_of_is_refused_and_nothing_written(app: Cs336App, here: Path) -> None:
-    async with exporting(app) as pilot:
-        await choose(pilot, app, "layout attention")
-        await pilot.press("enter")
-        await until(pilot, is_shown("no cell of attention alone"))
-        assert not any(here.iterdir())
-
-
-async def test_an_existing_file_needs_a_second_yes(app: Cs336App, here: Path) -> None:
-    (here / RESULTS).write_text("mine")
-    async with exporting(app) as pilot:
-        await pilot.press("enter")
-        await until(pilot, "already exists")
-        assert (here / RESULTS).read_text() == "mine"
-        assert str(app.screen.query_one("#save", Button).label) == "Overwrite"
-        await pilot.press("enter")
-        await written(pilot, app)
-    assert "347.4" in (here / RESULTS).read_text()
-
-
-async def test_another_name_asks_again(app: Cs336App, here: Path) -> None:
-    for name in ("a.md", "b.md"):
+async def test_an_existing_file_needs_a_second_yes_and_another_name_asks_again(app: Cs336App, here: Path) -> None:
+    for name in ("a.md", RESULTS):
         (here / name).write_text("mine")
     async with exporting(app) as pilot:
-        for name in ("a.md", "b.md"):
+        for name in ("a.md", RESULTS):
             dialog(app).query_one("#name", Input).value = name
             await pilot.pause()
-            await pilot.press("ctrl+s")
-            await until(pilot, f"{name} already exists")
-        await pilot.press("escape")
-    assert (here / "a.md").read_text() == (here / "b.md").read_text() == "mine"
-
-
-async def test_a_folder_that_is_not_there_leaves_the_dialog_open_and_says_what_to_do(app: Cs336App, here: Path) -> None:
-    async with exporting(app) as pilot:
-        dialog(app).query_one("#folder", Input).value = "no/such/folder"
-        await pilot.press("ctrl+s")
-        await until(pilot, is_shown("does not exist; create it or choose another path"))
-        assert len(app.screen_stack) == 2
-    assert not list(here.iterdir())
+            await press(pilot, "ctrl+s", seen=is_shown(f"{name} already exists"))
+            assert str(app.screen.query_one("#save", Button).label) == "Overwrite"
+        assert (here / "a.md").read_text() == (here / RESULTS).read_text() == "mine"
+        await pilot.press("enter")
+        await written(pilot, app)
+    assert (here / "a.md").read_text() == "mine"
+    assert "347.4" in (here / RESULTS).read_text()
 
 
 async def test_letters_typed_into_a_name_are_letters_and_its_suffix_is_the_format(app: Cs336App, here: Path) -> None:
@@ -261,29 +226,31 @@ async def test_another_format_keeps_a_name_of_ones_own_and_takes_its_suffix(app:
         assert field.value == "mine.typ"
 
 
-async def test_a_name_that_says_another_thing_is_refused(app: Cs336App, here: Path) -> None:
+async def test_what_cannot_be_written_is_refused_and_nothing_is_written(app: Cs336App, here: Path) -> None:
     async with exporting(app) as pilot:
-        dialog(app).query_one("#name", Input).value = "t.xlsx"
-        await pilot.pause()
-        await pilot.press("ctrl+s")
-        await until(pilot, is_shown("spreadsheets open .csv"))
-        dialog(app).query_one("#name", Input).value = ""
-        await pilot.pause()
-        await pilot.press("ctrl+s")
-        await until(pilot, "a name is needed")
+        for what, field, text, said in (
+            ("layout attention", "#folder", ".", "no cell of attention alone"),
+            ("pivot", "#axes", "size:precision", "different cells"),
+            ("results", "#folder", "no/such/folder", "does not exist; create it or choose another path"),
+            ("results", "#name", "t.xlsx", "spreadsheets open .csv"),
+            ("results", "#name", "", "a name is needed"),
+        ):
+            await choose(pilot, app, what)
+            dialog(app).query_one(field, Input).value = text
+            await pilot.pause()
+            await press(pilot, "ctrl+s", seen=is_shown(said))
+            assert len(app.screen_stack) == 2
     assert not list(here.iterdir())
 
 
 async def test_c_in_the_dialog_copies_the_text_in_its_format(app: Cs336App, here: Path) -> None:
     async with exporting(app) as pilot:
-        await pilot.press("right", "c")
-        await until(pilot, lambda _: r"\begin{tabular}" in app.clipboard)
+        await press(pilot, "right", "c", seen=lambda _: r"\begin{tabular}" in app.clipboard)
     assert not list(here.iterdir())
 
 
 async def test_the_palette_has_an_entry_for_each_format_that_is_wanted_often(app: Cs336App, here: Path) -> None:  # noqa: ARG001
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
+    async with on_screen(app, size=SMALL) as (_, pilot):
         entries = {each.title: each for each in commands(app, ())}
         for name in ("csv", "latex", "markdown", "figures", "summary"):
             entry = entries[f"Export {name}"]
@@ -292,24 +259,72 @@ async def test_the_palette_has_an_entry_for_each_format_that_is_wanted_often(app
             await until(pilot, f"●{name}" if name in FORMATS else f"▸{name.capitalize()}")
             if name in FORMATS:
                 assert dialog(app).path.name == RESULTS.replace(".md", f".{SUFFIXES[name]}")
-            await pilot.press("escape")
-            await until(pilot, lambda _: len(app.screen_stack) == 1)
-
-
-async def test_c_copies_the_table(app: Cs336App, here: Path) -> None:
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("c")
-        await until(pilot, lambda _: "347.4" in app.clipboard)
-    assert not list(here.iterdir())
+            await press(pilot, "escape", seen=lambda _: len(app.screen_stack) == 1)
 
 
 async def test_without_results_there_is_nothing_to_export() -> None:
-    app = Cs336App()
-    async with app.run_test(size=SMALL, notifications=True) as pilot:
-        await pilot.press("e")
-        await until(pilot, "no results yet")
+    async with on_screen(Cs336App(), size=SMALL, notifications=True) as (app, pilot):
+        await press(pilot, "e", seen="no results yet")
         assert ["run cells (r), or open" in each.message for each in app._notifications] == [True]
         await pilot.press("c")
         assert len(app.screen_stack) == 1
         assert app.clipboard == ""
+
+
+COPIED = {
+    "configure": ("The results", "size"),
+    "live": ("The results", "size"),
+    "device": ("The results", "size"),
+    "results": ("The results", "size"),
+    "log": ("The results", "size"),
+    "compare": ("Compare, view pivot", "size"),
+    "estimate": ("The estimate", "size"),
+    "roofline": ("The table", "cell"),
+}
+"""Of the demo session: the name of what each tab copies, and the first heading."""
+
+
+def table_in(text: str) -> list[list[str]]:
+    """The rows of the first table as a reader of markdown finds them, its head first."""
+    return Reader(MarkdownIt("commonmark").enable("table").render(text)).rows
+
+
+async def test_each_tab_copies_its_table_as_markdown_and_says_so(tmp_path: Path) -> None:
+    async with on_screen(replaying(demo(), tmp_path), size=SMALL, notifications=True) as (app, pilot):
+        for tab in TABS.values():
+            if tab.id not in COPIED:
+                continue
+            name, heading = COPIED[tab.id]
+            app._clipboard = ""
+            await press(pilot, tab.key, seen=lambda _, tab=tab: app.main.open_pane == tab.id)
+            await press(pilot, "c", seen=lambda _: bool(app.clipboard))
+            await until(
+                pilot,
+                lambda _, name=name: any(
+                    name in each.message and "markdown" in each.message for each in app._notifications
+                ),
+            )
+            app.clear_notifications()
+            rows = table_in(app.clipboard)
+            assert rows[0][0] == heading, tab.id
+            assert len(rows) > 1
+
+
+async def test_a_tab_without_a_table_says_so(tmp_path: Path) -> None:
+    async with on_screen(replaying(demo(), tmp_path), size=SMALL, notifications=True) as (app, pilot):
+        for tab in ("queue", "kernels", "memory", "precision"):
+            await press(pilot, TABS[tab].key, seen=lambda _, tab=tab: app.main.open_pane == tab)
+            app.action_copy_table()
+            await until(pilot, f"no table in {TABS[tab].label} yet")
+            assert app.clipboard == ""
+
+
+async def test_sessions_copies_its_list(tmp_path: Path) -> None:
+    keep(tmp_path, MIXED, mixed_session())
+    keep(tmp_path, STOPPED, stopped_session())
+    async with on_screen(Cs336App(session_dir=tmp_path), size=SMALL) as (app, pilot):
+        await press(pilot, TABS["sessions"].key, seen="11-19")
+        await press(pilot, "c", seen=lambda _: bool(app.clipboard))
+    head, *rows = table_in(app.clipboard)
+    assert head[0] == "session"
+    assert len(rows) == 2

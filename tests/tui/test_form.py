@@ -190,9 +190,7 @@ def test_the_summary_counts_cells_and_all_their_steps() -> None:
         ("device", ("auto", "cuda:0"), "device auto,cuda:0: auto is cuda:0 here, choose one of the two"),
         ("vocab_size", "0", "vocab size 0: expected a whole number, at least 1"),
         ("seed", "-1", "seed -1: expected a whole number, at least 0"),
-        ("seed", "9" * 12, "expected a whole number, at most 2147483647"),
         ("threads", "0", "threads 0: expected a whole number, at least 1"),
-        ("model", "LM", "model LM: expected one of reference, or package.module:name for one of your own"),
         ("model", "my.model:LM, my.model:LM", "model my.model:LM,my.model:LM: names the same value twice"),
         ("model_args", "dropout", "model args dropout: expected name=value, several with commas"),
         ("model_args", "name='x", "model args name='x: a quote or backslash is left open"),
@@ -201,11 +199,9 @@ def test_the_summary_counts_cells_and_all_their_steps() -> None:
         ("attention", (), "attention (none): choose at least one"),
         ("other_attentions", "fast", "attention fast: expected one of naive, sdpa"),
         ("compile", (), "compile (none): choose at least one"),
-        ("checkpoint", "9", "checkpoint 9: expected at most the number of layers, 4"),
         ("checkpoint", "-1", "checkpoint -1: expected a whole number, at least 0"),
         ("checkpoint", "0,k", "checkpoint k: expected a whole number, or several as 1,2,4"),
         ("other_optimizers", "sgd", "optimizer sgd: expected one of adamw"),
-        ("loss", "mse", "loss mse: expected one of cross-entropy, or package.module:name for one of your own"),
         ("timeout_s", "nan", "timeout s nan: expected seconds, more than 0, or nothing"),
         ("timeout_s", "0", "timeout s 0: expected seconds, more than 0, or nothing"),
     ],
@@ -241,11 +237,6 @@ def test_a_custom_size_must_be_a_model(dims: dict[str, str], said: str) -> None:
     ("changes", "said"),
     [
         (
-            {"model": "my.model:LM", "attention": ("naive", "sdpa")},
-            "attention sdpa: LM brings its own attention; leave it out",
-        ),
-        ({"workload": "attention"}, "pass train-step: attention alone has nothing to train; choose another pass"),
-        (
             {"workload": "attention", "pass": ("forward",), "head_dim": "16,16"},
             "head dim 16,16: names the same value twice",
         ),
@@ -260,10 +251,6 @@ def test_a_custom_size_must_be_a_model(dims: dict[str, str], said: str) -> None:
         (
             {"cuda_graph": ("step",), "precision": ("fp32", "fp16-mixed"), "device": ("cuda:0",)},
             "precision fp16-mixed: its gradient scaler waits for the device: not to be captured",
-        ),
-        (
-            {"cuda_graph": ("step",), "compile": ("default", "max-autotune"), "device": ("cuda:0",)},
-            "compile max-autotune: captures CUDA graphs itself; choose default or off",
         ),
         ({"cuda_graph": ("step",), "device": ("cpu",)}, "CUDA graph step: cpu (a CPU) has none; only cuda has"),
         ({"compile": ("off", "default"), "device": ("cpu",)}, "compile default: no C compiler here"),

@@ -9,12 +9,12 @@ import pytest
 from rich.cells import cell_len
 
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.help import GLOSSARY, HelpReader, bindings_by_id, described, help_lines, help_page, printed, sections
+from cs336_tui.tui.help import GLOSSARY, HelpReader, bindings_by_id, help_page, printed, sections
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.lines import Line, Lines
 from cs336_tui.tui.widgets.menu_bars import KeyBar
 from tests.tui.test_keys import MOVES, every_binding
-from tests.tui.watched import SMALL, WIDE, Benches, comes, until
+from tests.tui.watched import SMALL, WIDE, Benches, comes, on_screen, press, until
 
 ALONE = {"confirm.other"}
 """Arrows that do what they do everywhere."""
@@ -22,6 +22,11 @@ ALONE = {"confirm.other"}
 
 def text_of(lines: Sequence[Line]) -> str:
     return "\n".join("".join(span.text for span in line) for line in lines)
+
+
+def described() -> set[str]:
+    """The ids of the bindings of which the help tells."""
+    return {id for part in sections(replaying=True) for name, _ in part.entries for id in name.split()}
 
 
 def test_every_key_that_means_something_has_a_line() -> None:
@@ -42,7 +47,7 @@ def test_every_key_that_a_tab_or_the_app_shows_has_a_line_of_its_own() -> None:
 
 
 def test_the_keys_that_move_are_named() -> None:
-    told = text_of(help_lines(200, replaying=False))
+    told = text_of(help_page(200, replaying=False).lines)
     for word in ("↑ ↓ ← →", "Space", "Enter", "Esc", "Tab", "Home  End", "PgUp  PgDn"):
         assert f"{word} " in told
 
@@ -54,7 +59,7 @@ def test_each_entry_names_bindings_that_there_are_by_their_keys() -> None:
             if re.fullmatch(r"[a-z]+\.[a-z_]+( [a-z]+\.[a-z_]+)*", name):
                 assert set(name.split()) <= known.keys(), name
             assert about
-    told = text_of(help_lines(400, replaying=True))
+    told = text_of(help_page(400, replaying=True).lines)
     assert not [id for id in known if id in told.split()]
     assert "\nx Space " in told
     assert "\nq Ctrl+C " in told
@@ -71,7 +76,7 @@ def test_every_tab_is_told_and_has_a_section() -> None:
 
 
 def test_the_glossary_has_the_words_of_this_tool_each_in_one_plain_sentence() -> None:
-    told = text_of(help_lines(120, replaying=False)) + "\n"
+    told = text_of(help_page(120, replaying=False).lines) + "\n"
     words = (
         "cell,pass,edition,verdict,pivot,exposed,warm-up,measured step,phase,lane,rank,report,preset,sweep,MFU,busbw,"
         "peak allocated,peak reserved,launch-bound,contended"
@@ -84,9 +89,7 @@ def test_the_glossary_has_the_words_of_this_tool_each_in_one_plain_sentence() ->
 
 
 async def test_every_entry_of_the_palette_says_what_it_does() -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
+    async with on_screen(Cs336App(Benches()), "NVIDIA") as (app, _):
         commands = [*app.get_system_commands(app.screen)]
         assert not [each.title for each in commands if not each.help or each.help == each.title]
         titles = [each.title for each in commands]
@@ -100,9 +103,7 @@ async def test_every_entry_of_the_palette_says_what_it_does() -> None:
 
 @pytest.mark.parametrize("size", [SMALL, WIDE])
 async def test_help_opens_at_the_tab(size: tuple[int, int]) -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, "NVIDIA")
+    async with on_screen(Cs336App(Benches()), "NVIDIA", size=size) as (app, pilot):
         for name in ("results", "sessions", "kernels", "precision"):
             tab = TABS[name]
             await pilot.press("escape", tab.key)
@@ -121,32 +122,22 @@ def text_in(app: Cs336App) -> str:
 
 @pytest.mark.parametrize("size", [SMALL, WIDE, (40, 12)])
 async def test_help_is_searched_while_one_types(size: tuple[int, int]) -> None:
-    app = Cs336App()
-    async with app.run_test(size=size) as pilot:
-        await pilot.press("question_mark")
-        await until(pilot, "/ search")
-        await pilot.press("slash", *"rank")
-        await until(pilot, lambda _: found_at(app)[1] > 3)
+    async with on_screen(Cs336App(), size=size) as (app, pilot):
+        await press(pilot, "question_mark", seen="/ search")
+        await press(pilot, "slash", *"rank", seen=lambda _: found_at(app)[1] > 3)
         many = found_at(app)[1]
-        await pilot.press("s")
-        await until(pilot, lambda _: 0 < found_at(app)[1] < many)
-        await pilot.press("x")
-        await until(pilot, "not found")
-        await pilot.press(*["backspace"] * 2)
-        await until(pilot, lambda _: found_at(app)[1] == many)
+        await press(pilot, "s", seen=lambda _: 0 < found_at(app)[1] < many)
+        await press(pilot, "x", seen="not found")
+        await press(pilot, *["backspace"] * 2, seen=lambda _: found_at(app)[1] == many)
         before, _ = found_at(app)
         for key in ("enter", "down"):
             await pilot.press(key)
         await until(pilot, lambda _: found_at(app)[0] == (before + 1) % many + 1)
-        await pilot.press("up", "up")
-        await until(pilot, lambda _: found_at(app)[0] == before)
-        await pilot.press("escape")
-        await until(pilot, "/ search")
+        await press(pilot, "up", "up", seen=lambda _: found_at(app)[0] == before)
+        await press(pilot, "escape", seen="/ search")
         assert isinstance(app.screen, HelpReader)
-        await pilot.press("end")
-        await until(pilot, "effective settings")
-        await pilot.press("escape")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
+        await press(pilot, "end", seen="effective settings")
+        await press(pilot, "escape", seen=lambda _: len(app.screen_stack) == 1)
 
 
 def found_at(app: Cs336App) -> tuple[int, int]:
@@ -157,13 +148,10 @@ def found_at(app: Cs336App) -> tuple[int, int]:
 
 @pytest.mark.parametrize("size", [(40, 24), SMALL, WIDE, (200, 60)])
 async def test_the_last_row_shows_whole_keys_of_the_pane_first_and_always_help_and_quit(size: tuple[int, int]) -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(Benches()), size=size) as (app, pilot):
         bar = app.main.query_one(KeyBar)
         for tab in TABS.values():
-            await pilot.press("escape", tab.key)
-            await until(pilot, lambda _, tab=tab: app.main.tab_at_focus == tab.id)
+            await press(pilot, "escape", tab.key, seen=lambda _, tab=tab: app.main.tab_at_focus == tab.id)
             shown = re.split(r"  +", bar.text.strip())
             assert shown[-2:] == ["? Help", "q Quit"], tab.id
             assert cell_len(bar.text) <= size[0]
@@ -176,15 +164,9 @@ async def test_the_last_row_shows_whole_keys_of_the_pane_first_and_always_help_a
 
 
 async def test_the_palette_does_what_keys_of_other_tabs_do_and_shows_the_settings() -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("escape", "colon", *"Queue: OOM", "enter")
-        await until(pilot, "after OOM: try all")
-        await pilot.press("colon", *"Kernels: Search", "enter")
-        await until(pilot, "there is nothing to do this with here now")
+    async with on_screen(Cs336App(Benches()), notifications=True) as (app, pilot):
+        await press(pilot, "escape", "colon", *"Queue: OOM", "enter", seen="after OOM: try all")
+        await press(pilot, "colon", *"Kernels: Search", "enter", seen="there is nothing to do this with here now")
         assert app.main.open_tab == "kernels"
-        await pilot.press("colon", *"Settings", "enter")
-        await until(pilot, 'theme = "cs336-dark"')
-        await pilot.press("escape", "colon", *"Show the Log tab", "enter")
-        await until(pilot, lambda _: app.main.open_tab == "log")
+        await press(pilot, "colon", *"Settings", "enter", seen='theme = "cs336-dark"')
+        await press(pilot, "escape", "colon", *"Show the Log tab", "enter", seen=lambda _: app.main.open_tab == "log")

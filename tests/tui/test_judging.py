@@ -21,7 +21,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.tui import judging
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.judging import NOTHING, Assessment, JudgeProcess, Judging
+from cs336_tui.tui.judging import NOTHING, Assessment, JudgeProcess, Judging, assess
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.results import ResultsPane
@@ -30,7 +30,19 @@ from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, START, a_spec, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, events_of, session_of
 from tests.tui.kept_sessions import STOPPED, keep
-from tests.tui.watched import SMALL, WIDE, Benches, comes, demo, in_the_middle, log_of, text, until
+from tests.tui.watched import (
+    SMALL,
+    Benches,
+    comes,
+    demo,
+    in_the_middle,
+    log_of,
+    on_screen,
+    press,
+    replaying,
+    text,
+    until,
+)
 
 STEADY_S = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)]
 DRIFTING_S = [0.1 * (1 + 0.004 * step) for step in range(30)]
@@ -59,14 +71,16 @@ class Watched(App[None]):
         self.found += 1
 
 
+def names(found: Assessment) -> tuple[str, ...]:
+    assert found.judgement is not None
+    return found.judgement.names
+
+
 async def judged(folder: Path, state: SessionState, number: int = 0) -> Assessment:
     """The assessment of a cell, worked out on the thread."""
     app, cell = Watched(folder), state.cells[number]
     async with app.run_test() as pilot:
-        await comes(pilot, lambda: app.judging.of(state, cell))
-        found = app.judging.of(state, cell)
-        assert found is not None
-        return found
+        return await comes(pilot, lambda: app.judging.of(state, cell))
 
 
 async def test_a_cell_is_judged_on_a_thread_of_its_own_and_once(
@@ -84,11 +98,8 @@ async def test_a_cell_is_judged_on_a_thread_of_its_own_and_once(
     app = Watched(tmp_path)
     async with app.run_test() as pilot:
         assert app.judging.of(state, state.cells[0]) is None
-        await comes(pilot, lambda: app.found)
-        found = app.judging.of(state, state.cells[0])
-        assert found is not None
-        assert found.judgement is not None
-        assert found.judgement.names == ("steady",)
+        found = await comes(pilot, lambda: app.judging.of(state, state.cells[0]))
+        assert names(found) == ("steady",)
         assert app.judging.of(state, state.cells[0]) is found
         await pilot.pause(0.05)
     assert len(threads) == 1
@@ -169,13 +180,9 @@ async def test_finished_rows_of_a_resumed_session_are_judged_before_their_tab_is
     ends.append(CellFinished(at=START + 99, cell=2, status="cancelled", error="stopped"))
     specs = [a_spec(context_length=length) for length in (128, 256, 512)]
     keep(tmp_path, STOPPED, [*session_start(specs), *ended, *ends])
-    app = Cs336App(Benches(), session_dir=tmp_path)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("7")
-        await until(pilot, "2026-11-18")
-        await pilot.press("u")
-        await until(pilot, "cell 3/3")
+    async with on_screen(Cs336App(Benches(), session_dir=tmp_path), size=SMALL) as (app, pilot):
+        await press(pilot, "7", seen="2026-11-18")
+        await press(pilot, "u", seen="cell 3/3")
         await comes(pilot, lambda: app.judging.is_settled)
         cells = app.live.state.cells
         assert all(app.judging.known(app.live.state, cells[number]) for number in (0, 1))
@@ -188,17 +195,14 @@ async def test_finished_rows_of_a_resumed_session_are_judged_before_their_tab_is
 
 async def test_of_a_long_session_only_rows_in_sight_are_judged(tmp_path: Path) -> None:
     cells = [Cell(a_spec(batch_size=1 + number), STEADY_S[:12]) for number in range(400)]
-    app = Cs336App(replay=log_of(events_of(*cells), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(replaying(events_of(*cells), tmp_path), "at its end", size=SMALL) as (app, pilot):
         await pilot.press("4", "home")
         await until(pilot, lambda shown: shown.count("steady") >= 15 and "…" not in shown.split("1–")[-1])
         state = app.live.state
-        known = [cell.cell for cell in state.cells.values() if app.judging.known(state, cell) is not None]
-        assert {0, 1, 2} <= set(known)
-        assert len(known) < 60
-        await pilot.press("end")
-        await until(pilot, lambda shown: "of 400" in shown and shown.count("steady") >= 15)
+        found = [cell.cell for cell in state.cells.values() if app.judging.known(state, cell) is not None]
+        assert {0, 1, 2} <= set(found)
+        assert len(found) < 60
+        await press(pilot, "end", seen=lambda shown: "of 400" in shown and shown.count("steady") >= 15)
         assert app.judging.known(state, state.cells[399]) is not None
         assert app.judging.known(state, state.cells[200]) is None
 
@@ -220,20 +224,14 @@ async def test_a_cell_that_is_run_again_is_judged_again(tmp_path: Path) -> None:
         for event in [*cell_start(0), *steps(0, (), STEADY_S), CellFinished(at=START + 99, cell=0, status="ok")]:
             state.apply(event)
         assert app.judging.known(state, cell) is None
-        await comes(pilot, lambda: app.judging.of(state, cell))
-        found = app.judging.of(state, cell)
-        assert found is not None
-        assert found.judgement is not None
-        assert found.judgement.names == ("steady",)
+        assert names(await comes(pilot, lambda: app.judging.of(state, cell))) == ("steady",)
 
 
 async def test_another_peak_changes_the_share_and_keeps_the_verdict_in_sight(tmp_path: Path) -> None:
     state = session_of(Cell(a_spec(), STEADY_S))
     cell, app = state.cells[0], Watched(tmp_path)
     async with app.run_test() as pilot:
-        await comes(pilot, lambda: app.judging.of(state, cell))
-        before = app.judging.of(state, cell)
-        assert before is not None
+        before = await comes(pilot, lambda: app.judging.of(state, cell))
         assert not before.peak_is_measured
         app.judging.take_peak(peak_key(ENVIRONMENT, "cuda:0", "fp32", 32), made_peak(50e12))
         assert app.judging.of(state, cell) is before  # until there is better
@@ -279,8 +277,6 @@ async def test_live_tells_verdict_interval_and_limit_and_the_window_all_the_rest
 
 @pytest.mark.parametrize("width", [20, 41, 51, 80, 200])
 async def test_the_line_of_verdicts_fits_and_is_not_cut_without_a_sign(width: int) -> None:
-    from cs336_tui.tui.judging import assess
-
     state = session_of(Cell(a_spec(), DRIFTING_S, warmup_s=[0.3, 0.1]))
     found = assess(state, state.cells[0], PeakCache(Path("/nowhere")))
     assert found.judgement is not None
@@ -292,8 +288,6 @@ async def test_the_line_of_verdicts_fits_and_is_not_cut_without_a_sign(width: in
 
 
 async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -> None:
-    from cs336_tui.tui.judging import assess
-
     state = session_of(Cell(a_spec(steps_auto=0.02, measure_steps=50), STEADY_S))
     found = assess(state, state.cells[0], PeakCache(Path("/nowhere")))
     told = {" ".join(row.split()) for row in text(cell_detail(state, state.cells[0], 100, found)).splitlines()}
@@ -307,8 +301,6 @@ async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -
 @pytest.mark.parametrize("height", range(0, 40, 3))
 @pytest.mark.parametrize("width", [1, 10, 50, 200])
 async def test_it_fits_any_room(width: int, height: int) -> None:
-    from cs336_tui.tui.judging import assess
-
     state = session_of(Cell(a_spec(), DRIFTING_S))
     cell = state.cells[0]
     found = assess(state, cell, PeakCache(Path("/nowhere")))
@@ -317,8 +309,7 @@ async def test_it_fits_any_room(width: int, height: int) -> None:
 
 async def test_a_running_cell_is_held_against_its_peak(tmp_path: Path) -> None:
     app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0, peaks=PeakCache(tmp_path / "peaks"))
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "53 % of spec")
+    async with on_screen(app, "53 % of spec"):
         assert "%" not in app.query_one(ResultsPane).text.splitlines()[7]  # nothing is final yet
 
 
@@ -333,8 +324,7 @@ def test_a_number_of_steps_that_is_not_fixed_says_at_most() -> None:
 
 async def test_results_say_how_far_judging_is_and_which_verdicts_hold(tmp_path: Path) -> None:
     cells = (Cell(a_spec(), STEADY_S), Cell(a_spec(batch_size=8), DRIFTING_S), Cell(a_spec(batch_size=16), [0.1] * 3))
-    app = Cs336App(replay=log_of(events_of(*cells), tmp_path), speed=0)
-    async with app.run_test(size=(200, 60)) as pilot:
+    async with on_screen(replaying(events_of(*cells), tmp_path), size=(200, 60)) as (app, pilot):
         await until(pilot, lambda shown: "too-few-steps" in shown and "…" not in app.query_one(ResultsPane).text)
         rows = app.query_one(ResultsPane).text.splitlines()
         assert "verdict" in rows[0]
@@ -343,21 +333,9 @@ async def test_results_say_how_far_judging_is_and_which_verdicts_hold(tmp_path: 
         assert "drifting" in rows[2]
         assert "% of spec" in rows[1]
         await pilot.resize_terminal(*SMALL)
-        await pilot.press("4")
-        await until(pilot, lambda shown: "verdict" in shown and "mean ms" in shown and "drifting" in shown)
+        await press(pilot, "4", seen=lambda shown: "verdict" in shown and "mean ms" in shown and "drifting" in shown)
         heading = app.query_one(ResultsPane).text.splitlines()[1]
         assert "verdict" in heading
-
-
-async def test_a_finished_cell_of_a_run_gets_its_verdict() -> None:
-    benches = Benches()
-    app = Cs336App(benches)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA H100 80GB HBM3")
-        await pilot.press("r")
-        await until(pilot, "▶ running")
-        benches.go_on.set()
-        await until(pilot, lambda shown: shown.count("too-few-steps") >= 3)
 
 
 def test_a_process_that_died_is_started_anew_and_an_error_of_judging_is_told() -> None:

@@ -25,7 +25,7 @@ from cs336_tui.events.peaks import PeakCache
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.format import title_rows
-from cs336_tui.tui.help import help_lines
+from cs336_tui.tui.help import help_page
 from cs336_tui.tui.judging import assess
 from cs336_tui.tui.screen import MainScreen, heading
 from cs336_tui.tui.tabs.cell_detail import cell_detail
@@ -94,7 +94,7 @@ def test_panes_fit_any_room(width: int, height: int) -> None:
     live(state, 5, width, height)
     device_lines(state, state.devices[-1][0], Run(START), 10.0, width, height)
     cell_detail(state, state.cells[5], width)
-    help_lines(width, replaying=True)
+    help_page(width, replaying=True)
     heading(state, "", "", width)
 
 
@@ -281,7 +281,7 @@ def test_half_of_the_width_that_was_asked_for_is_said_as_plus_and_minus() -> Non
 
 
 def test_the_help_says_how_well_the_mean_is_known_by_default() -> None:
-    shown = " ".join(text(help_lines(100, replaying=False)).split())
+    shown = " ".join(text(help_page(100, replaying=False).lines).split())
     assert "the mean is known to ± 0.5 %" in shown
     assert "auto 2%: until ± 1 %" in shown
 

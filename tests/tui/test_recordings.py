@@ -13,11 +13,11 @@ from cs336_tui.session.recordings import chrome
 from cs336_tui.session.recordings.recording import Opening, PhaseError, open_recordings
 from cs336_tui.session.store import folder_sessions
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.controllers.recordings import wanted_in
+from cs336_tui.tui.controllers.library import wanted_in
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.session.recordings import made_traces as made
 from tests.session.recordings.made_traces import write
-from tests.tui.watched import WIDE, Benches, screen_text, until
+from tests.tui.watched import WIDE, Benches, on_screen, press, screen_text, until
 
 
 @pytest.fixture
@@ -43,27 +43,23 @@ async def test_a_dropped_file_opens_and_fills_every_pane(app: Cs336App, tmp_path
         assert "✓ 1 ok · 1 report" in text
         assert "✓ recorded" in text
         assert "custom 2/1/1/1" not in text
-        await pilot.press("4")
-        text = await until(pilot, "mean ms")
+        text = await press(pilot, "4", seen="mean ms")
         (row,) = [line for line in text.splitlines() if line.startswith(" ") and "✓ recorded" in line]
         assert "my trace.json" in row
         assert "custom" not in row
         assert "recording" in text
         assert " size " not in next(line for line in text.splitlines() if "mean ms" in line)
-        await pilot.press("enter")
-        text = await until(pilot, "not run or timed here")
+        text = await press(pilot, "enter", seen="not run or timed here")
         assert "swiglu-rope" not in text
         assert "tokens a step" not in text
-        await pilot.press("escape", "9")
-        text = await until(pilot, "gemm_forward")
+        text = await press(pilot, "escape", "9", seen="gemm_forward")
         assert "5 launches · 44.12 µs of 79.00 µs span · idle 42.9 %" in text, text
         assert len(folder_sessions(tmp_path / "sessions")) == 1
 
 
 async def test_a_replayed_recording_leaves_the_choices_alone(tmp_path: Path) -> None:
     log = open_recordings([write(tmp_path / "a.json", made.TRAINING)], tmp_path, Opening())
-    app = Cs336App(replay=log, speed=0, session_dir=tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(replay=log, speed=0, session_dir=tmp_path)) as (_, pilot):
         text = await until(pilot, "at its end")
         assert "✓ recorded" in text
         assert "■custom" not in text
@@ -73,17 +69,13 @@ async def test_a_path_can_be_typed(app: Cs336App, tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", made.TRAINING)
     async with app.run_test(size=WIDE) as pilot:
         await to_sessions(app, pilot)
-        await pilot.press("O")
-        await until(pilot, "Open a recording")
+        await press(pilot, "O", seen="Open a recording")
         app.screen.query_one(Input).value = f"{path}x"
-        await pilot.press("enter")
-        await until(pilot, "no such file")
+        await press(pilot, "enter", seen="no such file")
         app.screen.query_one(Input).value = f"{path} --phase optimizer"
-        await pilot.press("enter")
-        await until(pilot, "expected PHASE=RANGE")
+        await press(pilot, "enter", seen="expected PHASE=RANGE")
         app.screen.query_one(Input).value = f"{path} --phase 'warm phase=step 3'"
-        await pilot.press("enter")
-        await until(pilot, "a.json · opened, b goes back")
+        await press(pilot, "enter", seen="a.json · opened, b goes back")
 
 
 @pytest.mark.parametrize(
@@ -96,11 +88,9 @@ async def test_a_name_that_no_file_can_have_is_no_file(app: Cs336App, name: str)
         await to_sessions(app, pilot)
         app.post_message(events.Paste(name))
         await until(pilot, lambda _: any("no such file on this machine" in told.message for told in app._notifications))
-        await pilot.press("O")
-        await until(pilot, "Open a recording")
+        await press(pilot, "O", seen="Open a recording")
         app.screen.query_one(Input).value = name
-        await pilot.press("enter")
-        await until(pilot, "no such file: ")
+        await press(pilot, "enter", seen="no such file: ")
 
 
 async def test_a_pane_without_anything_of_a_recording_says_why(app: Cs336App, tmp_path: Path) -> None:
@@ -118,8 +108,7 @@ async def test_a_pane_without_anything_of_a_recording_says_why(app: Cs336App, tm
         app.post_message(events.Paste(str(path)))
         await until(pilot, "a.json · opened, b goes back")
         for key, words in said.items():
-            await pilot.press(key)
-            await until(pilot, words)
+            await press(pilot, key, seen=words)
 
 
 async def test_a_file_that_is_none_is_told_in_one_line(app: Cs336App, tmp_path: Path) -> None:
@@ -166,17 +155,13 @@ async def test_kernels_within_a_range(app: Cs336App, tmp_path: Path) -> None:
         await to_sessions(app, pilot)
         app.post_message(events.Paste(str(path)))
         await until(pilot, "opened, b goes back")
-        await pilot.press("9")
-        await until(pilot, "whole recording · 5 kernels")
-        await pilot.press("W")
-        text = await until(pilot, "Kernels within a range")
+        await press(pilot, "9", seen="whole recording · 5 kernels")
+        text = await press(pilot, "W", seen="Kernels within a range")
         assert "step 3" in text
-        await pilot.press("down", "enter")
-        text = await until(pilot, "in forward · 2 of 5 kernels")
+        text = await press(pilot, "down", "enter", seen="in forward · 2 of 5 kernels")
         assert "gemm_forward" in text
         assert "gemm_backward" not in text
-        await pilot.press("escape")
-        await until(pilot, "whole recording · 5 kernels")
+        await press(pilot, "escape", seen="whole recording · 5 kernels")
         for _ in range(4):
             await pilot.press("v")
         text = await until(pilot, "in 4 gaps between kernels, copies and fills")

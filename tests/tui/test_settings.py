@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from cs336_tui.config.settings import Found, Settings, read_settings, settings_path
 from cs336_tui.tui.app import Cs336App
@@ -13,7 +15,7 @@ from cs336_tui.tui.help import bindings_by_id
 from cs336_tui.tui.preferences import checked, keymap_of
 from tests.commands import COMMAND
 from tests.terminal import Terminal
-from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, until
+from tests.tui.watched import SMALL, Benches, on_screen, press, until
 
 THEMES = ("cs336-dark", "cs336-light")
 
@@ -23,51 +25,33 @@ def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
-async def listed(app: Cs336App, pilot: object) -> None:
-    await pilot.press("t")  # type: ignore[attr-defined]
-    await until(pilot, lambda _: isinstance(app.screen, ThemeList))  # type: ignore[arg-type]
+async def listed(app: Cs336App, pilot: Pilot[None]) -> None:
+    await press(pilot, "t", seen=lambda _: isinstance(app.screen, ThemeList))
 
 
-async def test_a_theme_is_on_while_the_cursor_is_on_it_and_enter_keeps_it_for_good() -> None:
-    app = Cs336App()
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: len(app.themes.names) > 1)
+async def test_a_theme_is_on_while_the_cursor_is_on_it_escape_goes_back_and_enter_keeps_it_for_good() -> None:
+    async with on_screen(Cs336App(), size=SMALL) as (app, pilot):
+        await listed(app, pilot)
+        await press(pilot, "down", seen=lambda _: app.theme != "cs336-dark")
+        await press(pilot, "escape", seen=lambda _: app.theme == "cs336-dark")
+        assert not settings_path().exists()
         await listed(app, pilot)
         seen = []
         for key in ("down", "t"):
             before = app.theme
-            await pilot.press(key)
-            await until(pilot, lambda _, before=before: app.theme != before)
+            await press(pilot, key, seen=lambda _, before=before: app.theme != before)
             seen.append(app.theme)
         assert len({"cs336-dark", *seen}) == 3
-        await pilot.press("enter")
-        await until(pilot, lambda _: read_settings().settings.theme == seen[-1])
+        await press(pilot, "enter", seen=lambda _: read_settings().settings.theme == seen[-1])
         assert app.theme == seen[-1]
-    again = Cs336App(settings=read_settings())
-    async with again.run_test(size=SMALL) as pilot:
-        await until(pilot, "1 Configure")
+    async with on_screen(Cs336App(settings=read_settings()), "1 Configure", size=SMALL) as (again, pilot):
         assert again.theme == seen[-1]
 
 
-async def test_escape_goes_back_to_the_theme_before_and_keeps_nothing() -> None:
-    app = Cs336App()
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: len(app.themes.names) > 1)
-        await listed(app, pilot)
-        await pilot.press("down")
-        await until(pilot, lambda _: app.theme != "cs336-dark")
-        await pilot.press("escape")
-        await until(pilot, lambda _: app.theme == "cs336-dark")
-        assert not settings_path().exists()
-
-
 async def test_the_palette_previews_a_theme_too() -> None:
-    app = Cs336App()
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: len(app.themes.names) > 1)
+    async with on_screen(Cs336App()) as (app, pilot):
         for last in ("escape", "enter"):
-            await pilot.press("colon", *"Theme high")
-            await until(pilot, lambda _: app.theme == "high-contrast")
+            await press(pilot, "colon", *"Theme high", seen=lambda _: app.theme == "high-contrast")
             await pilot.press(last)
             if last == "escape":
                 await until(pilot, lambda _: app.theme == "cs336-dark")
@@ -77,12 +61,9 @@ async def test_the_palette_previews_a_theme_too() -> None:
 
 async def test_a_theme_that_cannot_be_kept_is_on_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
-    app = Cs336App()
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, lambda _: len(app.themes.names) > 1)
+    async with on_screen(Cs336App(), notifications=True) as (app, pilot):
         await listed(app, pilot)
-        await pilot.press("down", "enter")
-        await until(pilot, "is on, but not kept")
+        await press(pilot, "down", "enter", seen="is on, but not kept")
         assert app.theme != "cs336-dark"
 
 
@@ -91,8 +72,7 @@ async def test_wrong_settings_are_told_by_line_and_the_app_starts_with_defaults(
     path.parent.mkdir()
     path.write_text('theme = "nowhere"\nexport_format = "docx"\n[keymap]\n"app.rn" = "x"\n')
     app = Cs336App(settings=read_settings())
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, "config.toml line 1, theme: nowhere")
+    async with on_screen(app, "config.toml line 1, theme: nowhere", notifications=True):
         told = "\n".join(each.message for each in app._notifications)
         assert "config.toml line 2, export_format: docx: expected one of markdown" in told
         assert "config.toml line 4, keymap.app.rn: no such action; near: app.run" in told
@@ -105,18 +85,15 @@ async def test_a_moved_key_works_and_the_old_one_does_no_more() -> None:
         Settings(keymap={"app.run": "f5", "queue.skip": "D", "app.open_results": "f4", "app.open_live": "f2"}),
         lines={"keymap.app.run": 2},
     )
-    app = Cs336App(Benches(), settings=found)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(Benches(), settings=found)) as (app, pilot):
         await until(pilot, lambda text: "NVIDIA" in text and "F5 Run" in text)
         await pilot.press("escape", "r")
         await pilot.pause()
         assert not app.run_in_progress
-        await pilot.press("f5")
-        await until(pilot, lambda _: app.run_in_progress)
+        await press(pilot, "f5", seen=lambda _: app.run_in_progress)
         await until(pilot, "F5 Add")
         await until(pilot, lambda text: "F4 Results │ 5 Log" in text and "─ F2 Live ─" in text)
-        await pilot.press("question_mark", "home")
-        await until(pilot, "F5")
+        await press(pilot, "question_mark", "home", seen="F5")
         await pilot.press("escape")
 
 
@@ -161,8 +138,7 @@ def test_in_a_terminal_a_theme_lasts_a_moved_key_works_and_the_form_has_the_pres
     path = settings_path()
     path.parent.mkdir()
     path.write_text('# mine\npreset = "2026/warmup"\n[keymap]\n"app.theme" = "f9"  # a key that sends a sequence\n')
-    terminal = Terminal([COMMAND, "--session-dir", str(tmp_path)])
-    try:
+    with closing(Terminal([COMMAND, "--session-dir", str(tmp_path)])) as terminal:
         terminal.until(lambda text: "warmup" in text and "F9 Theme" in text)
         terminal.send("\x1b")
         terminal.send("\x1b[20~")  # F9
@@ -172,24 +148,10 @@ def test_in_a_terminal_a_theme_lasts_a_moved_key_works_and_the_form_has_the_pres
         terminal.until("kept in")
         terminal.send("q")
         assert terminal.wait() == 0
-    finally:
-        terminal.close()
     kept = read_settings(path)
     assert kept.settings.theme not in ("cs336-dark", "")
     assert kept.settings.preset == "2026/warmup"
     assert path.read_text().startswith("# mine\n")
-    terminal = Terminal([COMMAND, "--replay", str(log_of(demo(), tmp_path)), "--speed", "0", "--theme", "terminal"])
-    try:
-        terminal.until("F9 Theme")
-        terminal.send("\x1b[20~")
-        terminal.until("Enter keep for good")
-        terminal.send("\x1b")
-        terminal.until(lambda text: "Enter keep" not in text)
-        terminal.send("q")
-        assert terminal.wait() == 0
-    finally:
-        terminal.close()
-    assert read_settings(path) == kept, "a theme of the command line is for once"
 
 
 def test_options_of_the_command_line_win_and_a_wrong_preset_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,13 @@ import pytest
 from textual.pilot import Pilot
 
 from cs336_tui.events.peaks import PeakCache, peak_key
+from cs336_tui.session.state import fold
 from cs336_tui.tui.app import Cs336App
 from tests.made_peaks import made_peak
 from tests.made_race import race_events
 from tests.samples import jobs_session, lanes_session, mixed_session, ranks_sampled, ranks_session
 from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session
-from tests.tui.make_log import ENVIRONMENT
-from tests.tui.watched import demo, in_the_middle, log_of, nothing_in_background, until
+from tests.tui.watched import demo, in_the_middle, log_of, nothing_in_background, press, until
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 
@@ -132,17 +132,18 @@ def test_export(size: str, snap_compare: Any, tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_roofline(size: str, snap_compare: Any, tmp_path: Path) -> None:
+    environment = fold(demo()).environment
+    assert environment is not None
     peaks = PeakCache(tmp_path / "peaks")
     for precision, flops_per_s in (("fp32", 48.2e12), ("bf16-mixed", 702e12)):
-        key = peak_key(ENVIRONMENT, "cuda:0", precision)
+        key = peak_key(environment, "cuda:0", precision)
         peaks.put(key, made_peak(flops_per_s, 2.61e12, precision))
     app = Cs336App(replay=log_of(demo(), tmp_path), speed=0, peaks=peaks)
 
     async def prepare(pilot: Pilot[None]) -> None:
         await after("l")(pilot)
         await until(pilot, "measured 702 TFLOP/s")
-        await pilot.press("home")
-        await until(pilot, lambda shown: "measured 48.2 TFLOP/s" in shown and "Press n" not in shown)
+        await press(pilot, "home", seen=lambda shown: "measured 48.2 TFLOP/s" in shown and "Press n" not in shown)
         await judged(pilot)
 
     assert snap_compare(app, terminal_size=SIZES[size], run_before=prepare)
@@ -158,8 +159,7 @@ def test_the_sessions_of_a_folder(size: str, snap_compare: Any, tmp_path: Path, 
 
     async def prepare(pilot: Pilot[None]) -> None:
         await until(pilot, "at its end")
-        await pilot.press("7")
-        await until(pilot, STOPPED)
+        await press(pilot, "7", seen=STOPPED)
         pilot.app.clear_notifications()
         await judged(pilot)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -20,8 +21,7 @@ from cs336_tui.session.log import LogReader
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.compositor import Drawn, TightUpdate, _Piece
 from tests.terminal import Terminal
-from tests.tui.make_log import DEMO_LOG
-from tests.tui.watched import until
+from tests.tui.watched import DEMO_LOG, on_screen, press, until
 
 WIDTH, HEIGHT = 120, 40
 
@@ -51,8 +51,7 @@ async def test_a_session_of_partial_updates_leaves_the_screen_that_was_meant(mon
     stream = pyte.Stream(terminal)
     app = Cs336App()
     app.console._color_system = ColorSystem.TRUECOLOR
-    async with app.run_test(size=(WIDTH, HEIGHT)) as pilot:
-        await until(pilot, "Nothing has run yet")
+    async with on_screen(app, "Nothing has run yet", size=(WIDTH, HEIGHT)) as (_, pilot):
         partial = 0
 
         def emulate(_: Any, update: Any) -> None:
@@ -71,8 +70,7 @@ async def test_a_session_of_partial_updates_leaves_the_screen_that_was_meant(mon
                 app.paint()
             if number == 120:
                 break
-        await pilot.press("5", "4", "down")
-        await until(pilot, "small")
+        await press(pilot, "5", "4", "down", seen="small")
         wanted, seen = meant(app), shown(terminal)
         # A blank has no visible foreground.
         differ = [
@@ -121,12 +119,9 @@ def test_nothing_is_written_beyond_a_terminal_that_became_smaller_than_the_layou
 
 def test_a_key_and_another_size_draw_the_whole_screen_anew(tmp_path: Path) -> None:
     """The terminal may show something else than was written: it cuts what is written beyond its new size."""
-    terminal = Terminal([*app_command(), "--session-dir", str(tmp_path)], columns=80, rows=24)
-    try:
+    with closing(Terminal([*app_command(), "--session-dir", str(tmp_path)], columns=80, rows=24)) as terminal:
         terminal.until("Quit")  # the last row
         for again in (lambda: terminal.send("\x0c"), lambda: terminal.resize(78, 24)):
             terminal.look(lambda screen: screen.erase_in_display(2))
             again()
             terminal.until(lambda text: "cs336-tui" in text and "Quit" in text)
-    finally:
-        terminal.close()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from textual._context import active_app
@@ -45,12 +45,13 @@ from cs336_tui.runner.trust import Import, Trust, check_log
 from cs336_tui.session.log import LogReader, Sink
 from cs336_tui.session.state import fold
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.widgets.lines import Line
 from tests.samples import ENVIRONMENT, START
-from tests.tui.make_log import DEMO_LOG
 from tests.watching import PATIENCE_S
 
+_T = TypeVar("_T")
+DEMO_LOG = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
+"""A session of synthetic data, shaped like one on an H100: no such run took place."""
 WIDE = (120, 40)
 SMALL = (80, 24)
 
@@ -150,23 +151,13 @@ class ScriptedBench:
     def stop_running(self) -> None:
         self.queue.stop_running()
 
-    def resume(
-        self,
-        sink: Sink | None = None,
-        *,
-        failed: bool = False,
-        take_over: bool = False,
-        trusted: bool = False,
-        show: Callable[[Sequence[Import]], object] = lambda _: None,
-    ) -> tuple[int, ...]:
-        del sink, take_over
+    def resume(self, *, trusted: bool, show: Callable[[Sequence[Import]], object]) -> tuple[int, ...]:
         if self.refuse:
             raise self.refuse
         history = list(LogReader(self.log_path))
         state = fold(history)
-        again = ("cancelled", "failed", "killed") if failed else ("cancelled",)
         went_on: list[Event] = [SessionResumed(at=time.time(), app="0")]
-        went_on += [CellRequeued(at=time.time(), cell=c.cell) for c in state.cells.values() if c.status in again]
+        went_on += [CellRequeued(at=time.time(), cell=c.cell) for c in state.cells.values() if c.status == "cancelled"]
         for event in went_on:
             state.apply(event)
         show(check_log("s", left_of(state), trusted=trusted))
@@ -196,8 +187,7 @@ class ScriptedBench:
         while (taken := self.queue.take()) is not None:
             if isinstance(taken, WaitingPeak):
                 self.peaks_measured.append((taken.device, taken.precision))
-                while not (self.go_on.is_set() or self._stop.is_set() or self._permits.acquire(timeout=0.005)):
-                    pass
+                self._wait()
                 taken.tell(self.peak)
                 continue
             if isinstance(taken, WaitingReport):
@@ -205,8 +195,7 @@ class ScriptedBench:
                 continue
             cell = taken.cell
             self.sink([CellStarted(at=START + 1, cell=cell, pid=1)])
-            while not (self.go_on.is_set() or self._stop.is_set() or self._permits.acquire(timeout=0.005)):
-                pass
+            self._wait()
             self.may_stop.wait(10)
             status = "cancelled" if self._stop.is_set() else self.outcomes.get(cell, "ok")
             steps = [a_step(cell, 0.1532)] if status == "ok" else []
@@ -216,13 +205,16 @@ class ScriptedBench:
         number, self.reports = self.reports, self.reports + 1
         self.sink([ReportStarted(at=START + 1, report=number, kind=asked.kind, spec=asked.spec, cell=asked.cell)])
         self.sink([ReportStage(at=START + 1, report=number, stage="warm-up")])
-        while not (self.go_on.is_set() or self._stop.is_set() or self._permits.acquire(timeout=0.005)):
-            pass
+        self._wait()
         self.may_stop.wait(10)
         ended = self.report_ends
         if self._stop.is_set():
             ended = ReportFinished(at=START + 2, report=number, status="cancelled")
         self.sink([msgspec.structs.replace(ended, report=number)])
+
+    def _wait(self) -> None:
+        while not (self.go_on.is_set() or self._stop.is_set() or self._permits.acquire(timeout=0.005)):
+            pass
 
     def finish_one(self) -> None:
         """Let the running cell or report end, or the next that runs."""
@@ -278,15 +270,34 @@ def log_of(events: Iterable[Event], folder: Path) -> Path:
     return path
 
 
+def replaying(events: Iterable[Event], folder: Path, **options: Any) -> Cs336App:
+    """An app that plays a log of these events without waiting."""
+    return Cs336App(replay=log_of(events, folder), speed=0, **options)
+
+
+def is_ready(app: Cs336App) -> bool:
+    """True if the app has read its machine and its themes, or has played its log to the end."""
+    read = app.live.source is None or app.live.state.environment is not None
+    return len(app.themes.names) > 1 and read and not app.run_in_progress
+
+
+@asynccontextmanager
+async def on_screen(
+    app: Cs336App,
+    seen: str | Callable[[Cs336App], bool] = is_ready,
+    size: tuple[int, int] = WIDE,
+    **options: bool,
+) -> AsyncIterator[tuple[Cs336App, Pilot[None]]]:
+    """An app in a terminal, from when its screen shows the text, or this holds of it; at once if empty."""
+    async with app.run_test(size=size, **options) as pilot:
+        if seen:
+            await until(pilot, seen if isinstance(seen, str) else lambda _: seen(app))
+        yield app, pilot
+
+
 def screen_text(app: Cs336App) -> str:
     """Text of the terminal's screen, rows joined by newlines."""
     return "\n".join("".join(s.text for s in strip) for strip in app.screen._compositor.render_strips())
-
-
-def main(app: Cs336App) -> MainScreen:
-    screen = app.screen_stack[0]
-    assert isinstance(screen, MainScreen)
-    return screen
 
 
 LOOK_S, BUSY_S = 0.004, 0.0002
@@ -337,17 +348,24 @@ async def until(pilot: Pilot[None], seen: str | Callable[[str], bool]) -> str:
     raise AssertionError(f"{seen!r} did not appear; the screen was:\n{screen_text(app)}")
 
 
+async def press(pilot: Pilot[None], *keys: str, seen: str | Callable[[str], bool]) -> str:
+    """Press these keys, and let the app work `until` its screen shows what they bring."""
+    await pilot.press(*keys)
+    return await until(pilot, seen)
+
+
 def nothing_in_background() -> bool:
     """True if no thread works on what the screen shows."""
     return all(thread.name != "cs336-background" for thread in threading.enumerate())
 
 
-async def comes(pilot: Pilot[None], seen: Callable[[], object]) -> None:
-    """Let an app, of whatever kind, work until this holds."""
+async def comes(pilot: Pilot[None], seen: Callable[[], _T | None]) -> _T:
+    """Let an app, of whatever kind, work until this holds, and return it."""
     give_up_at = time.monotonic() + PATIENCE_S
-    while not seen():
+    while not (found := seen()):
         assert time.monotonic() < give_up_at, "it did not come"
         await pilot.pause(0.01)
+    return found
 
 
 def text(lines: list[Line]) -> str:

@@ -58,11 +58,13 @@ def tables_alone(workload: str, results: Sequence[Result], decimals: int | None)
     others = len(results) - len(kept)
     notes = (f"left out, as they are not of {workload} alone: {counted(others, 'cell')}",) if others else ()
     apart = telling(kept, but=(*_ROWS[workload], *_BESIDE, *_UNUSED))
-    tables: list[Table] = []
+    tables, notation = list[Table](), Notation("ms", decimals)
     for members in groups(kept, apart).values():
-        tables += _tables("times", members, apart, _times(members, Notation("ms", decimals)), notes)
+        times = [_time(method, pass_, notation) for method, pass_ in _timed(members)]
+        tables += _tables("times", members, apart, times, notes)
         if workload == "norm":
-            tables += _tables("bandwidth", members, apart, _bandwidths(members), notes)
+            bandwidths = [_bandwidth(method, pass_) for method, pass_ in _timed(members)]
+            tables += _tables("bandwidth", members, apart, bandwidths, notes)
         if any(_has_backward(result.spec) for result in members):
             tables += _tables("memory", members, apart, _memory(members), notes)
     return tuple(tables)
@@ -101,10 +103,6 @@ def _tables(
         )
 
 
-def _times(members: Sequence[Result], notation: Notation) -> Iterator[Column[Runs]]:
-    yield from (_time(method, pass_, notation) for method, pass_ in _timed(members))
-
-
 def _timed(members: Sequence[Result]) -> Iterator[tuple[Method, str]]:
     """Each method with each of its passes."""
     for method in _methods(members):
@@ -138,10 +136,6 @@ def _time_notes(members: Sequence[Result]) -> Iterator[str]:
     base = _BASES[members[0].spec.workload]
     if len(_methods(members)) > 1 and base in _methods(members):
         yield f"in parentheses: how many times as fast as {base.name} that is not compiled"
-
-
-def _bandwidths(members: Sequence[Result]) -> Iterator[Column[Runs]]:
-    yield from (_bandwidth(method, pass_) for method, pass_ in _timed(members))
 
 
 def _bandwidth(method: Method, pass_: str) -> Column[Runs]:

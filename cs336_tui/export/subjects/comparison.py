@@ -112,8 +112,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     yield f"interval: {comparison.level * 100:g} %, of the ratio of the means"
     yield from dict.fromkeys(f"method: {pair.ratio.method}" for pair in comparison.pairs if pair.ratio)
     yield outcome_note(comparison.margin)
-    ddofs = {side.summary.ddof for pair in comparison.pairs for side in (pair.a, pair.b) if side.summary}
-    yield from (f"std: {std_kind(ddof)}" for ddof in sorted(ddofs))
+    yield from std_notes(side for pair in comparison.pairs for side in (pair.a, pair.b))
     yield from (f"in every pair, A | B: {note}" for note in comparison.notes)
     yield from (
         f"{cell_title(pair.a.spec)}, A | B: {'; '.join(pair.differs)}" for pair in comparison.pairs if pair.differs
@@ -121,6 +120,11 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     yield from comparison.mixed
     yield from _alone("A", comparison.only_a)
     yield from _alone("B", comparison.only_b)
+
+
+def std_notes(sides: Iterable[Side]) -> Iterator[str]:
+    """The kinds of their stds."""
+    yield from (f"std: {std_kind(ddof)}" for ddof in sorted({side.summary.ddof for side in sides if side.summary}))
 
 
 def outcome_note(margin: float) -> str:
@@ -142,20 +146,19 @@ def cell_title(spec: CellSpec) -> str:
     return f"{spec.heading} · warm-up {warmup}" if warmup else spec.heading
 
 
-def turns_table(turns: Turns, results: Sequence[Result], *, notation: Notation = MILLISECONDS) -> Table:
+def turns_table(turns: Turns, results: Sequence[Result]) -> Table:
     """Each round's mean ± std of both and their ratio with its interval, then those of all rounds that count.
 
     Below: the outcome in a sentence, what A and B are and in what they differ, how far their numbers can be trusted,
     and where they come from. Rounds that never began have a record and are counted below. `results` are the cells of
     all rounds.
     """
-    unit = notation.symbol
     every = f"{len(turns.counted)} of {len(turns.rounds)} rounds" if len(turns.counted) < len(turns.rounds) else "all"
     begun: list[Round | None] = [each for each in turns.rounds if each.began]
     columns: list[Column[Round | None]] = [
         Column("round", left=True, text=lambda each: str(each.number) if each else every),
-        Column("a", f"A ± std ({unit})", text=lambda each: _mean(_sides(turns, each)[0], notation)),
-        Column("b", f"B ± std ({unit})", text=lambda each: _mean(_sides(turns, each)[1], notation)),
+        Column("a", "A ± std (ms)", text=lambda each: _mean(_sides(turns, each)[0])),
+        Column("b", "B ± std (ms)", text=lambda each: _mean(_sides(turns, each)[1])),
         Column("n", "n each", rank=2, text=lambda each: _steps_each(*_sides(turns, each))),
         Column("ratio", "A / B", text=lambda each: f"{of.ratio:.4f}" if (of := _ratio(turns, each)) else UNKNOWN),
         Column("interval", rank=1, text=lambda each: of.bounds(".4f") if (of := _ratio(turns, each)) else ""),
@@ -171,9 +174,9 @@ def turns_table(turns: Turns, results: Sequence[Result], *, notation: Notation =
         shown,
         records=tuple(_turns_record(turns, each) for each in (*turns.rounds, None)),
         caption=f"A and B in turns: {_title(turns.a)} over {_title(turns.b)}",
-        footnotes=(*_turns_notes(turns, notation), *provenance_notes(results)),
+        footnotes=(*_turns_notes(turns), *provenance_notes(results)),
         label="ab",
-        findings=tuple(_findings(turns, notation)),
+        findings=tuple(_findings(turns)),
     )
 
 
@@ -185,8 +188,8 @@ def _ratio(turns: Turns, of: Round | None) -> Ratio | None:
     return of.ratio if of else turns.ratio
 
 
-def _mean(summary: Summary | None, notation: Notation) -> str:
-    return notation.mean_and_std(summary) if summary else UNKNOWN
+def _mean(summary: Summary | None) -> str:
+    return MILLISECONDS.mean_and_std(summary) if summary else UNKNOWN
 
 
 def _steps_each(a: Summary | None, b: Summary | None) -> str:
@@ -220,14 +223,14 @@ def _turns_record(turns: Turns, of: Round | None) -> dict[str, Value]:
     return record
 
 
-def _findings(turns: Turns, notation: Notation) -> Iterator[str]:
+def _findings(turns: Turns) -> Iterator[str]:
     yield turns.explanation
     if turns.exposed:
-        yield exposed_words(turns.exposed, turns.level, notation)
+        yield exposed_words(turns.exposed, turns.level)
 
 
-def _turns_notes(turns: Turns, notation: Notation) -> Iterator[str]:
-    yield from _findings(turns, notation)
+def _turns_notes(turns: Turns) -> Iterator[str]:
+    yield from _findings(turns)
     if turns.exposed and is_imported(turns.communicating.spec.optimizer):
         yield "the custom optimizer runs on both sides, so its communication is not in the difference"
     for name, side, judged in (("A", turns.a, turns.a_judged), ("B", turns.b, turns.b_judged)):
@@ -245,20 +248,20 @@ def _turns_notes(turns: Turns, notation: Notation) -> Iterator[str]:
         if any(each.ratio for each in turns.rounds):
             yield f"interval of a round: {turns.level * 100:g} %, {FROM_ONE_ROUND}, its pairs held by the same rule"
     yield outcome_note(turns.margin)
-    yield f"times: {notation.symbol} per step, over the measured steps, without the warm-up steps"
+    yield "times: ms per step, over the measured steps, without the warm-up steps"
     yield "peak memory: not observable, both models are in memory at once"
 
 
-def exposed_words(of: Exposed, level: float, notation: Notation = MILLISECONDS) -> str:
+def exposed_words(of: Exposed, level: float) -> str:
     """``exposed communication of A: 12.1 ms (10.9 to 13.4; 95 %), 8.0 % of the step (7.2 to 8.9)``."""
     low_s, high_s, step_s = of.low_s, of.high_s, of.step_s
-    text, bounds, shares = partial(notation.time, mean_s=step_s, std_s=None), " (no interval)", ""
+    text, bounds, shares = partial(MILLISECONDS.time, mean_s=step_s, std_s=None), " (no interval)", ""
     if low_s is not None and high_s is not None:
-        text = partial(notation.time, mean_s=step_s, std_s=(high_s - low_s) / 4)
+        text = partial(MILLISECONDS.time, mean_s=step_s, std_s=(high_s - low_s) / 4)
         bounds = f" ({text(low_s)} to {text(high_s)}; {level * 100:g} %)"
         shares = f" ({low_s / step_s * 100:.1f} to {high_s / step_s * 100:.1f})"
     return (
-        f"exposed communication of {of.side}: {text(of.mean_s)} {notation.symbol}{bounds}, {of.share * 100:.1f} % of "
+        f"exposed communication of {of.side}: {text(of.mean_s)} ms{bounds}, {of.share * 100:.1f} % of "
         f"the step{shares}: its step time minus that of the same ranks without communication"
     )
 

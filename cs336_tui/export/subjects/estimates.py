@@ -124,22 +124,22 @@ _ANSWERS: tuple[Column[_Row], ...] = (
 )  # fmt: skip
 
 
-def estimate_table(cells: Sequence[Estimate | Unpredicted], caption: str = "") -> Table:
+def estimate_table(cells: Sequence[Estimate | Unpredicted]) -> Table:
     """A row a cell: what it is, what it needs, whether it fits and how long a step takes. All are for one target."""
     rows = [cell if isinstance(cell, Unpredicted) else _need_of(cell) for cell in cells]
     device = f" on {cells[0].target.name}" if cells else ""
     return Table.of(
         rows,
         (*_cell_columns(rows), *_NEEDS, _judged, *_ANSWERS),
-        caption=caption or f"What cells need{device}",
+        caption=f"What cells need{device}",
         footnotes=estimate_notes(cells),
         label="estimates",
     )
 
 
-def category_table(estimates: Sequence[Estimate], caption: str = "") -> Table:
+def category_table(estimates: Sequence[Estimate]) -> Table:
     """Memory by category, two rows a cell: at the end of its forward and at the peak of its step."""
-    return _category_table([_need_of(estimate) for estimate in estimates], caption)
+    return _category_table([_need_of(estimate) for estimate in estimates])
 
 
 def prediction_tables(predictions: Sequence[Prediction]) -> tuple[Table, Table]:
@@ -156,7 +156,7 @@ def prediction_tables(predictions: Sequence[Prediction]) -> tuple[Table, Table]:
     return table, _category_table(needs)
 
 
-def _category_table(needs: Sequence[_Need], caption: str = "") -> Table:
+def _category_table(needs: Sequence[_Need]) -> Table:
     def size(category: str) -> Column[_Moment]:
         title = f"{category.replace('_', ' ')} (GB)"
         return Column(f"{category}_bytes", title, read=lambda m: m.by_category.get(category, 0), show=gigabytes)
@@ -172,7 +172,7 @@ def _category_table(needs: Sequence[_Need], caption: str = "") -> Table:
     return Table.of(
         (moment for need in needs for moment in _moments(need)),
         columns,
-        caption=caption or "What memory is held for",
+        caption="What memory is held for",
         footnotes=(
             PREDICTED,
             CATEGORIES_MEAN,
@@ -267,16 +267,11 @@ def sweep_note(cells: Sequence[Estimate | Unpredicted]) -> str:
     too_large = sum(estimate.fits is False for estimate in estimates)
     counts = ((unpredicted, "not predicted"), (too_large, "too large"))
     left_out = ", ".join(f"{number} {what}" for number, what in counts if number)
-    if too_large + unpredicted == len(cells):
-        return (
-            f"of {counted(len(cells), 'cell')} {left_out}"
-            if unpredicted
-            else f"none of {counted(len(cells), 'cell')} fits"
-        )
-    if unpredicted:
-        fitting = f"of {counted(len(cells), 'cell')} {left_out}; the others"
-    else:
-        fitting = f"{too_large} of {counted(len(cells), 'cell')} do not fit; the others" if too_large else "all cells"
+    total, fits_none = counted(len(cells), "cell"), too_large + unpredicted == len(cells)
+    lost = f"of {total} {left_out}" if unpredicted else f"{too_large} of {total} do not fit"
+    if fits_none:
+        return lost if unpredicted else f"none of {total} fits"
+    fitting = f"{lost}; the others" if unpredicted or too_large else "all cells"
     return f"{fitting}, warm-up and measured steps: {duration_range(*total_s(estimates))}"
 
 

@@ -17,7 +17,6 @@ from cs336_tui.export.writing.tables import Column, Table, Value, attributes, ce
 from cs336_tui.export.writing.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, NONE
 
-CAPTION = "Kernels of all cells: profiled beside timed"
 PROFILED_NOTES = (
     "timed: mean ± std of the measured steps, without a profiler; of a part of a step, of its phases' device time",
     "kernels: the sum of the kernels' times in one profiled step",
@@ -36,7 +35,7 @@ _BESIDE_TIMED = frozenset(("timed_s", "kernel_difference_s", "span_difference_s"
 _ALWAYS = ("size", "context", "pass", "precision")
 
 
-def kernel_cells_table(parts: Sequence[CellPart], caption: str = CAPTION) -> Table:
+def kernel_cells_table(parts: Sequence[CellPart]) -> Table:
     """A row for each part of a cell's step: forward, forward and backward, the whole step. A cell without a profile has
     its rows too, with dashes."""
     results = results_of(parts)
@@ -67,9 +66,11 @@ def kernel_cells_table(parts: Sequence[CellPart], caption: str = CAPTION) -> Tab
         Column("optimizer_share", "optimizer", rank=7, show=share),
         Column("same_as_forward", "same as forward", rank=8, left=True, show=yes_no),
     ]
+    caption = "Kernels of all cells"
     if is_recorded(parts):
         columns = [column for column in columns if column.key not in _BESIDE_TIMED]
-        caption = "Kernels of all cells" if caption == CAPTION else caption
+    else:
+        caption += ": profiled beside timed"
     same = shared(results, keys, SHARED)
     return Table.of(
         parts,

@@ -95,6 +95,7 @@ def kernel_table(
     part = "+".join(name or UNPHASED for name in names)
     selected = f"{f'the whole {whole(report.spec)}' if phase is None else part}"
     selected = ", ".join([*ranges] or [selected, *([] if range_ is None else [range_ or UNNAMED])])
+    std = "as nsys stats counted it" if has_totals_alone(report) else std_kind(ddof)
     return report_table(
         report,
         kernels.rows(report, phase=phase, range_=range_, ddof=ddof),
@@ -102,13 +103,9 @@ def kernel_table(
         f"{nouns(report)[0].capitalize()}s of {selected}",
         "-".join(["kernels", *names, range_ or "", *ranges]),
         record=lambda row: {"phase": part, "range": ", ".join(ranges) or range_} | row._asdict(),
-        footnotes=(f"Time (%): of the time shown here; StdDev: {_std_kind(report, ddof)}", *footnotes(report)),
+        footnotes=(f"Time (%): of the time shown here; StdDev: {std}", *footnotes(report)),
         kind="kernels",
     )
-
-
-def _std_kind(report: KernelReport, ddof: int) -> str:
-    return "as nsys stats counted it" if has_totals_alone(report) else std_kind(ddof)
 
 
 def phase_table(report: KernelReport) -> Table:
@@ -356,15 +353,13 @@ class KernelPair(NamedTuple):
 def kernel_pairs(a: KernelReport, b: KernelReport) -> tuple[KernelPair, ...]:
     """Every kernel of either profile, by its full name; the largest difference first."""
     of_a, of_b = (grouped(report.groups, lambda group: group.name) for report in (a, b))
-    pairs = (_pair(name, of_a.get(name, []), of_b.get(name, [])) for name in of_a | of_b)
+
+    def sums(groups: Sequence[KernelGroup]) -> tuple[int, int]:
+        return sum(group.total_ns for group in groups), sum(group.instances for group in groups)
+
+    both = {name: (of_a.get(name, []), of_b.get(name, [])) for name in of_a | of_b}
+    pairs = (KernelPair(name, (*a, *b)[0].kind, *sums(a), *sums(b)) for name, (a, b) in both.items())
     return tuple(sorted(pairs, key=lambda pair: (-abs(pair.difference_ns), pair.name)))
-
-
-def _pair(name: str, a: Sequence[KernelGroup], b: Sequence[KernelGroup]) -> KernelPair:
-    (a_ns, a_instances), (b_ns, b_instances) = (
-        (sum(group.total_ns for group in groups), sum(group.instances for group in groups)) for groups in (a, b)
-    )
-    return KernelPair(name, (*a, *b)[0].kind, a_ns, a_instances, b_ns, b_instances)
 
 
 def pairs_table(a: KernelReport, b: KernelReport) -> Table:
@@ -384,7 +379,7 @@ def pairs_table(a: KernelReport, b: KernelReport) -> Table:
     return Table.of(
         (*pairs, both),
         columns,
-        record=_record,
+        record=lambda pair: attributes(pair, "short", *KernelPair._fields, "difference_ns", "ratio"),
         caption=f"Kernels of A ({a.spec.heading}) and B ({b.spec.heading})",
         footnotes=(
             f"A: {a.device_name}, {a.spec.heading}; B: {b.device_name}, {b.spec.heading}",
@@ -392,7 +387,3 @@ def pairs_table(a: KernelReport, b: KernelReport) -> Table:
         ),
         label="kernels-a-b",
     )
-
-
-def _record(pair: KernelPair) -> dict[str, Value]:
-    return {"short": pair.short, **pair._asdict(), "difference_ns": pair.difference_ns, "ratio": pair.ratio}

@@ -12,8 +12,7 @@ from cs336_tui.analysis.fields import warmup_value
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
-from cs336_tui.export.subjects.comparison import side_mean, side_record
-from cs336_tui.export.writing.footnotes import std_kind
+from cs336_tui.export.subjects.comparison import side_mean, side_record, std_notes
 from cs336_tui.export.writing.tables import (
     Column,
     Source,
@@ -24,7 +23,7 @@ from cs336_tui.export.writing.tables import (
     known,
     ratio_record,
 )
-from cs336_tui.stats.quantities import MILLISECONDS, NONE, Notation, gigabytes
+from cs336_tui.stats.quantities import MILLISECONDS, NONE, gigabytes
 from cs336_tui.stats.ratio import LEVEL, MARGIN
 
 _PEAK = "peak_allocated_bytes"
@@ -105,8 +104,7 @@ def toy_table(report: PrecisionReport) -> Table:
         footnotes=(
             "fc1 (10 wide, no bias), ReLU, layer norm, fc2 (no bias); as hooks saw them in one forward and backward",
             *rules_of(report),
-            f"read on {report.device_name}, torch {report.torch}; autocast rules differ on other devices",
-            *([report.toy_note] if report.toy_note else []),
+            *_provenance(report, report.toy_note),
         ),
         label="toy-dtypes",
     )
@@ -163,7 +161,7 @@ def modules_table(report: PrecisionReport) -> Table:
             f"logits {report.logits}, loss {report.loss}",
             "parameters and gradients: the module's own, without those of its submodules",
             *_reading(report.modules),
-            *_provenance(report),
+            *_provenance(report, report.note),
         ),
         label="module-dtypes",
     )
@@ -178,18 +176,17 @@ def _reading(modules: Sequence[ModuleDtypes]) -> Iterator[str]:
         yield "methods are attention's own steps: score, weigh (the softmax), mix, or attend, which is all three"
 
 
-def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECONDS) -> Table:
+def speedup_table(results: Sequence[Result]) -> Table:
     """Every cell measured in fp32 and another precision: times, speed-up, peaks. Without rows where there is none."""
     speedups = mixed_speedups(results)
-    unit = notation.symbol
     columns: tuple[Source[SpeedUp], ...] = (
         lambda each: cell_record(each.spec, "size", "context", "batch", "pass", "variants", "device"),
         lambda each: {"machine": each.machine, "warmup": warmup_value(each.spec)},
         Column("cell", left=True, text=lambda each: _cell_name(each.spec)),
         Column("precision", left=True, read=lambda each: each.spec.precision),
         lambda each: side_record("fp32", each.fp32, _PEAK) | side_record("other", each.other, _PEAK),
-        Column("fp32", f"fp32 ± std ({unit})", text=lambda each: side_mean(each.fp32, notation)),
-        Column("other", f"± std ({unit})", text=lambda each: side_mean(each.other, notation)),
+        Column("fp32", "fp32 ± std (ms)", text=lambda each: side_mean(each.fp32, MILLISECONDS)),
+        Column("other", "± std (ms)", text=lambda each: side_mean(each.other, MILLISECONDS)),
         lambda each: attributes(each.ratio, speedup="ratio") | ratio_record(each.ratio),
         Column("speedup", "speed-up", show=known("{:.4g}")),
         Column("interval", rank=1, text=lambda each: each.ratio.bounds(".4g") if each.ratio else ""),
@@ -208,10 +205,10 @@ def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
     )
 
 
-def _provenance(report: PrecisionReport) -> Iterator[str]:
+def _provenance(report: PrecisionReport, note: str) -> Iterator[str]:
     yield f"read on {report.device_name}, torch {report.torch}; autocast rules differ on other devices"
-    if report.note:
-        yield report.note
+    if note:
+        yield note
 
 
 def _cell_name(spec: CellSpec) -> str:
@@ -226,8 +223,7 @@ def _speedup_notes(speedups: Sequence[SpeedUp]) -> Iterator[str]:
         f"faster and slower: the whole interval on one side of 1 and the times at least {MARGIN * 100:g} % apart; "
         f"same: the whole interval within {MARGIN * 100:g} % of 1; else ambiguous"
     )
-    ddofs = {side.summary.ddof for each in speedups for side in (each.fp32, each.other) if side.summary}
-    yield from (f"std: {std_kind(ddof)}" for ddof in sorted(ddofs))
+    yield from std_notes(side for each in speedups for side in (each.fp32, each.other))
     yield (
         "1 GB is 10⁹ bytes; peak allocated is counted after warm-up; on a device that does not count it, it is that of "
         "the cell's memory report, where one was made"

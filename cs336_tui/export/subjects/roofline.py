@@ -51,11 +51,7 @@ def left_out(results: Iterable[Result]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"left out: {why}" for result in measured(results) if (why := why_unknown(result))))
 
 
-def roofline_table(
-    points: Sequence[RooflinePoint],
-    caption: str = "Achieved FLOP/s against the peak",
-    left_out: Sequence[str] = (),
-) -> Table:
+def roofline_table(points: Sequence[RooflinePoint], left_out: Sequence[str] = ()) -> Table:
     """A row a cell: how fast it was, of what share of its ceilings, and which side of these bounds it.
 
     `left_out` says which cells have no row and why.
@@ -97,7 +93,7 @@ def roofline_table(
     return Table.of(
         points,
         columns,
-        caption=caption,
+        caption="Achieved FLOP/s against the peak",
         footnotes=(*left_out, *((MEASURES["flops"].note, INTENSITY, *ceiling_notes(points)) if points else ())),
         label="roofline",
     )
@@ -278,7 +274,7 @@ class PeakRow(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the spot") -> Table:
+def peak_table(rows: Sequence[PeakRow]) -> Table:
     """A row a device and precision."""
     measured = [row.peak.best.flops_per_s if row.peak else None for row in rows]
     rate = Rate.for_all([*measured, *(flops for row in rows if (flops := _sheet_flops(row)))])
@@ -310,7 +306,7 @@ def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the sp
         Column("sheet_bytes_per_s", "data sheet (GB/s)", rank=4, show=lambda moved: bandwidth(moved, UNSTATED)),
         Column("at", "measured", rank=6, left=True, text=lambda row: _when(row.peak)),
     )
-    notes = (METHOD, *_notes(rows))
+    caption, notes = "Peaks measured on the spot", (METHOD, *_notes(rows))
     return Table.of(rows, columns, record=_record, caption=caption, footnotes=notes, label="peaks", doubt=_doubt)
 
 

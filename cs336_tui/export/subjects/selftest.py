@@ -33,6 +33,7 @@ def selftest_table(selftest: Selftest) -> Table:
     """A row a program; the last footnote is the sentence."""
     outcome = selftest.outcome
     marks = outcome.marks
+    bare = (BARE, str(outcome.control.bare_steps), _time(outcome.bare_mean_s, outcome.bare_std_s), "1", "", "1", "")
     return Table(
         columns=(
             Column("program", left=True),
@@ -41,7 +42,7 @@ def selftest_table(selftest: Selftest) -> Table:
             Column("means over bare [95 %]"), Column("means_judged", _mean_mark(marks), left=True),
             Column("stds over bare [95 %]"), Column("stds_judged", _std_mark(marks), left=True),
         ),
-        rows=(_bare_row(outcome), _texts(outcome.control, control=True), *(_texts(row) for row in outcome.rows)),
+        rows=(bare, _texts(outcome.control, control=True), *(_texts(row) for row in outcome.rows)),
         records=tuple(
             _record(row, outcome, control=row is outcome.control) for row in (outcome.control, *outcome.rows)
         ),
@@ -67,16 +68,11 @@ def sentence(selftest: Selftest) -> str:
         case _:
             said = f"intervals reach past the mark or are unknown, of {_undecided(outcome)} ({marks}); "
             said += "a quieter machine narrows them"
-    return f"{outcome.judged}: {said}; on {machine(selftest)}."
-
-
-def machine(selftest: Selftest) -> str:
-    """The device, the machine and the versions."""
-    return machine_of(selftest.environment, selftest.work.device)
+    return f"{outcome.judged}: {said}; on {machine_of(selftest.environment, selftest.work.device)}."
 
 
 def machine_of(env: Environment, name: str) -> str:
-    """As `machine`, of the device of this name."""
+    """The device of this name, the machine and the versions."""
     device = env.device(name)
     gpu = f"{device.label} ({device.name})" if device is not None and device.name != "cpu" else name
     parts = [
@@ -141,10 +137,6 @@ def _notes(selftest: Selftest) -> Iterator[str]:
     if short := sum(len(turn.counted) < 2 for turn in turns):
         yield f"{short} of {len(turns)} turns hold fewer than 2 counted steps and are in no ratio"
     yield from _noise(outcome)
-
-
-def _bare_row(outcome: SelftestResult) -> tuple[str, ...]:
-    return (BARE, str(outcome.control.bare_steps), _time(outcome.bare_mean_s, outcome.bare_std_s), "1", "", "1", "")
 
 
 def _texts(row: ProgramRatio, *, control: bool = False) -> tuple[str, ...]:

@@ -72,7 +72,11 @@ def _compiled_tables(
         *_time("compiled", mode, notation),
         Column("speed-up", text=partial(_shown, mode)),
         lambda row: attributes(_speedup(row, mode), **_BOUNDS),
-        Column("compile (s)", read=lambda row: _compile_s(row, mode), show=known("{:.1f}")),
+        Column(
+            "compile (s)",
+            read=lambda row: mean_of(p.compile_s for p in _prepared(row.runs, mode)),
+            show=known("{:.1f}"),
+        ),
         layout_column("graphs", lambda row: max((each.graphs for each in _prepared(row.runs, mode)), default=None)),
         layout_column(
             "graph breaks",
@@ -141,11 +145,6 @@ def _shown(mode: str, row: Runs) -> str:
 def _prepared(runs: Sequence[Result], mode: str) -> list[ModelPrepared]:
     """The result of compiling, of each run that got so far."""
     return [run.cell.prepared for run in runs if _is(mode, run) and run.cell.prepared is not None]
-
-
-def _compile_s(row: Runs, mode: str) -> float | None:
-    """The time that compiling took, in seconds; of several runs the mean."""
-    return mean_of(each.compile_s for each in _prepared(row.runs, mode))
 
 
 def _compiled_notes(results: Sequence[Result], mode: str, named: Sequence[str]) -> Iterator[str]:
@@ -307,7 +306,8 @@ def _once(members: Sequence[Result]) -> Sequence[Result]:
 def _checkpointing_tables(
     members: Sequence[Result], apart: Sequence[str], notation: Notation, notes: Sequence[str]
 ) -> tuple[Table, ...]:
-    points = {choice: _point(choice, runs) for choice, runs in _by_choice(members).items()}
+    by_choice = grouped(members, lambda result: _Choice.of(result.spec))
+    points = {choice: _point(choice, by_choice[choice]) for choice in sorted(by_choice)}
     basis, best = _best(list(points.values()))
     activations, least = _least_activations(list(points.values()))
     marks = _marks(points, best, least)
@@ -358,10 +358,6 @@ def _checkpointing_tables(
     said = (*signs.notes, *_checkpointing_notes(points, best, members[0].spec.num_layers), *notes, *not_timed(members))
     caption = "Activations recomputed in groups of k blocks"
     return tables_of(members, columns, caption, said, rows_by=_ROWS_BY, apart=apart, places=_ROWS_BY)
-
-
-def _by_choice(results: Sequence[Result]) -> dict[_Choice, list[Result]]:
-    return grouped(sorted(results, key=lambda result: _Choice.of(result.spec)), lambda result: _Choice.of(result.spec))
 
 
 def _point(choice: _Choice, runs: Sequence[Result]) -> _Point:
@@ -461,5 +457,5 @@ def _checkpointing_notes(points: Mapping[_Choice, _Point], best: _Choice | None,
 
 
 def _slowdown(point: _Point, base: Summary | None) -> float | None:
-    mean = point.summary.mean_s if point.summary else None
-    return mean / base.mean_s if mean and base and base.mean_s else None
+    mean_s = point.summary.mean_s if point.summary else None
+    return mean_s / base.mean_s if mean_s and base and base.mean_s else None

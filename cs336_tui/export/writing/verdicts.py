@@ -16,7 +16,7 @@ from cs336_tui.export.writing.tables import Column, Table, Value, attributes, ce
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.intervals import MeanInterval
-from cs336_tui.stats.quantities import MILLISECONDS, TOO_NOISY, UNKNOWN, Notation, is_too_noisy, named
+from cs336_tui.stats.quantities import MILLISECONDS, TOO_NOISY, UNKNOWN, is_too_noisy, named
 
 if TYPE_CHECKING:
     from cs336_tui.events.events import CellFinished
@@ -180,16 +180,7 @@ def _cells_named(cells: Sequence[Judged], total: int) -> str:
     return f"{len(cells)} of {total} cells ({named([each.name for each in cells], last='; and ')})"
 
 
-CAPTION = "How far these numbers can be trusted"
-
-
-def verdict_table(
-    results: Sequence[Result],
-    *,
-    notation: Notation = MILLISECONDS,
-    caption: str = CAPTION,
-    names: Names | None = None,
-) -> Table:
+def verdict_table(results: Sequence[Result], *, names: Names | None = None) -> Table:
     """A row per cell that has timings; below it stands what is wrong with those in doubt. `names` are the cells', if
     not by `cell_names`."""
     found = _named(results, names)
@@ -199,13 +190,10 @@ def verdict_table(
         Column("n"),
         Column(
             "mean_s",
-            f"mean ({notation.symbol})",
-            text=lambda each: notation.of(each.result.cell.summary(each.result.state.ddof), "mean_s"),
+            "mean (ms)",
+            text=lambda each: MILLISECONDS.of(each.result.cell.summary(each.result.state.ddof), "mean_s"),
         ),
-        _of_interval(
-            f"95 % CI of the mean ({notation.symbol})",
-            lambda found: limits_of(found.low, found.high, found.mean, notation),
-        ),
+        _of_interval("95 % CI of the mean (ms)", lambda found: limits_of(found.low, found.high, found.mean)),
         _of_interval("± %", lambda found: found.half_width),
         _of_interval("effective n", lambda found: f"{found.effective_n:.3g}"),
         Column("warmup_advice", "warm-up", left=True),
@@ -214,7 +202,7 @@ def verdict_table(
         found,
         columns,
         record=_record,
-        caption=caption,
+        caption="How far these numbers can be trusted",
         footnotes=(*trust_notes(results, names), *_reading(found)),
         label="verdicts",
     )
@@ -224,12 +212,12 @@ def _of_interval(title: str, show: Callable[[MeanInterval], str]) -> Column[Judg
     return Column(title, text=lambda each: show(found) if (found := each.judgement.interval) else UNKNOWN)
 
 
-def limits_of(low_s: float, high_s: float, mean_s: float, notation: Notation = MILLISECONDS) -> str:
+def limits_of(low_s: float, high_s: float, mean_s: float) -> str:
     """``152.80 to 153.60``: to the decimal places that the half width supports; ``too noisy`` where it says nothing."""
     if is_too_noisy(low_s, high_s):
         return TOO_NOISY
     half = (high_s - low_s) / 2
-    return " to ".join(notation.time(at, mean_s=mean_s, std_s=half) for at in (low_s, high_s))
+    return " to ".join(MILLISECONDS.time(at, mean_s=mean_s, std_s=half) for at in (low_s, high_s))
 
 
 def _record(each: Judged) -> dict[str, Value]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from cs336_tui.config.variants import RANGES
 from cs336_tui.events.device_timeline import busy, extent, gaps_of, overlap_of
-from cs336_tui.events.kernel_report import KernelGroup, KernelReport, Overlap, kernel_kind, operator_kind
+from cs336_tui.events.kernel_report import KernelGroup, KernelReport, kernel_kind, operator_kind
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.session.recordings.recording import USUAL_PHASES, Opening, Recorded, check_time, header, phase_finder
 from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, DeviceFacts, Ints, Spans, Trace
@@ -248,7 +248,7 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
     kernels, copies = mine[found.kind[mine] == KERNEL], mine[found.kind[mine] != KERNEL]
     begins, ends = found.begin[mine], found.end[mine]
     names = trace.names
-    shown = [names[each] for each in found.name[mine]]
+    shown, of_kernels = ([names[each] for each in found.name[chosen]] for chosen in (mine, kernels))
     phases = [found.places[each].phase for each in np.unique(found.place[kernels])]
     facts = DeviceFacts() if found.of_host else trace.devices.get(device, DeviceFacts())
     where = "cpu" if found.of_host else f"cuda:{device}"
@@ -263,7 +263,7 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
         busy_ns=busy(begins, ends),
         phase_spans_ns={phase: _span(found, kernels, phase) for phase in _in_order(phases)},
         gaps=None if found.of_host else gaps_of(shown, begins, ends),
-        overlap=None if found.of_host else _overlap(found, kernels),
+        overlap=None if found.of_host else overlap_of(of_kernels, found.begin[kernels], found.end[kernels]),
         trace=path,
         note=_note(found, kernels),
         steps_ns=found.steps_ns(),
@@ -278,11 +278,6 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
         torch=trace.torch,
         host=trace.host,
     )
-
-
-def _overlap(found: _Attributed, kernels: Ints) -> Overlap | None:
-    names = [found.trace.names[each] for each in found.name[kernels]]
-    return overlap_of(names, found.begin[kernels], found.end[kernels])
 
 
 def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:

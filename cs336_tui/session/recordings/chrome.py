@@ -176,17 +176,12 @@ def recognises(head: bytes) -> bool:
 
 def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
     """The cells of a trace, named `name` and its rank. Raises `RecordingError`, `OpeningCancelled`, OSError."""
-    trace = read_trace(path, opening.watch)
+    with open_regular(path) as file:
+        trace = _Reader(path, file, opening.watch).read()
     if not len(trace.kernel_name) and OPERATOR not in trace.span_kind:
         raise RecordingError(path, "no kernel and no operator in it")
     ranked = name if trace.rank is None else f"{name}, rank {trace.rank}"
     return reports_of(trace, ranked, str(path.absolute()), opening)
-
-
-def read_trace(path: Path, watch: Watch) -> Trace:
-    """The trace of a file."""
-    with open_regular(path) as file:
-        return _Reader(path, file, watch).read()
 
 
 class _Reader:
@@ -206,7 +201,7 @@ class _Reader:
         try:
             self._read()
         except TooLarge as error:
-            raise self._error(f"too large to be read: more {error} than there is room for") from None
+            raise self._error(str(error)) from None
         except zlib.error:
             raise self._error("damaged: not gzip to its end") from None
         except RecursionError:

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from cs336_tui.config.reading import open_regular
 from cs336_tui.session.recordings.attribution import reports_of
@@ -32,6 +32,7 @@ from cs336_tui.session.recordings.trace import (
     MOST_THREADS,
     OPERATOR,
     USER_RANGE,
+    Damaged,
     DeviceFacts,
     TooLarge,
     Trace,
@@ -42,10 +43,6 @@ _LONGEST_TEXT = 1 << 20
 _STEPS = 20_000
 """Of SQLite's machine, between two looks at the watch."""
 _AT_ONCE = 10_000
-
-
-class Damaged(Exception):
-    """A value that cannot be."""
 
 
 class Database:
@@ -220,9 +217,9 @@ def _read_export(database: Path, path: Path, opening: Opening, name: str) -> tup
     try:
         with closing(Database(database, opening.watch, _ALL)) as base:
             traces, graphs = _Export(base).traces()
-    except TooLarge as error:
-        raise RecordingError(path, f"too large to be read: more {error} than there is room for") from None
-    except (sqlite3.Error, Damaged) as error:
+    except (TooLarge, Damaged) as error:
+        raise RecordingError(path, str(error)) from None
+    except sqlite3.Error as error:
         raise RecordingError(path, f"damaged: {error}") from None
     if traces is None:
         raise RecordingError(path, "an SQLite database, but no export of nsys: it has none of its tables")
@@ -234,19 +231,13 @@ def _read_export(database: Path, path: Path, opening: Opening, name: str) -> tup
     found = {process: trace for process, trace in traces.items() if KERNEL in trace.kernel_kind}
     if not found:
         raise RecordingError(path, note or "no kernel of a GPU in it; record with nsys profile --trace=cuda,nvtx")
-    cells = [
-        cell
-        for process, trace in sorted(found.items())
-        for cell in reports_of(
-            trace, name if len(found) == 1 else f"{name}, process {process & _PID}", str(path), opening
-        )
-    ]
-    return tuple(_noted(cell, note) for cell in cells)
-
-
-def _noted(cell: Recorded, note: str) -> Recorded:
-    notes = "; ".join(filter(None, (cell.report.note, note)))
-    return msgspec.structs.replace(cell, report=msgspec.structs.replace(cell.report, note=notes))
+    cells = []
+    for process, trace in sorted(found.items()):
+        of_process = name if len(found) == 1 else f"{name}, process {process & _PID}"
+        for cell in reports_of(trace, of_process, str(path), opening):
+            notes = "; ".join(filter(None, (cell.report.note, note)))
+            cells.append(replace(cell, report=replace(cell.report, note=notes)))
+    return tuple(cells)
 
 
 class _Export:

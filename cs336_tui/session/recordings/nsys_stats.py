@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple, TextIO, cast
 from cs336_tui.config.reading import open_regular
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport, KernelSummary, kernel_kind
 from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, check_time, header, most_inflated
-from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, DeviceFacts, TooLarge, Trace
+from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, Damaged, DeviceFacts, TooLarge, Trace
 from cs336_tui.stats.quantities import counted
 
 MOST_BYTES = 1 << 30
@@ -70,10 +70,8 @@ def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
         raise RecordingError(path, "damaged: its compression is cut or broken") from None
     except csv.Error as error:
         raise RecordingError(path, f"damaged: {error}") from None
-    except TooLarge as error:
-        raise RecordingError(path, f"too large to be read: more {error} than there is room for") from None
-    except _Damaged as error:
-        raise RecordingError(path, f"damaged: {error}") from None
+    except (TooLarge, Damaged) as error:
+        raise RecordingError(path, str(error)) from None
     traces = [table for table in tables if isinstance(table, Trace) and KERNEL in table.kernel_kind]
     if traces:
         from cs336_tui.session.recordings.attribution import reports_of
@@ -100,10 +98,6 @@ def _opened(path: Path) -> Iterator[TextIO]:
 def _encoding(head: bytes) -> str:
     """That of nsys, or of a shell of Windows that wrote UTF-16."""
     return "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-
-
-class _Damaged(Exception):
-    """A value that cannot be."""
 
 
 def _columns_of(line: str) -> _Columns | None:
@@ -142,12 +136,12 @@ def _tables(lines: _Lines) -> Iterator[Trace | list[KernelGroup]]:
 
 
 def _is_message(row: Sequence[str], columns: _Columns) -> bool:
-    """True for a line of nsys' own words. Raises `_Damaged` if it is a row that was cut off."""
+    """True for a line of nsys' own words. Raises `Damaged` if it is a row that was cut off."""
     if len(row) > max(column.place for column in columns.values()):
         return False
     if len(row) == 1 and not row[0].strip().isdigit():
         return True
-    raise _Damaged(f"a line has {counted(len(row), 'column')}, its header more")
+    raise Damaged(f"a line has {counted(len(row), 'column')}, its header more")
 
 
 class _Lines:
@@ -223,7 +217,7 @@ def _totals(row: Sequence[str], columns: _Columns) -> KernelGroup:
     name = _text(row, columns, "name") or "(unnamed kernel)"
     instances = _whole(_number(_text(row, columns, "instances")))
     if instances > _MOST_INSTANCES:
-        raise _Damaged(f"{instances} is no number of launches")
+        raise Damaged(f"{instances} is no number of launches")
     summary = KernelSummary(
         instances=instances,
         total_ns=_whole(_time(row, columns, "total time")),
@@ -243,7 +237,7 @@ def _text(row: Sequence[str], columns: _Columns, key: str) -> str:
 def _time(row: Sequence[str], columns: _Columns, key: str) -> Decimal:
     """Nanoseconds."""
     if not columns[key].unit:
-        raise _Damaged(f"the unit of “{key}” is not known")
+        raise Damaged(f"the unit of “{key}” is not known")
     return _number(_text(row, columns, key)) * columns[key].unit
 
 
@@ -251,9 +245,9 @@ def _number(text: str) -> Decimal:
     try:
         found = Decimal(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
     except InvalidOperation:
-        raise _Damaged(f"“{text[:40]}” is no number") from None
+        raise Damaged(f"“{text[:40]}” is no number") from None
     if not found.is_finite() or not 0 <= found < _MOST_NS:
-        raise _Damaged(f"“{text[:40]}” is no time and no count")
+        raise Damaged(f"“{text[:40]}” is no time and no count")
     return found
 
 

@@ -25,7 +25,7 @@ from cs336_tui.config.spec import CellSpec, canonical_device, recorded_spec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.reports import REPORTS, MemoryReport, ReportKind
+from cs336_tui.events.reports import MemoryReport, ReportKind
 from cs336_tui.session.log import SessionLog, new_session_id
 
 INFLATED = 1 << 28
@@ -279,14 +279,10 @@ def _events(session: str, name: str, cells: Sequence[Recorded]) -> Iterator[ev.E
         yield ev.CellFinished(at=at, cell=number, status="ok")
     for number, cell in enumerate(cells):
         place = places[cell.report.spec]
-        yield ev.ReportStarted(at=at, report=number, kind=_kind(cell), spec=cell.report.spec, cell=place)
+        kind: ReportKind = "kernels" if isinstance(cell.report, KernelReport) else "memory"
+        yield ev.ReportStarted(at=at, report=number, kind=kind, spec=cell.report.spec, cell=place)
         yield ev.ReportFinished(at=at, report=number, status="ok", content=cell.report)
     yield ev.SessionEnded(at=at, reason="finished")
-
-
-def _kind(cell: Recorded) -> ReportKind:
-    kinds: list[ReportKind] = ["kernels", "memory"]
-    return next(kind for kind in kinds if isinstance(cell.report, REPORTS[kind].content or ()))
 
 
 def _environment(spec: CellSpec, cells: Sequence[Recorded]) -> Environment:

@@ -8,13 +8,14 @@ multiple of the file: memo places lie within its length, and a container has at 
 
 from __future__ import annotations
 
-import gc
 import io
 import pickle
 import pickletools
 import re
 from collections.abc import Callable
 from typing import Any
+
+from cs336_tui.session.load import uncollected
 
 MOST_BYTES = 2**30
 """The largest file that is read."""
@@ -33,17 +34,13 @@ def load(data: bytes, go_on: Callable[[int], object] = lambda _: None) -> Any:
     """The pickle's value. `go_on` is called at least each MiB with the bytes behind it, and may raise to cancel. Raises
     `PickleRefused`."""
     _check(data, go_on)
-    collecting = gc.isenabled()
-    gc.disable()  # a million dicts in the making have nothing to collect
     try:
-        return _Plain(_Source(data, go_on)).load()
+        with uncollected():  # a million dicts in the making have nothing to collect
+            return _Plain(_Source(data, go_on)).load()
     except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise PickleRefused("it is damaged") from error
     except (MemoryError, OverflowError, RecursionError) as error:
         raise PickleRefused("it does not fit into memory") from error
-    finally:
-        if collecting:
-            gc.enable()
 
 
 class _Plain(pickle.Unpickler):

@@ -30,7 +30,17 @@ class DeviceFacts(NamedTuple):
 
 
 class TooLarge(Exception):
-    """A trace has more than memory should hold; the text says of what."""
+    """A file has more than memory should hold; the text says of what."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"too large to be read: more {what} than there is room for")
+
+
+class Damaged(Exception):
+    """A value that cannot be; the text says which."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"damaged: {why}")
 
 
 class Trace:

@@ -11,6 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.binding import BindingType
 from textual.reactive import reactive
+from textual.widget import Widget
 
 from cs336_tui.config.axis import Axis
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST
@@ -23,8 +24,8 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
 from cs336_tui.tui.format import SHORT_PASSES, plural
-from cs336_tui.tui.keys import bind_keys
-from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
+from cs336_tui.tui.keys import bind_keys, key_name
+from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, Fold, PushButton, TextEntry
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.problems import Progress
@@ -42,6 +43,13 @@ auto: until the 95 % interval of the mean is {INTERVAL * 100:g} % wide or the no
 {USUAL_MOST["measure_steps"]} at most; auto:200 sets the limit, auto 2% the width.
 30s or 100ms: until they come to this time.""",
 }
+_BUTTONS = {
+    "run": ("Runs these cells, or adds them to the queue", "app.run"),
+    "stop": ("Stops the run; Resume continues it later", "app.stop"),
+    "resume": ("Continues the stopped run, in the same log", "app.resume"),
+    "export": ("Writes tables, figures and the summary to files", "app.export"),
+}
+"""The action of each button, and of the key that does the same."""
 
 
 def chips_of(values: Iterable[str], labels: dict[str, str] | None = None) -> tuple[Chip, ...]:
@@ -94,10 +102,6 @@ def _of_axis(axis: Axis, entries: Entries) -> Iterator[Entry]:
 LANES_TIP = """Cells that run side by side, each in a lane of its own: a GPU, or cores of a CPU.
 auto: a lane for each device, which the devices above share: each cell runs once, on any of them.
 1: one cell after the other, which measures best; neighbours take some of each other's time."""
-
-
-def lanes_entry(entries: Entries) -> Entry:
-    return TextEntry("lanes", "lanes", entries.lanes, hint="1, or auto", tooltip=LANES_TIP)
 
 
 def tips() -> Iterator[tuple[str, str]]:
@@ -185,6 +189,24 @@ def _unusual(entries: Entries) -> Iterator[str]:
         else:
             title = f"{axis.title} " if not axis.own else ""
             yield title + ("/".join(map(short, values)) or "none")
+
+
+def about(focused: Widget | None, edition: str, environment: Environment | None) -> str:
+    """Words on the entry or button with the focus, with its unit, and on the choice under its cursor."""
+    from cs336_tui.config.meanings import meaning
+
+    entry = next((each for each in focused.ancestors_with_self if isinstance(each, Entry)), None) if focused else None
+    if isinstance(entry, Chips) and entry.under_cursor:
+        device = environment.device(entry.under_cursor) if environment else None
+        return meaning(entry.field, entry.under_cursor, edition, device.label if device else "")
+    if isinstance(entry, Entry):
+        return meaning(entry.field)
+    if isinstance(focused, Fold):
+        return "Enter hides these entries." if focused.open else "Enter shows more entries."
+    if isinstance(focused, PushButton) and focused.id in _BUTTONS:
+        does, binding = _BUTTONS[focused.id]
+        return f"{does} ({key_name(binding)})."
+    return ""
 
 
 class PresetEntry(Entry, can_focus=True):

@@ -1,28 +1,27 @@
-"""The entries of the configure pane, as text and ticks, how their texts are read, and the sweep that they make."""
+"""The entries of the configure pane, as text and ticks, the sweep that they make, and its summary."""
 
 from __future__ import annotations
 
-import math
-import re
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from cs336_tui.config.axis import NUMBERS, Axis, SpecError
+from cs336_tui.config.axis import Axis, SpecError
 from cs336_tui.config.choices import DO_BENCH_USUAL, USUAL_ALONE, own_code_folders
-from cs336_tui.config.counts import INTERVAL, Auto, auto_of, duration_of, share_of, steps_words
+from cs336_tui.config.counts import steps_words
 from cs336_tui.config.presets import RecentModel
-from cs336_tui.config.spec import AXES, CUSTOM_SIZE, ModelDims, dims_of
-from cs336_tui.config.sweep import UNRESOLVED, LaneCount, Sweep
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, dims_of
+from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.stats.quantities import duration
-from cs336_tui.tui.format import plural
+from cs336_tui.tui.configure.preview import device_problems, known_devices
+from cs336_tui.tui.configure.reading import FormReader, joined, names_of
+from cs336_tui.tui.format import cut_to_lines, plural
 from cs336_tui.tui.requests import RunOptions
 
 MAX_CELLS = 10_000
@@ -30,140 +29,12 @@ MAX_CELLS = 10_000
 AFTER_OOM = ("skip larger", "try all")
 """Treatment of waiting cells that need at least as much memory as one that ran out of it."""
 DIMS = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
+_SUMMARY_LINES = 5
+"""Maximum height of the summary, as in its style."""
 _OPTIONS = ("ddof", "timeout_s", "repeats")
 """Entries that are no part of a sweep."""
 _DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "model_path")
 """Choices that are read together with others."""
-USUAL_STEPS = 10
-"""Measured steps in place of those that cannot be read."""
-_WHOLE = f"expected {NUMBERS[int]}"
-_SEVERAL = ", or several as 1,2,4"
-_PAIRS = "expected name=value, several with commas; a value that holds a comma in quotes"
-_OPEN = "a quote or backslash is left open"
-_T = TypeVar("_T")
-
-
-def names_of(text: str) -> tuple[str, ...]:
-    """Names between commas, without those that are empty."""
-    return tuple(filter(None, map(str.strip, text.split(","))))
-
-
-def joined(pieces: Iterable[str]) -> str:
-    """Pieces as `FormReader.pieces` reads them: with commas, those in quotes that need it."""
-    return ", ".join(_quoted(piece) if set(piece) & set(",'\"\\") else piece for piece in pieces)
-
-
-def _quoted(piece: str) -> str:
-    """In quotes, as `shlex.quote` makes them, which leaves a lone comma bare."""
-    return "'" + piece.replace("'", "'\"'\"'") + "'"
-
-
-class FormReader:
-    """Reads text into numbers and collects what is wrong, each problem once."""
-
-    def __init__(self) -> None:
-        self.problems: dict[str, SpecError] = {}
-
-    def add(self, *problems: SpecError) -> None:
-        for problem in problems:
-            self.problems.setdefault(str(problem), problem)
-
-    def attempt(self, make: Callable[[], _T]) -> _T | None:
-        try:
-            return make()
-        except SpecError as error:
-            self.add(error)
-            return None
-
-    def number(self, field: str, text: str, instead: Any, kind: type = int) -> Any:
-        """A number of this kind; `instead` when it is none."""
-        value = self.attempt(lambda: _number(field, text, f"expected {NUMBERS[kind]}", kind))
-        return instead if value is None else value
-
-    def lanes(self, text: str) -> LaneCount:
-        """A number of lanes, or ``auto``."""
-        if text.strip() == "auto":
-            return "auto"
-        found = self.attempt(lambda: _number("lanes", text, "expected a whole number, at least 1, or auto"))
-        return 1 if found is None else found
-
-    def warmups(self, text: str) -> Auto | tuple[int, ...]:
-        """Warm-up steps, one or several, or ``auto`` or a time alone, with or without the most."""
-        more = f"{_SEVERAL}, or auto alone, or a time as 10s"
-        found = self.attempt(lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=more))
-        return (1,) if found is None else found
-
-    def steps(self, text: str) -> tuple[int | Auto, float | None]:
-        """A number of measured steps; or an automatic one and the share to which the mean's interval is to narrow."""
-        return self.attempt(lambda: _measured_steps(text)) or (USUAL_STEPS, None)
-
-    def numbers(self, field: str, text: str, kind: type = int, more: str = _SEVERAL) -> tuple[Any, ...]:
-        """Numbers of this kind between commas; 1, which every field allows, if a text is none."""
-        words = text.split(",")
-        if not words[-1].strip():
-            words.pop()
-        values = self.attempt(
-            lambda: tuple(_number(field, word, f"expected {NUMBERS[kind]}{more}", kind) for word in words)
-        )
-        return (kind(1),) if values is None else values
-
-    def pieces(self, field: str, text: str) -> tuple[str, ...]:
-        """Texts between commas, without those that are empty; quotes and backslashes as a shell reads them."""
-        lexer = shlex.shlex(text, posix=True)
-        lexer.whitespace, lexer.whitespace_split, lexer.commenters = ",", True, ""
-        try:
-            return tuple(filter(None, map(str.strip, lexer)))
-        except ValueError:
-            self.add(SpecError(field, " ".join(text.split()), _OPEN))
-            return ()
-
-    def pairs(self, field: str, text: str) -> tuple[tuple[str, str], ...]:
-        """``name=value`` between commas."""
-        found: list[tuple[str, str]] = []
-        for piece in self.pieces(field, text):
-            name, equals, value = piece.partition("=")
-            if name.strip() and equals:
-                found.append((name.strip(), value.strip()))
-            else:
-                self.add(SpecError(field, " ".join(piece.split()), _PAIRS))
-        return tuple(found)
-
-    def dims(self, texts: dict[str, str]) -> ModelDims | None:
-        """Dimensions of a custom model; None when they are wrong."""
-        values = {field: self.attempt(partial(_number, field, text, _WHOLE)) for field, text in texts.items()}
-        known = {field: value for field, value in values.items() if value is not None}
-        return self.attempt(lambda: ModelDims(**known)) if known.keys() == values.keys() else None
-
-    def seconds(self, text: str) -> float | None:
-        """A positive duration; None when empty."""
-        if not text.strip():
-            return None
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if 0 < value < math.inf:
-            return value
-        self.add(SpecError("timeout_s", " ".join(text.split()), "expected seconds, more than 0, or nothing"))
-        return None
-
-
-def _measured_steps(text: str) -> tuple[int | Auto, float | None]:
-    """Parse ``10``, ``auto``, ``auto:200``, ``auto 2%`` or ``30s``. Raises `SpecError`."""
-    if by_time := auto_of("measure_steps", text) if duration_of(text.partition(":")[0]) else None:
-        return by_time, None
-    count, _, share = " ".join(text.split()).partition(" ")
-    automatic = auto_of("measure_steps", count)
-    if automatic is None:
-        return _number("measure_steps", text, f"{_WHOLE}, or auto, or as auto 2%, or a time as 30s"), None
-    return automatic, share_of(share, "measure_steps") if share else INTERVAL
-
-
-def _number(field: str, text: str, allowed: str, kind: type = int) -> Any:
-    with suppress(ValueError):
-        if kind is not int or re.fullmatch(r"-?[0-9]{1,15}", text.strip(), re.ASCII):
-            return kind(text)
-    raise SpecError(field, " ".join(text.split()) or "(empty)", allowed)
 
 
 def entry_axes(workload: str | None = None) -> Iterator[Axis]:
@@ -296,6 +167,25 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         return " · ".join((plural(cells, "cell") + lanes, *parts))
 
 
+class Forecast(NamedTuple):
+    """The predicted end of the summary; its role is ``text``, ``caution`` or ``bad``."""
+
+    text: str = ""
+    role: str = "text"
+
+
+def summary_lines(said: str, foreseen: str, problems: Sequence[SpecError], width: int) -> list[str]:
+    """The first problem, or what is chosen (cells and steps) and what is predicted of it."""
+    if problems:
+        others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        return cut_to_lines(f"✗ {problems[0]}{others}", width, _SUMMARY_LINES)
+    said = f"{said} ·" if foreseen else said
+    if len(said) + 1 + len(foreseen) <= width:
+        return [f"{said} {foreseen}".rstrip()]
+    first = textwrap.wrap(said, width, break_on_hyphens=False)
+    return [*first, *cut_to_lines(foreseen, width, max(_SUMMARY_LINES - len(first), 1))]
+
+
 def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
     """The entries that `read` turns into this sweep and these options."""
     options = options or RunOptions()
@@ -388,7 +278,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     )
     if options.repeats < 1:
         reader.add(SpecError("repeats", options.repeats, "expected a whole number, at least 1"))
-    for problem in (*sweep.refusals_on(_known(sweep, environment)), *_device_problems(sweep, environment)):
+    for problem in (*sweep.refusals_on(known_devices(sweep, environment)), *device_problems(sweep, environment)):
         shown = {"size": "head_dim", "d_model": "head_dim", "num_heads": "heads"}.get(problem.field) if alone else None
         reader.add(SpecError(shown, problem.value, problem.allowed) if shown else problem)
     cells = len(sweep) * options.repeats
@@ -413,59 +303,6 @@ def _dimensions(entries: Entries, reader: FormReader) -> dict[str, Any]:
         return {"dims": dims}
     named = {"sizes": entries.size, "vocab_size": reader.number("vocab_size", entries.vocab_size, 1)}
     return named | ({"dims": dims} if dims else {})
-
-
-def _known(sweep: Sweep, environment: Environment | None) -> tuple[str, ...]:
-    """The devices that are meant, as far as that is known."""
-    try:
-        meant = devices_of(sweep, environment) if environment else sweep.devices
-    except SpecError:
-        return ()
-    return tuple(dict.fromkeys(device for device in meant if device not in UNRESOLVED))
-
-
-def devices_of(sweep: Sweep, environment: Environment) -> tuple[str, ...]:
-    """The devices of a sweep here; with lanes those that they share. Raises `SpecError`."""
-    if sweep.lanes == 1:
-        return environment.resolve(sweep.devices)
-    from cs336_tui.runner.lanes import pool_of
-
-    return pool_of(sweep.devices, environment)
-
-
-def lanes_here(sweep: Sweep, devices: tuple[str, ...]) -> int:
-    """The number of lanes of a sweep on these devices. Raises `SpecError` if there is no room for them."""
-    if sweep.lanes == 1:
-        return 1
-    from cs336_tui.runner.lanes import lanes_for
-
-    found = lanes_for(sweep.lanes, devices, ranks=max(sweep.ranks, default=1), threads=sweep.threads or 0)
-    return max(len(found), 1)
-
-
-def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[SpecError]:
-    """Problems of the devices, and choices that known devices cannot run."""
-    named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
-    try:
-        devices = devices_of(sweep, environment) if environment else named or ("cpu",)
-        if environment:
-            lanes_here(sweep, devices)
-    except SpecError as error:
-        yield error
-        return
-    unresolved = next((name for name in sweep.devices if name in UNRESOLVED), None)
-    if sweep.lanes != 1:
-        devices = devices[:1]  # they are alike
-    if unresolved and len(set(devices)) != len(devices):
-        here = ", ".join(environment.resolve((unresolved,)) if environment else ("one of them",))
-        yield SpecError("device", ",".join(sweep.devices), f"{unresolved} is {here} here, choose one of the two")
-    else:
-        yield from _PLAIN.with_devices(devices).problems()
-    if environment is None:
-        return
-    for device in devices:
-        values = {axis.field: getattr(sweep, axis.sweep) for axis in AXES.values() if axis.lacks}
-        yield from environment.refusals(device, values | {"ranks": sweep.ranks, "backend": sweep.backends})
 
 
 def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import ClassVar
 
@@ -21,10 +20,10 @@ from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.events.environment import LEFT_OUT, Environment, possible_here
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure import entries as parts
-from cs336_tui.tui.configure.form import AFTER_OOM, Entries, entries_of, entry_axes, read
+from cs336_tui.tui.configure.form import AFTER_OOM, Entries, Forecast, entries_of, entry_axes, read, summary_lines
 from cs336_tui.tui.configure.preview import CellChoices
 from cs336_tui.tui.format import cut_to_lines
-from cs336_tui.tui.keys import bind_keys, key_name
+from cs336_tui.tui.keys import bind_keys
 from cs336_tui.tui.requests import RunOptions, requests_of
 from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEntry
 
@@ -40,17 +39,8 @@ _READ_S = 12.0
 """Seconds for which choices left out of a preset are shown."""
 _TWO_COLUMNS_FROM = 64
 """Width at which the entries stand in two columns."""
-_BUTTONS = {
-    "run": ("Runs these cells, or adds them to the queue", "app.run"),
-    "stop": ("Stops the run; Resume continues it later", "app.stop"),
-    "resume": ("Continues the stopped run, in the same log", "app.resume"),
-    "export": ("Writes tables, figures and the summary to files", "app.export"),
-}
-"""The action of each button, and of the key that does the same."""
 PREDICTING = "predicting ..."
 """In place of a prediction that is not there yet."""
-_SUMMARY_LINES = 5
-"""Maximum height of the summary, as in its style."""
 
 
 class _Scroll(VerticalScroll, can_focus=False, inherit_bindings=False):
@@ -87,8 +77,8 @@ class ConfigurePane(Vertical):
         self._adding = self._stopping = False
         self._may_leave_out: Collection[str] = ()
         """Fields of the preset that lose what the machine lacks as soon as it is known."""
-        self._foreseen: tuple[str, str, CellChoices | None] = "", "text", None
-        """The predicted needs, their role, and the choices that they are of."""
+        self._foreseen: tuple[Forecast, CellChoices | None] = Forecast(), None
+        """The predicted needs, and the choices that they are of."""
         self._recent = recent_models()
         self._summary: list[str] = []
         self._was_in_hand = False
@@ -124,7 +114,8 @@ class ConfigurePane(Vertical):
                 yield from self._what()
             with Vertical(classes="group", id="how"):
                 yield from parts.entries_in("how", self._entries)
-                yield parts.lanes_entry(self._entries)
+                lanes, tip = self._entries.lanes, parts.LANES_TIP
+                yield TextEntry("lanes", "lanes", lanes, hint="1, or auto", tooltip=tip)
                 yield Fold(id="fold-variants")
                 yield Vertical(classes="group", id="variants")
                 yield Fold(id="fold-more")
@@ -166,7 +157,7 @@ class ConfigurePane(Vertical):
     def _show_about(self) -> None:
         """Say what the entry under the cursor is, and what the choice under it means."""
         focused, width = self.screen.focused, max(self.content_size.width, 12)
-        text, about = _about(focused, self._entries.edition, self._environment), self.query_one("#about", Static)
+        text, about = parts.about(focused, self._entries.edition, self._environment), self.query_one("#about", Static)
         about.update("\n".join(cut_to_lines(text, width, _ABOUT_LINES)))
         if about.display != (shown := self.has_focus_within and self.size.height >= _ABOUT_FROM):
             about.display = shown
@@ -227,9 +218,9 @@ class ConfigurePane(Vertical):
                 self.query_one("#run").focus()
             stop.display, resume.display = not offered, offered
 
-    def foresee(self, text: str, role: str) -> None:
-        """Show the predicted needs behind the summary; role ``text``, ``caution`` or ``bad``."""
-        if (foreseen := (text, role, self.choices)) != self._foreseen:
+    def foresee(self, forecast: Forecast) -> None:
+        """Show the predicted needs behind the summary."""
+        if (foreseen := (forecast, self.choices)) != self._foreseen:
             self._foreseen = foreseen
             self._show_summary()
 
@@ -361,7 +352,7 @@ class ConfigurePane(Vertical):
         """Update the summary: cells, steps and predicted needs, or the problems."""
         problems = self.problems
         summary = self.query_one("#summary", Static)
-        foreseen, role, of = self._foreseen
+        (foreseen, role), of = self._foreseen
         if problems:
             foreseen, role = "", "bad"
         elif foreseen and of != self.choices:
@@ -392,33 +383,3 @@ class ConfigurePane(Vertical):
         """Offer the edition's sizes and the machine's devices, beside those that are chosen."""
         self.query_one("#entry-size", Chips).chips = parts.size_chips(self._entries)
         self.query_one("#entry-device", Chips).chips = parts.device_chips(self._entries, self._environment)
-
-
-def _about(focused: Widget | None, edition: str, environment: Environment | None) -> str:
-    """Words on the entry or button with the focus, with its unit, and on the choice under its cursor."""
-    from cs336_tui.config.meanings import meaning
-
-    entry = next((each for each in focused.ancestors_with_self if isinstance(each, Entry)), None) if focused else None
-    if isinstance(entry, Chips) and entry.under_cursor:
-        device = environment.device(entry.under_cursor) if environment else None
-        return meaning(entry.field, entry.under_cursor, edition, device.label if device else "")
-    if isinstance(entry, Entry):
-        return meaning(entry.field)
-    if isinstance(focused, Fold):
-        return "Enter hides these entries." if focused.open else "Enter shows more entries."
-    if isinstance(focused, PushButton) and focused.id in _BUTTONS:
-        does, binding = _BUTTONS[focused.id]
-        return f"{does} ({key_name(binding)})."
-    return ""
-
-
-def summary_lines(said: str, foreseen: str, problems: Sequence[SpecError], width: int) -> list[str]:
-    """The first problem, or what is chosen (cells and steps) and what is predicted of it."""
-    if problems:
-        others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        return cut_to_lines(f"✗ {problems[0]}{others}", width, _SUMMARY_LINES)
-    said = f"{said} ·" if foreseen else said
-    if len(said) + 1 + len(foreseen) <= width:
-        return [f"{said} {foreseen}".rstrip()]
-    first = textwrap.wrap(said, width, break_on_hyphens=False)
-    return [*first, *cut_to_lines(foreseen, width, max(_SUMMARY_LINES - len(first), 1))]

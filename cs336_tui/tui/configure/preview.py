@@ -1,8 +1,9 @@
-"""The cells that a sweep would add to the queue, in the order in which they would run."""
+"""A sweep on this machine: its devices, what is wrong with them, and the cells that it would add to the queue, in the
+order in which they would run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,12 +11,11 @@ import msgspec
 from textual.message_pump import MessagePump
 
 from cs336_tui.config.order import in_order, in_rounds, rough_peak_bytes, usual_order
-from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.spec import AXES, CellSpec, SpecError
+from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.prediction import prediction_key, run_key
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.configure.form import devices_of, lanes_here
 
 needs_of = lru_cache(maxsize=1 << 14)(prediction_key)
 """`prediction_key`, for many cells at every refresh."""
@@ -107,6 +107,59 @@ def largest_of(found: tuple[Need, ...]) -> tuple[Need, ...]:
         return found
     largest = set(sorted(kinds, key=rough_peak_bytes, reverse=True)[:MOST])
     return tuple(need for need in found if needs_of(need.spec) in largest)
+
+
+def known_devices(sweep: Sweep, environment: Environment | None) -> tuple[str, ...]:
+    """The devices that are meant, as far as that is known."""
+    try:
+        meant = devices_of(sweep, environment) if environment else sweep.devices
+    except SpecError:
+        return ()
+    return tuple(dict.fromkeys(device for device in meant if device not in UNRESOLVED))
+
+
+def devices_of(sweep: Sweep, environment: Environment) -> tuple[str, ...]:
+    """The devices of a sweep here; with lanes those that they share. Raises `SpecError`."""
+    if sweep.lanes == 1:
+        return environment.resolve(sweep.devices)
+    from cs336_tui.runner.lanes import pool_of
+
+    return pool_of(sweep.devices, environment)
+
+
+def lanes_here(sweep: Sweep, devices: tuple[str, ...]) -> int:
+    """The number of lanes of a sweep on these devices. Raises `SpecError` if there is no room for them."""
+    if sweep.lanes == 1:
+        return 1
+    from cs336_tui.runner.lanes import lanes_for
+
+    found = lanes_for(sweep.lanes, devices, ranks=max(sweep.ranks, default=1), threads=sweep.threads or 0)
+    return max(len(found), 1)
+
+
+def device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[SpecError]:
+    """Problems of the devices, and choices that known devices cannot run."""
+    named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
+    try:
+        devices = devices_of(sweep, environment) if environment else named or ("cpu",)
+        if environment:
+            lanes_here(sweep, devices)
+    except SpecError as error:
+        yield error
+        return
+    unresolved = next((name for name in sweep.devices if name in UNRESOLVED), None)
+    if sweep.lanes != 1:
+        devices = devices[:1]  # they are alike
+    if unresolved and len(set(devices)) != len(devices):
+        here = ", ".join(environment.resolve((unresolved,)) if environment else ("one of them",))
+        yield SpecError("device", ",".join(sweep.devices), f"{unresolved} is {here} here, choose one of the two")
+    else:
+        yield from Sweep(devices=devices, passes=("forward",)).problems()
+    if environment is None:
+        return
+    for device in devices:
+        values = {axis.field: getattr(sweep, axis.sweep) for axis in AXES.values() if axis.lacks}
+        yield from environment.refusals(device, values | {"ranks": sweep.ranks, "backend": sweep.backends})
 
 
 class Preview:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from textual import on
@@ -11,17 +11,18 @@ from textual.app import SystemCommand
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding
 from textual.command import Command, CommandList, CommandPalette
+from textual.notifications import SeverityLevel
 from textual.widgets import OptionList
 
 from cs336_tui.config.presets import all_presets
 from cs336_tui.export.writing.files import FILE_FORMATS
+from cs336_tui.tui.background import tried
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.controllers import dialogs
 from cs336_tui.tui.dialogs.windows import Dialog, text_reader
 from cs336_tui.tui.help import ABOUT, ACTIONS, bindings_by_id, of_pane, printed, told_of
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
-from cs336_tui.tui.tabs.report import ReportPane
 
 _TITLES = {"app.tune": "Tune: race these choices"}
 """Names of actions that say more than the last row has room for."""
@@ -32,37 +33,38 @@ _OFTEN = ("csv", "latex", "markdown")
 def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
     """Every action with its key; tabs, exports, reports, presets, settings and these themes."""
     bindings = bindings_by_id(app.keymap)
+
+    def command(title: str, about: str, do: Callable[[], object], id: str | None = None) -> SystemCommand:
+        """An entry; with the `id` of a binding `about` becomes a sentence that ends with its keys."""
+        if id:
+            about = f"{about[0].upper()}{about[1:].removesuffix('.')} ({printed(bindings[id])})"
+        return SystemCommand(title, about, do)
+
+    def act(title: str, about: str, tab: PaneTab, id: str) -> SystemCommand:
+        return command(title, about, partial(_act, app, tab, bindings[id]), id)
+
     for key in APP_KEYS:
         if key.id in ACTIONS and not (app.replaying and key.id == "app.save_preset"):
-            about = _sentence(ACTIONS[key.id], bindings[key.id])
             title = _TITLES.get(key.id, key.description)
-            yield SystemCommand(title, about, getattr(app, f"action_{key.action}"))
+            yield command(title, ACTIONS[key.id], getattr(app, f"action_{key.action}"), key.id)
     for tab in TABS.values():
-        about = _sentence(ABOUT[tab.id], bindings[f"app.open_{tab.id}"])
-        yield SystemCommand(f"Show the {tab.label} tab", about, partial(app.action_open, tab.id))
+        show = partial(app.action_open, tab.id)
+        yield command(f"Show the {tab.label} tab", ABOUT[tab.id], show, f"app.open_{tab.id}")
     for name in _OFTEN:
         about = f"Results as {FILE_FORMATS[name].about}, or another table"
-        yield SystemCommand(f"Export {name}", about, partial(dialogs.export, app, format_=name))
+        yield command(f"Export {name}", about, partial(dialogs.export, app, format_=name))
     for what, about in (("figures", "As SVG, PDF and PNG"), ("summary", "A folder to hand in")):
-        yield SystemCommand(f"Export {what}", about, partial(dialogs.export, app, what=what))
+        yield command(f"Export {what}", about, partial(dialogs.export, app, what=what))
     for kind, tab in REPORT_TABS.items():
         about = f"{tab.label} of the cell under the cursor, made between two cells"
-        yield SystemCommand(
-            f"Report {kind}", _sentence(about, bindings["report.make"]), partial(_make_report, app, tab)
-        )
-    about = "Whether the cells fit it"
-    yield SystemCommand(
-        "Estimate for another GPU", _sentence(about, bindings["estimate.gpu"]), partial(_estimate, app, "gpu")
-    )
+        yield act(f"Report {kind}", about, tab, "report.make")
+    yield act("Estimate for another GPU", "Whether the cells fit it", TABS["estimate"], "estimate.gpu")
     about = "The largest batch of each cell that fits the target GPU"
-    yield SystemCommand(
-        "Largest batch that fits", _sentence(about, bindings["estimate.largest"]), partial(_estimate, app, "largest")
-    )
+    yield act("Largest batch that fits", about, TABS["estimate"], "estimate.largest")
     for tab in TABS.values():
         for binding in of_pane(tab):
             if binding.show and binding.id != "report.make" and (told := told_of(binding.id, tab.id)):
-                about = _sentence(told, bindings[binding.id or ""])
-                yield SystemCommand(f"{tab.label}: {binding.description}", about, partial(_act, app, tab, binding))
+                yield act(f"{tab.label}: {binding.description}", told, tab, binding.id or "")
     yield SystemCommand("Settings", "The effective settings, and the file with them", partial(_read_settings, app))
     about = "Write that file with every setting, its default and what it is for"
     yield SystemCommand("Settings file", about, partial(_write_settings, app))
@@ -71,11 +73,6 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
             yield SystemCommand(f"Preset {preset.name}", preset.about, partial(app.load_preset, preset))
     for theme in themes:
         yield SystemCommand(f"Theme {theme}", "Colours, kept for good", KeepTheme(app, theme))
-
-
-def _sentence(about: str, binding: Binding) -> str:
-    """The action in words, followed by its keys."""
-    return f"{about[0].upper()}{about[1:].removesuffix('.')} ({printed(binding)})"
 
 
 async def _act(app: Host, tab: PaneTab, binding: Binding) -> None:
@@ -101,25 +98,11 @@ def _read_settings(app: Host) -> None:
 
 
 def _write_settings(app: Host) -> None:
-    from cs336_tui.config.settings import SettingError, write_template
+    from cs336_tui.config.settings import write_template
 
-    try:
-        app.notify(f"Written: {write_template()}", title="Settings", markup=False)
-    except SettingError as error:
-        app.notify(str(error), title="Settings", severity="warning", markup=False)
-
-
-async def _make_report(app: Host, tab: PaneTab) -> None:
-    await app.action_open(tab.id)
-    app.main.query_one(f"#{tab.id}", ReportPane).action_make()
-
-
-async def _estimate(app: Host, action: str) -> None:
-    """Do what a key of the Estimate tab does."""
-    from cs336_tui.tui.tabs.estimate import EstimateList
-
-    await app.action_open("estimate")
-    await app.main.query_one(EstimateList).run_action(action)
+    path, problem = tried(write_template)
+    severity: SeverityLevel = "warning" if problem else "information"
+    app.notify(problem or f"Written: {path}", title="Settings", severity=severity, markup=False)
 
 
 class KeepTheme:

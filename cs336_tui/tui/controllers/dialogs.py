@@ -11,12 +11,11 @@ import msgspec
 
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config import presets
-from cs336_tui.config.axis import UserError
-from cs336_tui.config.presets import Preset, PresetError
+from cs336_tui.config.presets import Preset
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted
-from cs336_tui.tui.background import in_background
+from cs336_tui.tui.background import in_background, tried
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name, tab_name
@@ -51,15 +50,6 @@ def ask_quit(app: Host) -> None:
     if app.replaying or not app.run_in_progress:
         app.exit()
         return
-    from cs336_tui.tui.dialogs.windows import Confirm
-
-    if isinstance(app.screen, Confirm):
-        return
-
-    def answered(yes: bool | None) -> None:
-        if yes:
-            app.exit()
-
     running = max(len(app.state.running), len(app.live.state.running))
     what = "the running cell" if running == 1 else f"the {running} running cells"
     question = (
@@ -67,7 +57,7 @@ def ask_quit(app: Host) -> None:
         if running
         else "A report is being made; it will be stopped."
     )
-    app.push_screen(Confirm(question, yes="Stop and quit", no="Keep running", q_means=True), answered)
+    app.confirm(question, "Stop and quit", "Keep running", app.exit, q_means=True)
 
 
 def export(app: Host, *, what: str | None = None, format_: str | None = None) -> None:
@@ -116,22 +106,16 @@ def copy_table(app: Host) -> None:
     else:
         return
 
-    def copied(text: str) -> None:
-        if text.startswith("!"):
-            app.notify(text, severity="warning", markup=False)
+    def copied(made: tuple[str | None, str]) -> None:
+        text, problem = made
+        if text is None:
+            app.notify(f"! {problem}", severity="warning", markup=False)
             return
         app.copy_to_clipboard(text)
         app.notify(f"{found.name}, as markdown: sent to the terminal's clipboard.", title="Copied", markup=False)
 
     # On a thread, as cells that nobody has looked at are judged first.
-    in_background(app, partial(_text_or_problem, found.make), copied)
-
-
-def _text_or_problem(make: Callable[[], str]) -> str:
-    try:
-        return make()
-    except UserError as error:
-        return f"! {error}"
+    in_background(app, partial(tried, found.make), copied)
 
 
 def _has_results(app: Host) -> bool:
@@ -163,21 +147,17 @@ def save_best(app: Host, race: Race, best: Entry) -> None:
     from cs336_tui.config.tuned_sweep import sweep_of_candidate
     from cs336_tui.config.tuning import COSTS
     from cs336_tui.runner.trust import imports_of
-    from cs336_tui.tui.dialogs.windows import Confirm
 
     cost = COSTS[race.tuning.goal]
     doubt = f"; in doubt: {best.why}" if best.why else ""
     won = f"best of {len(race.entries)} candidates: {best.ratio or 1.0:.3f} of the starting point's {cost}{doubt}"
     about = f"{best.label}, as a preset of your own. / in a name makes a folder."
 
-    def save(yes: bool | None = True) -> None:
-        if yes:
-            _save(app, f"best-{best.spec.size}", sweep_of_candidate(race.tuning, best.spec), about, won)
-
+    save = partial(_save, app, f"best-{best.spec.size}", sweep_of_candidate(race.tuning, best.spec), about, won)
     away = [str(each) for each in imports_of([best.spec]) if not each.here]
     if away and (app.live.source is None or app.live.source.bench.trust.refusal(best.spec)):
         question = f"What runs this preset imports {', '.join(away)}, which is not the current folder's own code."
-        app.push_screen(Confirm(question, yes="Save it", no="Leave it"), save)
+        app.confirm(question, "Save it", "Leave it", save)
     else:
         save()
 
@@ -186,8 +166,6 @@ def _save(
     app: Host, name: str, sweep: Sweep, asks: str, about: str = "", then: Callable[[Preset], object] = lambda _: None
 ) -> None:
     """Ask for a name of a preset, whose line is `about`, and save it."""
-    from cs336_tui.tui.dialogs.windows import AskText
-
     known = {preset.name: preset for preset in presets.all_presets().presets}
 
     def warn(name: str) -> str:
@@ -197,20 +175,16 @@ def _save(
         what = "comes with cs336-tui; yours would take its place" if bundled else "exists already and would be replaced"
         return f"{name} {what}. Enter again: save it all the same."
 
-    def entered(name: str | None) -> None:
-        if name is None:
-            return
+    def entered(name: str) -> None:
         preset = Preset(name, about or (known[name].about if name in known else ""), sweep)
-        try:
-            path = presets.save(preset, overwrite=name in known)
-        except PresetError as error:
-            app.report(str(error))
+        path, problem = tried(lambda: presets.save(preset, overwrite=name in known))
+        if path is None:
+            app.report(problem)
             return
         then(preset)
         app.notify(f"{name}, in {path}", title="Preset saved", markup=False)
 
-    check = partial(_needed, "a preset needs a name")
-    app.push_screen(AskText("Save as preset", asks, name, check=check, warn=warn), entered)
+    app.ask_text(entered, "Save as preset", asks, name, check=partial(_needed, "a preset needs a name"), warn=warn)
 
 
 def choose_theme(app: Host) -> None:
@@ -231,27 +205,23 @@ def choose_theme(app: Host) -> None:
 
 def keep_theme(app: Host, name: str) -> None:
     """Turn a theme on, now and from each start on."""
-    from cs336_tui.config.settings import SettingError, save_setting
+    from cs336_tui.config.settings import save_setting
 
     app.theme = name
-    try:
-        path = save_setting("theme", name)
-    except SettingError as error:
-        app.report(f"{name} is on, but not kept: {error}")
+    path, problem = tried(lambda: save_setting("theme", name))
+    if path is None:
+        app.report(f"{name} is on, but not kept: {problem}")
     else:
         app.notify(f"{name}, kept in {path}", title="Theme", markup=False, timeout=4)
 
 
 def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
-    from cs336_tui.analysis.published import ReferenceFileError
     from cs336_tui.analysis.reference import add_from
-    from cs336_tui.tui.dialogs.windows import AskText
 
     def kept(title: str) -> str:
-        try:
-            added = add_from(results, title)
-        except ReferenceFileError as error:
-            return f"! {error}"
+        added, problem = tried(lambda: add_from(results, title))
+        if added is None:
+            return f"! {problem}"
         left_out = (
             f"; {counted(len(added.left_out), 'cell')} left out, the first: {added.left_out[0]}"
             if added.left_out
@@ -265,12 +235,9 @@ def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
         app.notify(outcome, title="Reference points", markup=False)
         app.refresh_panes()
 
-    def entered(title: str | None) -> None:
-        if title is not None:
-            in_background(app, lambda: kept(title), tell)
-
     about = "A title for these cells among your own reference points, such as: my laptop."
-    app.push_screen(AskText("Keep as reference", about, check=partial(_needed, "a title is needed")), entered)
+    check = partial(_needed, "a title is needed")
+    app.ask_text(lambda title: in_background(app, lambda: kept(title), tell), "Keep as reference", about, check=check)
 
 
 def _needed(problem: str, text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 from textual.timer import Timer
@@ -17,6 +16,7 @@ from cs336_tui.events.gpus import GpuModel, find_gpu
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
+from cs336_tui.tui.configure.form import Forecast
 from cs336_tui.tui.configure.pane import PREDICTING
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
 from cs336_tui.tui.host import Host
@@ -83,13 +83,6 @@ class BatchSearch:
         return self._found[spec]
 
 
-class Forecast(NamedTuple):
-    """The end of Configure's summary; its role is ``text``, ``caution`` or ``bad``."""
-
-    text: str = ""
-    role: str = "text"
-
-
 class EstimateController:
     """Serves the Estimate tab and Configure's summary; made when one of them is first in sight."""
 
@@ -110,15 +103,15 @@ class EstimateController:
 
     def summary(self) -> Forecast:
         """The end of Configure's summary: largest peak, whether all fit, and how long all take."""
-        state, chosen = self._app.live.state, self._chosen
+        state, chosen = self._app.live.state, self._app.main.chosen
         predicts = self._predicts and not self._app.run_in_progress
         wanted = chosen.largest
-        if wanted and not self._app.main.has_chosen:  # they are those of the choices before
+        if wanted and not self._app.main.preview.is_current:  # they are those of the choices before
             return Forecast(PREDICTING if predicts else "")
         seen = tuple(need for need in wanted if needs_of(need.spec) not in state.unpredictable)
         if wanted and not seen and (why := state.unpredictable[needs_of(wanted[0].spec)]):
             return Forecast(f"not predicted: {format.plain(why)}", "caution")
-        estimates = self._here(state, seen)
+        estimates = self._estimates(state, seen, None)
         known = [(need, found) for need, found in zip(seen, estimates, strict=True) if found]
         if len(known) < len(seen) or not seen:
             return Forecast(PREDICTING if predicts and seen else "")
@@ -145,13 +138,12 @@ class EstimateController:
         state = self._app.state
         chosen = self._chosen_there if self._has_choices else Cells()
         of_session = self._cells_of(state)
-        both = bool(of_session.cells) and self._has_choices
         whose: Whose = (
             "session" if of_session.cells and (self._whose == "session" or not self._has_choices) else "chosen"
         )
         cells = chosen if whose == "chosen" else of_session
         found = self._asked_of(cells.largest)
-        estimates = self._there(state, found)
+        estimates = self._estimates(state, found, self._gpu)
         measured = self._measured(state) if self._gpu is None else {}
         if self._batches:
             self._batches.missing = ()
@@ -175,7 +167,7 @@ class EstimateController:
             waiting=self._waiting,
             total=self._total(found, rows, more=cells.is_cut, lanes=1 if self._gpu else cells.lanes),
             part=f"the {MOST} largest of {cells.kinds} kinds" if cells.is_cut else "",
-            can_switch=both,
+            can_switch=bool(of_session.cells) and self._has_choices,
         )
 
     def _target(self, state: SessionState, rows: tuple[EstimateRow, ...]) -> str:
@@ -196,11 +188,9 @@ class EstimateController:
     def _largest(self, state: SessionState, spec: CellSpec, estimate: Estimate | None) -> Largest | None:
         if self._batches is None or self._refused(spec):
             return None
-        return (
-            self._batches.of(self._known_there(state), state.unpredictable, spec, estimate.target)
-            if estimate
-            else Largest()
-        )
+        if estimate is None:
+            return Largest()
+        return self._batches.of(self._known(state, self._gpu), state.unpredictable, spec, estimate.target)
 
     @staticmethod
     def _total(found: tuple[Need, ...], rows: tuple[EstimateRow, ...], *, more: bool, lanes: int) -> str:
@@ -242,13 +232,9 @@ class EstimateController:
         return self._has_choices and self._app.live.source is not None
 
     @property
-    def _chosen(self) -> Cells:
-        return self._app.main.chosen
-
-    @property
     def _chosen_there(self) -> Cells:
-        """As `_chosen`, on the named GPU where there is one."""
-        return self._chosen if self._gpu is None else self._app.main.chosen_elsewhere
+        """The cells of the choices, on the named GPU where there is one."""
+        return self._app.main.chosen if self._gpu is None else self._app.main.chosen_elsewhere
 
     def _cells_of(self, state: SessionState) -> Cells:
         of = (id(state), len(state.cells))
@@ -284,7 +270,7 @@ class EstimateController:
         if wanted == self._asked:
             return
         self._asked = wanted
-        source.bench.trust.name(*_specs(self._chosen.largest))
+        source.bench.trust.name(*(need.spec for need in self._app.main.chosen.largest))
         if self._timer is not None:
             self._timer.stop()
         self._timer = self._app.set_timer(SETTLED_S, self._ask_now)
@@ -293,7 +279,7 @@ class EstimateController:
         if (source := self._app.live.source) is None:
             return
         state, (here, there) = self._app.live.state, self._asked
-        known = self._known_there(state)
+        known = self._known(state, self._gpu)
         source.bench.predict(
             [spec for spec in here if needs_of(spec) not in state.predictions],
             [spec for spec in there if needs_of(spec) not in known],
@@ -302,18 +288,19 @@ class EstimateController:
 
     def _wanted(self) -> tuple[tuple[CellSpec, ...], tuple[CellSpec, ...]]:
         """The choices' cells, then the session's: here, and on the named GPU, where there is one."""
-        chosen, of_session = self._chosen.largest, self._cells_of(self._app.live.state).largest
+        chosen, of_session = self._app.main.chosen.largest, self._cells_of(self._app.live.state).largest
         tried = self._batches.missing if self._batches else ()
         if self._gpu is None:
-            return _each_need((*tried, *_specs(chosen), *_specs(of_session))), ()
+            return _each_need(tried, (*chosen, *of_session)), ()
         there = (*self._asked_of(self._chosen_there.largest), *self._asked_of(of_session))
-        return _each_need(_specs((*chosen, *of_session))), _each_need((*tried, *_specs(there)))
+        return _each_need((), (*chosen, *of_session)), _each_need(tried, there)
 
-    def _known_there(self, state: SessionState) -> Mapping[CellSpec, Prediction]:
-        """The predictions for the named GPU, or else for the devices of the session's machine."""
-        if self._gpu is None:
-            return state.predictions
-        return state.predictions_elsewhere.get(capability_pair(self._gpu.capability), {})
+    @staticmethod
+    def _known(state: SessionState, gpu: GpuModel | None) -> Mapping[CellSpec, Prediction]:
+        """The predictions for a GPU, or else for the devices of the session's machine."""
+        return (
+            state.predictions if gpu is None else state.predictions_elsewhere.get(capability_pair(gpu.capability), {})
+        )
 
     def _asked_of(self, needs: Sequence[Need]) -> tuple[Need, ...]:
         """These, on the named GPU where there is one."""
@@ -334,35 +321,19 @@ class EstimateController:
             known = self._targets[id(state), device] = now, target_here(info, state.environment, state.devices)
         return known[1]
 
-    def _here(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
-        """Each on its device of the session's machine; None where the prediction or the device is not known."""
-        devices = dict.fromkeys(need.spec.device for need in needs)
-        targets = {device: self._target_of(state, device) for device in devices}
-        linked = {name: each and self._linked(each) for name, each in targets.items()}
-        return self._judge("here", state, state.predictions, needs, linked)
-
-    def _linked(self, target: Target) -> Target:
-        return msgspec.structs.replace(target, stated_link=self._link)
-
-    def _there(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
-        """As `_here`, on the named GPU where there is one."""
-        if self._gpu is None:
-            return self._here(state, needs)
-        target = self._linked(named_target(self._gpu))
-        targets: dict[str, Target | None] = {need.spec.device: target for need in needs}
-        return self._judge("there", state, self._known_there(state), needs, targets)
-
-    def _judge(
-        self,
-        place: str,
-        state: SessionState,
-        known: Mapping[CellSpec, Prediction],
-        needs: Sequence[Need],
-        targets: dict[str, Target | None],
+    def _estimates(
+        self, state: SessionState, needs: Sequence[Need], gpu: GpuModel | None
     ) -> tuple[Estimate | None, ...]:
-        measured = sum(cell.is_over for cell in state.cells.values())
+        """Each on the GPU, or else on its device of the session's machine; None where the prediction or the device is
+        not known."""
+        targets: dict[str, Target] = {}
+        for device in dict.fromkeys(need.spec.device for need in needs):
+            if target := named_target(gpu) if gpu else self._target_of(state, device):
+                targets[device] = msgspec.structs.replace(target, stated_link=self._link)
+        known, measured = self._known(state, gpu), sum(cell.is_over for cell in state.cells.values())
         predictions = tuple(known.get(needs_of(need.spec)) for need in needs)
         of = (id(state), tuple(needs), predictions, targets, len(known), measured)
+        place = gpu.name if gpu else ""
         if place in self._judged and self._judged[place][0] == of:
             return self._judged[place][1]
         found: dict[CellSpec, Estimate] = {}
@@ -372,7 +343,7 @@ class EstimateController:
                 for need, prediction in zip(needs, predictions, strict=True)
                 if need.spec.device == device and prediction
             }
-            if target is not None and of_device:
+            if of_device:
                 specs = tuple(of_device)
                 found |= zip(specs, judge_all(tuple(of_device.values()), target, state, specs), strict=True)
         estimates = tuple(found.get(need.spec) for need in needs)
@@ -380,13 +351,9 @@ class EstimateController:
         return estimates
 
 
-def _specs(needs: Iterable[Need]) -> tuple[CellSpec, ...]:
-    return tuple(need.spec for need in needs)
-
-
-def _each_need(specs: Iterable[CellSpec]) -> tuple[CellSpec, ...]:
+def _each_need(tried: Iterable[CellSpec], needs: Iterable[Need]) -> tuple[CellSpec, ...]:
     """One of all specs that need the same."""
-    return tuple({needs_of(spec): spec for spec in specs}.values())
+    return tuple({needs_of(spec): spec for spec in (*tried, *(need.spec for need in needs))}.values())
 
 
 def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool, from_s: float = 0.0, lanes: int = 1) -> str:

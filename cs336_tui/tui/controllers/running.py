@@ -19,8 +19,8 @@ from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import REPORTS, ReportKind
 from cs336_tui.session.states import CellState
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.configure.form import devices_of
 from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.configure.preview import devices_of
 from cs336_tui.tui.format import plural
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name, tab_name
@@ -275,17 +275,13 @@ class ReportController:
 
     def finished(self, event: ReportFinished) -> None:
         """Say so where the report cannot be seen."""
-        report = self._app.live.state.reports.get(event.report)
-        if (
-            report is None
-            or report.kind == "agreement"
-            or event.status == "cancelled"
-            or event.at < self._app.live.news_since
-        ):
+        live = self._app.live
+        report = live.state.reports.get(event.report)
+        if report is None or report.kind == "agreement" or event.status == "cancelled" or event.at < live.news_since:
             return
         tab = TABS[REPORTS[report.kind].tab]
         opens = key_name(f"app.open_{tab.id}")
-        if self._app.main.shows(tab.id) and self._app.shown is self._app.live and event.status == "ok":
+        if self._app.main.shows(tab.id) and self._app.shown is live and event.status == "ok":
             return
         if event.status != "ok":
             text = f"{tab.label} of {report.spec.title}: {event.error or event.status} ({opens})"

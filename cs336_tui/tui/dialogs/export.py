@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from textual import on
@@ -22,7 +22,7 @@ from textual.widgets.option_list import Option
 
 from cs336_tui.config.reading import exists
 from cs336_tui.stats.quantities import counted
-from cs336_tui.tui.background import in_background
+from cs336_tui.tui.background import in_background, tried
 from cs336_tui.tui.dialogs.windows import Dialog
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.widgets.entries import Chip, Chips, InputLine
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from cs336_tui.export.catalogue import Choice, Offer
     from cs336_tui.export.folder import Source
 
-T = TypeVar("T")
 _AUTO = "auto"
 _DIGITS = (_AUTO, *map(str, range(6)))
 
@@ -92,17 +91,8 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         """The folder that was chosen last."""
         self._may_overwrite: Path | None = None
         self._named_by_hand = self._writing = False
-        self._file = InputLine(self._usual_name, id="name", compact=True, select_on_focus=True)
+        self._file = InputLine(self._usual_name, id="name", compact=True)
         self._folder = InputLine(str(folder), id="folder", compact=True, select_on_focus=False)
-        self._axes = InputLine(first.axes, id="axes", compact=True, select_on_focus=True)
-        self._baseline = InputLine(
-            first.baseline, placeholder="KEY=VALUE, of a speed-up", id="baseline", compact=True, select_on_focus=True
-        )
-        self._columns = InputLine(
-            first.columns, placeholder="all, or size,pass,mean", id="columns", compact=True, select_on_focus=True
-        )
-        for field in (self._file, self._folder, self._axes, self._baseline, self._columns):
-            field.cursor_blink = False
         self._problem = Label("", id="problem", markup=False)
         self._about = Label("", id="about", markup=False)
         self._save = Button("Save", id="save", variant="primary", compact=True)
@@ -111,28 +101,27 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         from cs336_tui.analysis.pivot import VALUES
         from cs336_tui.stats.quantities import UNITS
 
-        with Vertical(id="box") as box:
-            box.border_title = "Export"
-            box.border_subtitle = (
-                f"↑↓ what · {key_name('export.format_before', 'export.format_next')} format · Enter save · "
-                f"{key_name('export.copy')} copy · {key_name('export.cancel')} cancel"
-            )
+        choice = self._choice
+        turn, copy = key_name("export.format_before", "export.format_next"), key_name("export.copy")
+        leave = key_name("export.cancel")
+        with self.box("Export", f"↑↓ what · {turn} format · Enter save · {copy} copy · {leave} cancel"):
             with Horizontal(id="choices"):
                 yield OptionList(*self._options(), id="what", compact=True)
                 with Vertical(id="how"):
                     yield self._about
                     yield _OneOf("format", "Format", (), (), multiple=False)
                     with Vertical(id="pivot"):
-                        yield _Row("Rows:cols", self._axes)
+                        yield _entry("Rows:cols", "axes", choice.axes)
                         values = [Chip(value, value) for value in VALUES]
-                        yield _OneOf("value", "Value", values, [self._choice.value], multiple=False)
-                        yield _Row("Baseline", self._baseline)
-                    yield _Row("Columns", self._columns, id="columns-row")
+                        yield _OneOf("value", "Value", values, [choice.value], multiple=False)
+                        yield _entry("Baseline", "baseline", choice.baseline, "KEY=VALUE, of a speed-up")
+                    yield _entry("Columns", "columns", choice.columns, "all, or size,pass,mean")
                     units, digits = ([Chip(each, each) for each in known] for known in (UNITS, _DIGITS))
-                    yield _OneOf("unit", "Unit", units, [self._choice.unit], multiple=False)
-                    yield _OneOf("digits", "Digits", digits, [_digits_text(self._choice.digits)], multiple=False)
-                    yield _Tick("notes below the tables", self._choice.notes, id="notes", compact=True)
-                    yield _Tick("as pandas writes them, without notes", self._choice.pandas, id="pandas", compact=True)
+                    wanted = _AUTO if choice.digits is None else str(choice.digits)
+                    yield _OneOf("unit", "Unit", units, [choice.unit], multiple=False)
+                    yield _OneOf("digits", "Digits", digits, [wanted], multiple=False)
+                    yield _Tick("notes below the tables", choice.notes, id="notes", compact=True)
+                    yield _Tick("as pandas writes them, without notes", choice.pandas, id="pandas", compact=True)
             yield _Row("Name", self._file)
             yield _Row("Folder", self._folder)
             yield self._problem
@@ -278,7 +267,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         if choice.is_folder:
             self._refuse("figures and folders cannot be copied; save them")
         else:
-            in_background(self, partial(_tried, partial(text_of, choice, self._source.state)), copied)
+            in_background(self, partial(tried, partial(text_of, choice, self._source.state)), copied)
 
     @on(Button.Pressed, "#save")
     @on(Input.Submitted)
@@ -302,7 +291,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
             self._writing = True
             self._problem.update("writing ..." if not choice.is_folder else "drawing the figures, some seconds ...")
             work = partial(write, choice, self._source, path, overwrite=self._may_overwrite == path)
-            in_background(self, partial(_tried, work), partial(self._written, path, choice))
+            in_background(self, partial(tried, work), partial(self._written, path, choice))
 
     def _written(self, path: Path, choice: Choice, found: tuple[None, str]) -> None:
         from cs336_tui.export.catalogue import remember
@@ -321,18 +310,8 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         self._problem.update(f"! {in_brief(why, most=200)}")
 
 
-def _tried(work: Callable[[], T]) -> tuple[T | None, str]:
-    """The result, and why there is none, in one line."""
-    from cs336_tui.config.axis import UserError
-
-    try:
-        return work(), ""
-    except (UserError, OSError) as error:
-        return None, str(error)
-
-
-def _digits_text(digits: int | None) -> str:
-    return _AUTO if digits is None else str(digits)
+def _entry(label: str, field: str, value: str, placeholder: str = "") -> _Row:
+    return _Row(label, InputLine(value, placeholder, id=field, compact=True), id=f"{field}-row")
 
 
 class _Row(Horizontal):
@@ -355,9 +334,8 @@ class Written(Dialog[None]):
         self._paths, self._copy = [str(path.absolute()) for path in paths], copy
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = "Written"
-            box.border_subtitle = f"{key_name('written.copy')} copy the path · {key_name('written.close')} close"
+        copy, close = key_name("written.copy"), key_name("written.close")
+        with self.box("Written", f"{copy} copy the path · {close} close"):
             for path in self._paths:
                 yield Label(path, markup=False)
 

@@ -8,12 +8,12 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.widgets import Button, Label
 
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuned_sweep import Search, search_of
-from cs336_tui.config.tuning import COSTS, Goal, budget_of, check_budget, check_goal, limit_of, space_of
+from cs336_tui.config.tuning import COSTS, budget_of, check_budget, check_goal, limit_of, space_of
 from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.dialogs.windows import Dialog
 from cs336_tui.tui.keys import bind_keys, key_name
@@ -42,20 +42,17 @@ class TuneDialog(Dialog[Search | None]):
     def __init__(self, sweep: Sweep, device: str, over: Sequence[str] = ()) -> None:
         super().__init__()
         self._sweep, self._device, self._over = sweep, device, over
-        self._goal: Goal = "step"
-        self._within, self._budget = "", BUDGET
+        self._entered = {"goal": "step", "within": "", "budget": BUDGET}
         self._search: Search | None = None
         self._said = Label("", id="said", markup=False)
         self._problem = Label("", id="problem", markup=False)
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = "Tune: race these choices"
-            move, leave = key_name("tune.previous", "tune.next"), key_name("tune.cancel")
-            box.border_subtitle = f"{move} move · Enter race · {leave} leave"
-            yield Chips("goal", "goal", [Chip(goal, goal) for goal in COSTS], [self._goal], multiple=False)
+        move, leave = key_name("tune.previous", "tune.next"), key_name("tune.cancel")
+        with self.box("Tune: race these choices", f"{move} move · Enter race · {leave} leave"):
+            yield Chips("goal", "goal", [Chip(goal, goal) for goal in COSTS], [self._entered["goal"]], multiple=False)
             yield TextEntry("within", "within", "", hint="no limit; 70GB, or 80%")
-            yield TextEntry("budget", "budget", self._budget, hint="90s, 10m, 2h")
+            yield TextEntry("budget", "budget", BUDGET, hint="90s, 10m, 2h")
             yield self._said
             yield self._problem
             with Horizontal(id="buttons"):
@@ -67,23 +64,19 @@ class TuneDialog(Dialog[Search | None]):
 
     def on_entry_changed(self, event: Entry.Changed) -> None:
         event.stop()
-        value = event.value if isinstance(event.value, str) else event.value[0]
-        if event.entry.field == "goal":
-            self._goal = next(goal for goal in COSTS if goal == value)
-        elif event.entry.field == "within":
-            self._within = value
-        else:
-            self._budget = value
+        self._entered[event.entry.field] = event.value if isinstance(event.value, str) else event.value[0]
         self._read()
 
     def _read(self) -> None:
         """Work out the search, or what is wrong with it."""
-        self._search, problem, said = None, "", _MEANT[self._goal]
+        within, budget = self._entered["within"], self._entered["budget"]
+        goal = next(goal for goal in COSTS if goal == self._entered["goal"])
+        self._search, problem, said = None, "", _MEANT[goal]
         try:
-            limit = limit_of(self._within) if self._within.strip() else {}
-            search = search_of(self._sweep, self._over, self._goal, budget_of(self._budget), limit)
+            limit = limit_of(within) if within.strip() else {}
+            search = search_of(self._sweep, self._over, goal, budget_of(budget), limit)
             tuning = search.tuning(search.start.with_devices((self._device,)).cells()[0])
-            check_goal(self._goal, self._device)
+            check_goal(search.goal, self._device)
             check_budget(tuning)
             space = space_of(tuning)
             out = f", {counted(len(space.left_out), 'combination')} cannot be" if space.left_out else ""

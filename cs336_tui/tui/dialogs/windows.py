@@ -7,7 +7,7 @@ for them; here they do not."""
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -36,6 +36,13 @@ class Dialog(ModalScreen[ScreenResultType]):
     def __init__(self) -> None:
         super().__init__()
         self._compositor = TightCompositor()
+
+    @staticmethod
+    def box(title: str, keys: str) -> Vertical:
+        """The ``#box``, with its title above and what its keys do below."""
+        box = Vertical(id="box")
+        box.border_title, box.border_subtitle = title, keys
+        return box
 
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()
@@ -122,14 +129,10 @@ class AskText(Dialog[str | None]):
         self._problem = Label("", id="problem", markup=False)
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = self._title
-            box.border_subtitle = f"Enter take · {key_name('ask.cancel')} leave"
+        with self.box(self._title, f"Enter take · {key_name('ask.cancel')} leave"):
             if self._about:
                 yield Label(self._about, markup=False)
-            field = InputLine(self._value, compact=True, max_length=self._longest)
-            field.cursor_blink = False
-            yield field
+            yield InputLine(self._value, compact=True, max_length=self._longest)
             yield self._problem
 
     @on(Input.Changed)
@@ -267,14 +270,9 @@ class Pick(Dialog[str | None]):
         self._problem = Label("", id="problem", markup=False)
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = self._title
-            box.border_subtitle = (
-                f"type to narrow · {key_name('pick.up', 'pick.down')} · Enter choose · {key_name('pick.close')} keep"
-            )
-            field = InputLine(placeholder="all", compact=True, max_length=100)
-            field.cursor_blink = False
-            yield field
+        move, leave = key_name("pick.up", "pick.down"), key_name("pick.close")
+        with self.box(self._title, f"type to narrow · {move} · Enter choose · {leave} keep"):
+            yield InputLine(placeholder="all", compact=True, max_length=100)
             options = OptionList()
             options.can_focus = False
             yield options
@@ -290,7 +288,7 @@ class Pick(Dialog[str | None]):
 
     def _fill(self, text: str) -> None:
         words = text.lower().split()
-        kept = [(name, about) for name, about in self._choices if _has(words, f"{name} {about}".lower())]
+        kept = [choice for choice in self._choices if all(word in " ".join(choice).lower() for word in words)]
         if not kept and (name := self._meant(text)):
             kept = [choice for choice in self._choices if choice[0] == name]
         self._kept = [name for name, _ in kept]
@@ -317,7 +315,3 @@ class Pick(Dialog[str | None]):
     def action_move(self, how: str) -> None:
         if self._kept:
             getattr(self.query_one(OptionList), f"action_{how}")()
-
-
-def _has(words: Iterable[str], text: str) -> bool:
-    return all(word in text for word in words)

@@ -18,7 +18,7 @@ from textual.binding import BindingType
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
-from textual.reactive import reactive
+from textual.reactive import reactive, var
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input
@@ -88,6 +88,8 @@ class InputLine(Input):
     """A line of text that takes keys in their order. Textual's acts on Backspace, and on every other key with a
     binding, only after the letters that came behind it in one burst, as they do over a slow connection."""
 
+    cursor_blink = var(False, init=False)
+
     async def _on_key(self, event: events.Key) -> None:
         for binding in self._bindings.key_to_bindings.get(event.key, ()):
             if await self.app.run_action(binding.action, self):
@@ -121,7 +123,6 @@ class TextEntry(Entry):
         )
 
     def compose(self) -> ComposeResult:
-        self._input.cursor_blink = False
         yield self._input
 
     @property

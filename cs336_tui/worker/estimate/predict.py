@@ -108,10 +108,7 @@ class Rehearsal(NamedTuple):
 @torch.inference_mode(False)
 @torch.enable_grad()  # autograd must record, whatever the caller has switched off
 def rehearse(
-    spec: CellSpec,
-    *,
-    capability: tuple[int, int] | None = None,
-    watch: Callable[[Workload], object] | None = None,
+    spec: CellSpec, *, capability: tuple[int, int] | None = None, watch: Callable[[Workload], object] | None = None
 ) -> Rehearsal:
     """Run one steady step of a cell on the meta device. A CUDA device's has AdamW over lists of tensors, CUDA's
     autocast, its caching allocator and a cuBLAS workspace (by the GPU's `capability`) for each thread that multiplies.

@@ -24,12 +24,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import prepared_phases, sharing_of
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.prediction import COMMUNICATION, OF_RANKS, Collective, PhaseMemory, Prediction
-from cs336_tui.worker.estimate.meta_device import (
-    Autocast,
-    MetaAttention,
-    MetaDropout,
-    modes_kept_for_recomputation,
-)
+from cs336_tui.worker.estimate.meta_device import Autocast, MetaAttention, MetaDropout, modes_kept_for_recomputation
 from cs336_tui.worker.estimate.scratch import cuda_scratch
 from cs336_tui.worker.estimate.tracker import Args, Kwargs, Scratch, adds_gradients
 from cs336_tui.worker.ranks.parallel import shard_fully

@@ -45,6 +45,17 @@ class Recording(NamedTuple):
     marks: tuple[int, ...]  # For each mark how many events came before it
     live_before: dict[int, int]  # Bytes by address of blocks that were allocated before the recording, as far as known
 
+    def live_bytes(self, begin: int = 0) -> list[int]:
+        """Bytes that are allocated at the begin and after each event. Frees of what was there before do not count: the
+        profiler also reports those of memory that it saw allocated in another recording."""
+        live, sizes = [begin], dict[int, int]()
+        for event in self.events:
+            change = max(event.bytes, 0) - sizes.pop(event.address, 0)
+            if event.bytes > 0:
+                sizes[event.address] = event.bytes
+            live.append(live[-1] + change)
+        return live
+
 
 class CpuRecorder:
     """Records torch's CPU allocator by the profiler, which does not know the sizes of earlier allocations."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, compress
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import torch
@@ -32,8 +32,12 @@ from cs336_tui.worker.measure.timing import Clock, clock_for
 from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import build, configure_torch
+from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import PHASE, READY, name_step
+
+if TYPE_CHECKING:
+    from cs336_tui.worker.ranks.parallel import Gathered
 
 PARTS = 60
 """Equal parts of a step, of each of which the share is known."""
@@ -48,19 +52,6 @@ class Span(NamedTuple):
     name: str
     begin_ns: int
     end_ns: int
-
-
-class Gathered(Protocol):
-    """An all-gather of such a step, in the order in which they are issued, as `ranks.gathers` finds it."""
-
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def unit(self) -> str | None: ...
-    @property
-    def pass_(self) -> str: ...
-    @property
-    def module(self) -> str: ...
 
 
 class Lines(NamedTuple):
@@ -321,8 +312,7 @@ def _warm_up(step: Step, clock: Clock, enter: reporter.Enter) -> None:
 def _run(step: Step, clock: Clock) -> None:
     step.prepare()
     clock.synchronize()
-    for phase in step.phases:
-        step.run(phase)
+    run_whole(step)
     clock.synchronize()
 
 

@@ -212,7 +212,7 @@ def _record(workload: Workload, request: ReportRequest, device: torch.device) ->
     if recorder is None:
         return _RecordedStep("tensors", timeline, blocks, note=TENSORS_ONLY)
     if isinstance(recorder, CpuRecorder):
-        peak = _cpu_peak(recording, begins[0][1], claimed_bytes)
+        peak = max(recording.live_bytes(claimed_bytes)[before:])
         return _RecordedStep("CPU profiler", timeline, blocks, peak, note=note)
     peak, spec = torch.cuda.max_memory_allocated(device), request.spec
     name = ("memory", spec.size, f"ctx{spec.context_length}", f"batch{spec.batch_size}", spec.pass_, spec.precision)
@@ -224,19 +224,6 @@ def _recorder(device: torch.device) -> CpuRecorder | CudaRecorder | None:
     if device.type == "cuda":
         return CudaRecorder(device)
     return CpuRecorder() if device.type == "cpu" and kineto_available() else None
-
-
-def _cpu_peak(recording: Recording, first: int, claimed_bytes: int) -> int:
-    """The peak of allocated bytes from the step's begin on, summed from the profiler's events. The profiler also
-    reports frees of memory that it saw allocated in another recording; these are not counted."""
-    live, sizes = [claimed_bytes], dict[int, int]()
-    for event in recording.events:
-        change = -sizes.pop(event.address, 0)
-        if event.bytes > 0:
-            sizes[event.address] = event.bytes
-            change += event.bytes
-        live.append(live[-1] + change)
-    return max(live[first - 1 :])
 
 
 def _saved(workload: Workload, spec: CellSpec) -> tuple[tuple[SavedBlock, ...], str]:

@@ -112,7 +112,8 @@ def compile_ahead(
             go_on()
             seen, seconds = compilations(), perf_counter() - began
             try:
-                _run_once(step)
+                step.run_trial()
+                step.end_trial()
                 clock.synchronize()
             except Exception as error:
                 if (found := next(filter(says_out_of_memory, chain_of(error)), None)) is not None:
@@ -173,15 +174,6 @@ def _steps(noun: str, numbers: list[int]) -> str:
     if len(named) > 5:
         return f"{noun}s {', '.join(named[:4])} and {len(named) - 4} more"
     return f"{noun}s {', '.join(named[:-1])} and {named[-1]}"
-
-
-def _run_once(step: Step) -> None:
-    """Run the step without its optimizer; leaves no gradients and no outputs."""
-    step.prepare()
-    for phase in step.phases:
-        if phase != "optimizer":
-            step.run(phase)
-    step.end_trial()
 
 
 def _problem_of(error: Exception) -> Exception | None:

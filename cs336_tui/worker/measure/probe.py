@@ -19,7 +19,7 @@ from cs336_tui.config.spec import ModelDims, Precision
 from cs336_tui.events.environment import DeviceInfo, TorchEnvironment
 from cs336_tui.worker.workload.attention import attentions_on
 from cs336_tui.worker.workload.building import make_optimizer
-from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import run_whole, why_cannot_compile
 from cs336_tui.worker.workload.passes import Step, Training
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for, tf32_override, why_no_float8
 from cs336_tui.worker.workload.transformer import Transformer, random_batch
@@ -89,8 +89,7 @@ def works(precision: Precision, device_type: str) -> bool:
             optimizer, name = make_optimizer("adamw", model, device_type)
             training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
             step = Step("train-step", model, batch, autocast_for(recipe, device_type), training)
-            for phase in step.phases:
-                step.run(phase)
+            run_whole(step)
     except (RuntimeError, TypeError, NotImplementedError):
         return False
     return step.logits_dtype == (recipe.autocast or recipe.parameters)

@@ -6,8 +6,7 @@ import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import accumulate
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -147,20 +146,8 @@ class _Counted(NamedTuple):
 Recorder = Literal["CUDA allocator", "CPU profiler", "tensors"]
 
 
-class _Counter(Protocol):
+def _counter(device: torch.device) -> _Nobody | _Cpu:
     """Counts what the device's allocator hands out while it is entered."""
-
-    @property
-    def name(self) -> Recorder: ...
-    def __enter__(self) -> object: ...
-    def __exit__(self, *error: object) -> object: ...
-    def mark(self) -> None: ...
-    def found(self, tensors: Sequence[int]) -> list[_Counted]:
-        """Counts at all marks; `tensors` has the bytes of this rank's tensors at each."""
-        ...
-
-
-def _counter(device: torch.device) -> _Counter:
     if device.type == "cuda":
         return _Cuda(device)
     return _Cpu() if device.type == "cpu" and kineto_available() else _Nobody()
@@ -177,6 +164,7 @@ class _Nobody(nullcontext[None]):
         self._found.append(_Counted())
 
     def found(self, tensors: Sequence[int]) -> list[_Counted]:
+        """Counts at all marks; `tensors` has the bytes of this rank's tensors at each."""
         del tensors
         return self._found
 
@@ -219,14 +207,6 @@ def without_lost_frees(found: Iterable[_Counted], tensors: Iterable[int]) -> lis
 def counted(recording: Recording) -> list[_Counted]:
     """Allocations since the recording began, at each of its marks. Frees of what was there before do not
     count."""
-    sizes: dict[int, int] = {}
-    changes: list[int] = []
-    for event in recording.events:
-        change = -sizes.pop(event.address, 0)
-        if event.bytes > 0:
-            sizes[event.address] = event.bytes
-            change += event.bytes
-        changes.append(change)
-    live = list(accumulate(changes, initial=0))
+    live = recording.live_bytes()
     ends = recording.marks
     return [_Counted(live[end], max(live[begin : end + 1])) for begin, end in zip((0, *ends), ends, strict=False)]

@@ -30,7 +30,7 @@ from cs336_tui.stats.quantities import TOO_NOISY, counted, is_too_noisy
 from cs336_tui.stats.ratio import MARGIN
 from cs336_tui.stats.steady import FEWEST as FEWEST_TO_TELL
 from cs336_tui.stats.steady import Class, classify
-from cs336_tui.worker.workload.compile_and_capture import ReadyStep
+from cs336_tui.worker.workload.compile_and_capture import ReadyStep, run_whole
 
 
 class DeviceEvent(Protocol):
@@ -215,7 +215,7 @@ def time_window(
             if not (done and back_to_back):
                 marks[0].take()
             if how.whole:
-                _run_whole(step)
+                run_whole(step)
                 marks[-1].take()
             else:
                 for phase, mark in zip(step.phases, marks[1:], strict=True):
@@ -253,7 +253,7 @@ def estimate_step(step: ReadyStep, clock: Clock, flush: Flush | None) -> StepEst
         first.take()
         if number and flush is not None:
             flush()
-        _run_whole(step)
+        run_whole(step)
         last.take()
         step.clear()
         if not number:
@@ -261,11 +261,6 @@ def estimate_step(step: ReadyStep, clock: Clock, flush: Flush | None) -> StepEst
             first_s = perf_counter() - began
     clock.synchronize()
     return StepEstimate(fsum(first.until(last) for first, last in rows) / ESTIMATING_RUNS, first_s)
-
-
-def _run_whole(step: ReadyStep) -> None:
-    for phase in step.phases:
-        step.run(phase)
 
 
 def _nothing() -> None:

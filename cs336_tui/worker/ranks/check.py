@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -69,9 +68,9 @@ def check_ranks(
         _check_each_is_used(workload.model, expected.shapes)
     step = workload.step(spec)
     whole = workload.shared.whole
-    parameters = whole or partial(_named, workload.model)
+    parameters = whole or (lambda: dict(workload.model.named_parameters()))
     with _unscaled(workload):
-        _run(step)
+        step.run_trial()
         if not whole:
             _compare_with_first(parameters(), "before the first optimizer step", "begin with equal weights")
         if not expected.note:
@@ -110,7 +109,7 @@ def compare_step(step: Step, workload: Workload, expected: Expected, device: tor
     """Run a step without its optimizer and compare its gradients, which are left, with those of one process. Each rank
     calls it. Raises `WrongRanks`."""
     with _unscaled(workload):
-        _run(step)
+        step.run_trial()
         _compare(workload, expected, device)
 
 
@@ -126,10 +125,6 @@ def _unscaled(workload: Workload) -> Iterator[None]:
         yield
     finally:
         training.scaler = scaler
-
-
-def _named(model: nn.Module) -> Mapping[str, Tensor]:
-    return dict(model.named_parameters())
 
 
 def _check_alike(spec: CellSpec, device: torch.device, group: Group) -> None:
@@ -195,7 +190,7 @@ def _add_gradients(
     workload = _build(spec, device, rank, lambda model: Shared(model.eval() if still else model))
     if seed is not None:
         torch.manual_seed(seed)
-    _run(workload.step(spec))
+    workload.step(spec).run_trial()
     for name, parameter in workload.model.named_parameters():
         if (gradient := _gradient(parameter)) is None:
             continue
@@ -209,14 +204,6 @@ def _check_each_is_used(model: nn.Module, gradients: Mapping[str, object]) -> No
     trained = (name for name, parameter in model.named_parameters() if parameter.requires_grad)
     if unused := next((name for name in trained if name not in gradients), None):
         raise WrongRanks(f"a step gives parameter {unused} no gradient, and DDP waits for each; use it or freeze it")
-
-
-def _run(step: Step) -> None:
-    """Run a step without its optimizer."""
-    step.prepare()
-    for phase in step.phases:
-        if phase != "optimizer":
-            step.run(phase)
 
 
 def _gradient(parameter: nn.Parameter | None) -> Tensor | None:

@@ -281,10 +281,9 @@ class CollectiveStep(Step):
     def clear(self) -> None:
         self._message.settle()
 
-    def _communicate(self) -> None:
-        self._message.communicate()
-
-    _RUN: ClassVar[dict[str, Callable[[Any], None]]] = dict.fromkeys(OPERATIONS, _communicate)
+    _RUN: ClassVar[dict[str, Callable[[Any], None]]] = dict.fromkeys(
+        OPERATIONS, lambda step: step._message.communicate()
+    )
 
 
 class CollectiveWorkload(Workload):

@@ -29,13 +29,7 @@ from cs336_tui.worker.workload.model_parts import checkpoint_blocks
 from cs336_tui.worker.workload.norms import NORM_CLASSES, MakeNorm, NormOnly, norm_loss, own_norm
 from cs336_tui.worker.workload.passes import Shared, Step, Training, cross_entropy
 from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device, use_float8
-from cs336_tui.worker.workload.transformer import (
-    Batch,
-    Loss,
-    ModelOptions,
-    Transformer,
-    random_batch,
-)
+from cs336_tui.worker.workload.transformer import Batch, Loss, ModelOptions, Transformer, random_batch
 
 _MOST_COLLECTIONS = 10  # A destructor may make garbage each time
 

@@ -227,6 +227,12 @@ class CapturedStep:
 ReadyStep = Step | CapturedStep  # A step as it is timed
 
 
+def run_whole(step: ReadyStep) -> None:
+    """Run all phases of a step that is prepared."""
+    for phase in step.phases:
+        step.run(phase)
+
+
 def why_no_graph(device_type: str) -> str | None:
     """The reason for which this kind of device cannot capture a step; None if it can."""
     return None if device_type == "cuda" else f"cuda graph step: {device_type} has none, only cuda has"
@@ -248,7 +254,7 @@ def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> Captu
     with cuda.stream(stream), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*capturable=True")  # it must run outside a capture at first
         for _ in range(WARMUP_STEPS):
-            _run(step)
+            run_whole(step)
             step.clear()
             step.check()
         if step.back_to_back:
@@ -301,14 +307,9 @@ def _forget(graph: Any, pool: Any, cuda: Cuda) -> None:
         generator.graphsafe_set_state(generator.clone_state())
 
 
-def _run(step: Step) -> None:
-    for phase in step.phases:
-        step.run(phase)
-
-
 def _capture(step: Step) -> None:
     try:
-        _run(step)
+        run_whole(step)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:

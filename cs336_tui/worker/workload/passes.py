@@ -210,6 +210,13 @@ class Step:
             self._logits = self._loss = None
             self._model.zero_grad(set_to_none=True)
 
+    def run_trial(self) -> None:
+        """Run what comes before the timed phases, and them, without the optimizer."""
+        self.prepare()
+        for phase in self.phases:
+            if phase != "optimizer":
+                self.run(phase)
+
     def end_trial(self) -> None:
         """Drop outputs, graph and gradients of a step that ran without its optimizer."""
         self.clear()

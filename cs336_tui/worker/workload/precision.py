@@ -41,7 +41,7 @@ RECIPES: dict[Precision, Recipe] = {
     "bf16-mixed": Recipe(autocast=torch.bfloat16),
     "fp16-mixed": Recipe(autocast=torch.float16, scale_gradients=True),
     "bf16": Recipe(parameters=torch.bfloat16),
-    # bf16-mixed with other linear layers (`float8.use_float8`)
+    # bf16-mixed with other linear layers (`use_float8`)
     "fp8-mixed": Recipe(autocast=torch.bfloat16, float8=True),
 }
 

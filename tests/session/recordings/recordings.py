@@ -49,14 +49,16 @@ PART = Path(__file__).parents[2] / "data/v100-training.trace.json"
 PART_KERNELS = (25, 4_974_918)
 
 
-def trace_path(name: str) -> Path:
-    """The file of a trace, ``part`` for the one here; skips the test where the recordings are not."""
-    if name == "part":
-        return PART
-    path = FOLDER / f"{name}.trace.json.gz"
-    if not path.is_file():
+def recording(name: str) -> Path:
+    """A file of the folder; skips the test where the recordings are not."""
+    if not (path := FOLDER / name).is_file():
         pytest.skip("the recordings are not here")
     return path
+
+
+def trace_path(name: str) -> Path:
+    """The file of a trace, ``part`` for the one here."""
+    return PART if name == "part" else recording(f"{name}.trace.json.gz")
 
 
 def events_of(name: str) -> list[dict[str, Any]]:

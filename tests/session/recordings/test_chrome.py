@@ -141,23 +141,21 @@ def test_times_whose_sum_would_overflow_are_refused(tmp_path: Path) -> None:
     assert "longer than a century" in refusal(write(tmp_path / "made.json", trace_of(*events)))
 
 
-def test_numbers_that_json_has_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (rb"a\ud800b \ud83d\ude00", "a\ufffdb \U0001f600"),  # a surrogate alone, and a pair that makes a character
+    ],
+)
+def test_bytes_and_escapes_that_are_no_character_are_replaced_and_numbers_that_json_has_not_are_read(
+    tmp_path: Path, text: bytes, name: str
+) -> None:
     """Python writes NaN and Infinity, as in an occupancy of 0 / 0."""
-    events = [launch("gemm", 1, 1, 3, 4), span("python_function", "f", 1, 1, x=float("nan"), y=float("inf"))]
-    assert kernels_of(write(tmp_path / "made.json", trace_of(*events)))["gemm"][1] == (4_000,)
-
-
-def test_names_that_are_not_utf8(tmp_path: Path) -> None:
-    path = write(tmp_path / "made.json", trace_of(launch("gemm", 1, 1, 3, 4), launch("XX", 2, 2, 9, 1)))
-    path.write_bytes(path.read_bytes().replace(b"XX", b"\xff\xfe"))
-    assert report_of(path).total_ns == 5_000
-
-
-def test_an_escape_that_is_no_character_is_replaced(tmp_path: Path) -> None:
-    """Of a surrogate alone; a pair is the character that it makes."""
-    path = write(tmp_path / "made.json", trace_of(launch("gemm", 1, 1, 3, 4), launch("XX", 2, 2, 9, 1)))
-    path.write_bytes(path.read_bytes().replace(b"XX", rb"a\ud800b \ud83d\ude00"))
-    assert {*kernels_of(path)} == {"gemm", "a\ufffdb \U0001f600"}
+    frame = span("python_function", "f", 1, 1, x=float("nan"), y=float("inf"))
+    path = write(tmp_path / "made.json", trace_of(launch("gemm", 1, 1, 3, 4), frame, launch("XX", 2, 2, 9, 1)))
+    path.write_bytes(path.read_bytes().replace(b"XX", text))
+    assert {kernel: times for kernel, (_, times) in kernels_of(path).items()} == {"gemm": (4_000,), name: (1_000,)}
 
 
 def test_categories_of_torch_1_8(tmp_path: Path) -> None:

@@ -49,8 +49,12 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "report.sqlite"
 
 
-def test_kernels_have_their_times_operators_phases_and_ranges(file: Path) -> None:
-    report = report_of(export(file, A_STEP))
+def test_kernels_have_their_times_operators_phases_and_ranges_and_the_device_is_told(file: Path) -> None:
+    (cell,) = cells_of(export(file, A_STEP))
+    assert (cell.device, cell.device_label) == ("cuda:0", "NVIDIA H100 80GB HBM3")
+    assert (cell.memory_bytes, cell.capability) == (85_000_000_000, "9.0")
+    report = report_of(file)
+    assert not [path for group in report.groups for path in group.path if "nccl" in path], "no range of the user"
     assert (report.launches, report.total_ns) == (4, 1050)
     gemm, add = "void gemm<float>(int)", "void add<float>()"
     assert groups(report) == [
@@ -63,17 +67,6 @@ def test_kernels_have_their_times_operators_phases_and_ranges(file: Path) -> Non
         ("[CUDA memcpy Host-to-Device]", "copy", (100,)),
         ("[CUDA memset]", "copy", (10,)),
     ]
-
-
-def test_the_device_is_told(file: Path) -> None:
-    (cell,) = cells_of(export(file, A_STEP))
-    assert (cell.device, cell.device_label) == ("cuda:0", "NVIDIA H100 80GB HBM3")
-    assert (cell.memory_bytes, cell.capability) == (85_000_000_000, "9.0")
-
-
-def test_calls_of_a_library_are_no_ranges_of_the_user(file: Path) -> None:
-    report = report_of(export(file, A_STEP))
-    assert not [path for group in report.groups for path in group.path if "nccl" in path]
 
 
 def test_an_old_version_without_processes_domains_and_registered_texts_is_read(file: Path) -> None:

@@ -20,7 +20,8 @@ from cs336_tui.export.subjects.memory import memory_document, memory_tables
 from cs336_tui.export.subjects.memory_peaks import peaks_table
 from cs336_tui.session.recordings import recording, safe_pickle, snapshot
 from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, RecordingError
-from tests.session.recordings.recordings import FOLDER, cells_of, refusal
+from tests.session.recordings import recordings
+from tests.session.recordings.recordings import cells_of, refusal
 from tests.session.recordings.test_snapshot_blocks import BASE, MIB, a_segment, an_event
 
 TRAINING, INFERENCE = "medium-256-training", "medium-256-inference"
@@ -28,10 +29,7 @@ each_snapshot = pytest.mark.parametrize("name", [TRAINING, INFERENCE])
 
 
 def real_path(name: str) -> Path:
-    path = FOLDER / f"{name}.memory-snapshot.pickle"
-    if not path.is_file():
-        pytest.skip("the recordings are not here")
-    return path
+    return recordings.recording(f"{name}.memory-snapshot.pickle")
 
 
 def content_of(name: str) -> Any:

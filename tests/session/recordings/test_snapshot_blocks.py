@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.session.recordings.snapshot_blocks import History, SnapshotError, history_of
 from cs336_tui.worker.estimate.caching_allocator import CachingAllocator
-from tests.session.recordings.recordings import FOLDER
+from tests.session.recordings.recordings import recording
 
 BASE = 2**45
 MIB = 2**20
@@ -126,37 +126,29 @@ def a_segment(address: int, size: int, *blocks: tuple[int, str], **more: Any) ->
     return {"device": 0, "address": BASE + address, "total_size": size, "blocks": given} | more
 
 
-def lives(found: History) -> list[tuple[int, int, int]]:
-    return [(block.bytes, block.born, block.died) for block in found.blocks]
+A_FREE = [an_event("alloc", 0, 1000), an_event("free_requested", 0, 1000)]
 
 
-def test_a_free_that_waits_for_a_stream_frees_at_once_and_is_told() -> None:
-    trace = [
-        an_event("alloc", 0, 1000),
-        an_event("free_requested", 0, 1000),
-        an_event("alloc", 1024, 512),
-        an_event("free_completed", 0, 1000),
-    ]
-    found = history(trace, [a_segment(0, 2 * MIB, (1024, "inactive"), (512, "active_allocated"))])
-    assert lives(found) == [(1024, 1, 2), (512, 3, -1)]
-    assert found.waiting_bytes == 1024
-
-
-def test_a_block_that_waits_at_the_end_is_not_live() -> None:
-    trace = [an_event("alloc", 0, 1000), an_event("free_requested", 0, 1000)]
-    found = history(trace, [a_segment(0, 2 * MIB, (1024, "active_pending_free"))])
-    assert lives(found) == [(1024, 1, 2)]
-    assert found.waiting_bytes == 1024
-
-
-def test_a_free_whose_request_was_before_the_recording_is_none() -> None:
-    found = history([an_event("free_completed", 0, 512)], [a_segment(0, 2 * MIB, (2 * MIB, "inactive"))])
-    assert lives(found) == []
-
-
-def test_a_free_without_a_request_frees() -> None:
-    found = history([an_event("alloc", 0, 512), an_event("free_completed", 0, 512)], [])
-    assert lives(found) == [(512, 1, 2)]
+@pytest.mark.parametrize(
+    ("trace", "blocks", "lives", "waiting"),
+    [
+        (  # a free that waits for a stream frees at once
+            [*A_FREE, an_event("alloc", 1024, 512), an_event("free_completed", 0, 1000)],
+            [(1024, "inactive"), (512, "active_allocated")],
+            [(1024, 1, 2), (512, 3, -1)],
+            1024,
+        ),
+        (A_FREE, [(1024, "active_pending_free")], [(1024, 1, 2)], 1024),  # what waits at the end is not live
+        ([an_event("free_completed", 0, 512)], [(2 * MIB, "inactive")], [], 0),  # requested before the recording
+        ([an_event("alloc", 0, 512), an_event("free_completed", 0, 512)], [], [(512, 1, 2)], 0),  # without a request
+    ],
+)
+def test_frees_that_wait_and_those_whose_request_is_not_there(
+    trace: list[Any], blocks: list[Any], lives: list[Any], waiting: int
+) -> None:
+    found = history(trace, [a_segment(0, 2 * MIB, *blocks)])
+    assert [(block.bytes, block.born, block.died) for block in found.blocks] == lives
+    assert found.waiting_bytes == waiting
 
 
 def test_running_out_of_memory_is_told_and_is_no_event() -> None:
@@ -167,7 +159,6 @@ def test_running_out_of_memory_is_told_and_is_no_event() -> None:
 
 def test_a_block_that_no_segment_has_at_the_end_is_gone_then() -> None:
     found = history([an_event("alloc", 0, 512), an_event("snapshot", 0, 0)], [])
-    assert lives(found) == [(512, 1, 2)]
     assert (totals(found), found.vanished) == ([0, 512, 0], 1)
 
 
@@ -222,10 +213,7 @@ def test_what_cannot_be_is_refused(entry: Any) -> None:
 
 def test_sizes_from_addresses_alone_are_those_of_real_segments() -> None:
     """Every block of a real step that lives to its end: as found, and as its segment has it."""
-    path = FOLDER / "medium-256-training.memory-snapshot.pickle"
-    if not path.is_file():
-        pytest.skip("the recordings are not here")
-    content = pickle.loads(path.read_bytes())
+    content = pickle.loads(recording("medium-256-training.memory-snapshot.pickle").read_bytes())
     (trace,), segments = content["device_traces"], content["segments"]
     known = {b["address"]: b["size"] for s in segments for b in s["blocks"] if b["state"] == "active_allocated"}
     empty = [segment | {"blocks": [{"size": segment["total_size"], "state": "inactive"}]} for segment in segments]

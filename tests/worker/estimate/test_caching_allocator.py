@@ -90,8 +90,7 @@ def test_pages_of_which_nothing_is_used_are_given_back_for_others() -> None:
 
 
 @given(
-    st.lists(st.tuples(sizes, st.integers(0, 5)), max_size=60),
-    st.sampled_from((CachingAllocator, ExpandableAllocator)),
+    st.lists(st.tuples(sizes, st.integers(0, 5)), max_size=60), st.sampled_from((CachingAllocator, ExpandableAllocator))
 )
 def test_blocks_that_are_out_never_overlap(requests: list[tuple[int, int]], made: type[CachingAllocator]) -> None:
     allocator = made()

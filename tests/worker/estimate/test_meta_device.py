@@ -1,11 +1,190 @@
-"""Results of operations on meta tensors: the same computed and cached."""
+"""Operations on meta tensors: autocast that torch itself never does there, against its own on a CPU, and results
+computed and cached."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from cs336_tui.worker.estimate.meta_device import MetaKernels
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cs336_tui.config.spec import ARCHES, ModelDims
+from cs336_tui.worker.estimate.meta_device import (
+    LOWERED,
+    RAISED,
+    RAISED_OFF_CPU,
+    Autocast,
+    MetaKernels,
+    _keeps_copies_in_inference,
+)
+from cs336_tui.worker.workload.transformer import Transformer
+from tests.worker.cuda_autocast import cuda_autocast
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda x: F.linear(x, torch.ones(4, 4)),
+    "matmul": lambda x: x @ torch.ones(4, 4),
+    "bmm": lambda x: torch.bmm(x.unsqueeze(0), torch.ones(1, 4, 4)),
+    "add": lambda x: x + torch.ones(4, 4),
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "stack": lambda x: torch.stack((x, x)),
+    "mean": lambda x: x.mean(-1),
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: F.log_softmax(x, -1),
+    "square": lambda x: x.square(),
+    "power": lambda x: x**2,
+    "rsqrt": torch.rsqrt,
+    "exp": lambda x: x.exp(),
+    "sum": lambda x: x.sum(),
+    "sum in bf16": lambda x: x.sum(dtype=BF16),
+    "layer_norm": lambda x: F.layer_norm(x, (4,)),
+    "rms_norm": lambda x: F.rms_norm(x, (4,)),
+    "relu": F.relu,
+    "mse_loss": lambda x: F.mse_loss(x, torch.ones(4, 4)),
+    "cross_entropy": lambda x: F.cross_entropy(x, torch.arange(4)),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("given", [FP32, BF16])
+def test_a_cpu_s_rules_are_torch_s(name: str, given: torch.dtype) -> None:
+    x = torch.rand(4, 4).to(given) + 1
+    with torch.autocast("cpu", BF16):
+        expected = OPERATIONS[name](x)
+    with Autocast("cpu", BF16):
+        result = OPERATIONS[name](x)
+    assert result.dtype == expected.dtype
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("given", [FP32, "autocast"])
+@pytest.mark.parametrize("autocast", [BF16, FP16])
+def test_a_gpu_s_rules_are_torch_s(name: str, given: torch.dtype | str, autocast: torch.dtype) -> None:
+    """torch dispatches fake CUDA tensors through its real autocast."""
+    dtype = given if isinstance(given, torch.dtype) else autocast
+    with cuda_autocast(autocast), torch.device("cuda"):
+        expected = OPERATIONS[name](torch.ones(4, 4, dtype=dtype)).dtype
+    with Autocast("cuda", autocast), torch.device("meta"):
+        assert OPERATIONS[name](torch.ones(4, 4, dtype=dtype)).dtype == expected
+
+
+def test_every_operation_is_on_the_list_of_torch_s_source_that_it_should_be_on() -> None:
+    """The header that comes with torch has the lists."""
+    header = (Path(torch.__file__).parent / "include/ATen/autocast_mode.h").read_text()
+    lists = {
+        name: set(re.findall(r"_\((\w+)", body))
+        for name, body in re.findall(r"#define (AT_FORALL_\w+)\(_\)((?:.*\\\n)*.*\n)", header)
+    }
+    lower, raised = (
+        lists["AT_FORALL_LOWER_PRECISION_FP"],
+        lists["AT_FORALL_FP32"] | lists["AT_FORALL_FP32_SET_OPT_DTYPE"],
+    )
+    assert {"linear", "matmul"} <= lower
+    assert {"layer_norm", "mse_loss"} <= raised
+    ours = {name.strip("_") for name in LOWERED}
+    assert ours - lower == {"rmatmul"}  # ``@``, which is matmul
+    assert not (RAISED | RAISED_OFF_CPU) & lower
+    composed = {"cross_entropy", "square", "rpow", "norm"}  # of nll_loss, of pow; norm has a list of its own
+    assert {name.strip("_") for name in RAISED | RAISED_OFF_CPU} - raised == composed
+    assert "relu" not in lower | raised
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_cuda_reads_fp16_without_a_copy_to_give_fp32(name: str) -> None:
+    logits = torch.ones(4, 4, dtype=FP16, device="meta", requires_grad=True)
+    with Autocast("cuda", FP16):
+        out = OPERATIONS[name](logits)
+    assert out.dtype == FP32
+    nodes = [out.grad_fn]
+    for node in nodes:  # grows on the way
+        nodes += [following for following, _ in node.next_functions if following is not None]
+    assert "ToCopyBackward0" not in [node.name() for node in nodes]
+
+
+class Operations(TorchDispatchMode):
+    """Operations that make a tensor, each with its dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, torch.dtype]] = []
+
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        first = out[0] if isinstance(out, tuple) else out
+        if isinstance(first, Tensor):
+            self.seen.append((str(func.overloadpacket), first.dtype))
+        return out
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("autocast", [BF16, FP16])
+def test_cuda_takes_the_log_softmax_of_cross_entropy_in_the_dtype_of_the_logits(
+    autocast: torch.dtype, reduction: str
+) -> None:
+    """Its result alone is copied to fp32, as torch's real autocast does it."""
+
+    def operations(device: str) -> list[tuple[str, torch.dtype]]:
+        logits = torch.ones(4, 4, dtype=autocast, device=device)
+        targets = torch.zeros(4, dtype=torch.int64, device=device)
+        with Operations() as found:
+            F.cross_entropy(logits, targets, ignore_index=-1, reduction=reduction)
+        return found.seen
+
+    with cuda_autocast(autocast):
+        expected = operations("cuda")
+    with Autocast("cuda", autocast):
+        assert operations("meta") == expected
+    assert expected[0] == ("aten._log_softmax", autocast)
+
+
+def test_whether_copies_are_kept_in_inference_is_the_same_wherever_it_is_asked_first() -> None:
+    _keeps_copies_in_inference.cache_clear()
+    with torch.device("meta"), torch.inference_mode():
+        asked_in_a_prediction = _keeps_copies_in_inference()
+    _keeps_copies_in_inference.cache_clear()
+    assert asked_in_a_prediction == _keeps_copies_in_inference()
+
+
+def test_a_parameter_is_cast_once_a_context() -> None:
+    weight = nn.Parameter(torch.ones(4, 4))
+    seen: list[Tensor] = []
+
+    class Keep(torch.autograd.graph.saved_tensors_hooks):
+        def __init__(self) -> None:
+            super().__init__(lambda tensor: seen.append(tensor) or tensor, lambda tensor: tensor)
+
+    def copies(inputs: int) -> int:
+        seen.clear()
+        with Keep(), Autocast("cpu", BF16):
+            for _ in range(inputs):
+                F.linear(torch.ones(2, 4, requires_grad=True), weight)
+        return len({tensor.untyped_storage().data_ptr() for tensor in seen if tensor.shape == (4, 4)})
+
+    assert copies(3) == 1
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_every_module_of_the_model_gives_the_dtype_that_torch_s_autocast_gives(arch: str) -> None:
+    dims = ModelDims(d_model=16, d_ff=24, num_layers=1, num_heads=2, vocab_size=40)
+
+    def dtypes(device: str, autocast: object) -> dict[str, torch.dtype]:
+        model = Transformer(dims, arch=arch, context_length=8, device=device)  # type: ignore[arg-type]
+        found: dict[str, torch.dtype] = {}
+        for name, module in model.named_modules():
+            module.register_forward_hook(lambda _m, _i, out, name=name: found.__setitem__(name, out.dtype))
+        with autocast:  # type: ignore[attr-defined]
+            model(torch.zeros(2, 8, dtype=torch.int64, device=device))
+        return found
+
+    assert dtypes("meta", Autocast("cpu", BF16)) == dtypes("cpu", torch.autocast("cpu", BF16))
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

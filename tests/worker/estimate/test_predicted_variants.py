@@ -1,21 +1,23 @@
-"""Predictions of cells with checkpointing or other optimizers, against the CPU allocator's count."""
+"""Predictions of cells with checkpointing, a model's own too, or other optimizers, against the allocator of a CPU."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import pytest
+import torch
+from torch.utils import checkpoint as torchs
 
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.analysis.memory import activation_peak
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import ARCHES, CellSpec
 from cs336_tui.config.values import OPTIMIZERS
-from cs336_tui.events.reports import ReportRequest
+from cs336_tui.worker.estimate.meta_device import _GENERATOR
 from cs336_tui.worker.estimate.predict import predict
-from cs336_tui.worker.measure.memory_record import record_memory
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import counted_flops, memory_of, small_spec
 
 
 def checkpointed(every: int, **changes: object) -> CellSpec:
@@ -45,8 +47,7 @@ def test_the_peak_of_recomputed_blocks_is_what_the_allocator_counts(
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_memory_report_of_recomputed_blocks_agrees_with_both(arch: str) -> None:
     spec = checkpointed(2, arch=arch)
-    report = record_memory(ReportRequest(kind="memory", spec=spec), lambda _stage: None)
-    assert report.prediction
+    report = memory_of(spec)
     assert report.peak_bytes == report.allocator_peak_bytes == pytest.approx(report.prediction.peak_bytes, abs=64)
     assert report.activation_peak_bytes == pytest.approx(report.prediction.activation_peak_bytes, abs=64)
     assert activation_peak(msgspec.structs.replace(report, activation_peak_bytes=None)) == report.activation_peak_bytes
@@ -173,3 +174,50 @@ def test_lists_of_tensors_need_temporaries_and_fused_kernels_none() -> None:
         return predict(spec).peak_bytes
 
     assert temporary("adamw-fused") < temporary("adamw-for-loop") < temporary("adamw-foreach")
+
+
+ITSELF = """
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.qkv, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        q, k, v = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in self.qkv(x).chunk(3, -1))
+        return x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+class LM(nn.Module):
+    def __init__(self, vocab_size, d_model, num_layers, num_heads, reentrant: bool):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(vocab_size, d_model), nn.Linear(d_model, vocab_size)
+        self.blocks = nn.ModuleList(Block(d_model, num_heads) for _ in range(num_layers))
+        self.reentrant = reentrant
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.head(x)
+"""
+
+
+@pytest.mark.parametrize("reentrant", ["yes", "no"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_a_model_that_checkpoints_itself_is_predicted_as_it_runs(folder: Path, precision: str, reentrant: str) -> None:
+    (folder / "checkpoints_itself.py").write_text(ITSELF)
+    torchs_own = getattr(torchs, _GENERATOR), torchs.CheckpointFunction
+    spec = small_spec(
+        model="checkpoints_itself:LM", model_args=(("reentrant", reentrant),), model_path=(str(folder),),
+        precision=precision, d_model=64, num_heads=4, num_layers=3, vocab_size=100, context_length=128,
+    )  # fmt: skip
+    found = predict(spec)
+    assert found.flops == counted_flops(spec)
+    assert found.recomputed_flops > found.flops["forward"] / 2
+    # What the kernels take for themselves is not seen; the scores of one layer would be half as much again.
+    assert found.peak_bytes == pytest.approx(cpu_peak(spec), rel=0.1)
+    assert (getattr(torchs, _GENERATOR), torchs.CheckpointFunction) == torchs_own
+    assert torch.is_grad_enabled()

@@ -1,23 +1,56 @@
-"""Small cells run in this process, and their reports."""
+"""Small cells run in this process, alone or in turns, and their reports."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, Event, ModelBuilt, StageChanged, StepsTimed
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.events.reports import MemoryReport, ReportRequest
+from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.measure.cell import run_cell
+from cs336_tui.worker.measure.kernels import profile_kernels
+from cs336_tui.worker.measure.memory_record import record_memory
+from cs336_tui.worker.workload.building import Workload, build, configure_torch
+from cs336_tui.worker.workload.compile_and_capture import run_whole, why_cannot_compile
+from cs336_tui.worker.workload.passes import Step
 from tests import watching
 
 multiplies_float8 = pytest.mark.skipif(
     not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm", "CPU"),
     reason="this torch multiplies in float8 on CUDA alone",
 )
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's address-space limit")
+_WHY = why_cannot_compile("cpu")
+can_compile = pytest.mark.skipif(_WHY is not None, reason=_WHY or "")
+
+
+def compiles(test: Callable[..., None]) -> Callable[..., None]:
+    """A test that has a C++ compiler work for seconds, on a busy machine for minutes. It shares the caches of all."""
+    return can_compile(pytest.mark.usefixtures("warm_cache")(pytest.mark.timeout(300)(test)))
+
+
+@contextmanager
+def at_most(more_bytes: int) -> Iterator[None]:
+    """Let this process map `more_bytes` more than it has, as a machine with little memory left would."""
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + more_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def small_spec(**changes: Any) -> CellSpec:
@@ -102,3 +135,62 @@ def run(
 
     run_cell(spec, 7, emit, cancelled)
     return Report(events)
+
+
+A, B = 4, 5
+
+
+class Rounded:
+    """The events of a round of two cells here; `watch` sees each as it is emitted."""
+
+    def __init__(
+        self,
+        a: CellSpec,
+        b: CellSpec,
+        *,
+        b_first: bool = False,
+        cancelled: Callable[[], bool] = lambda: False,
+        watch: Callable[[Event], None] = lambda _event: None,
+    ) -> None:
+        self.events: list[Event] = []
+
+        def emit(event: Event) -> None:
+            self.events.append(event)
+            watch(event)
+
+        run_round((a, b), (A, B), emit, cancelled, b_first=b_first)
+        self.a, self.b = self.of(A), self.of(B)
+
+    def of(self, cell: int) -> Report:
+        return Report([event for event in self.events if getattr(event, "cell", None) == cell])
+
+    def order(self, kind: str = "measured") -> str:
+        steps = [event for event in self.events if isinstance(event, StepsTimed) and event.kind == kind]
+        return "".join("AB"[event.cell - A] for event in steps)
+
+
+def run_step(workload: Workload, spec: CellSpec) -> Step:
+    """A step of the workload, which has run once; its gradients are there."""
+    step = workload.step(spec)
+    step.prepare()
+    run_whole(step)
+    return step
+
+
+def counted_flops(spec: CellSpec) -> dict[str, int]:
+    """FLOPs that torch's own counter counts in each phase of a real step."""
+    step = build(spec, configure_torch(spec)).step(spec)
+    found = {}
+    for phase in step.phases:
+        with FlopCounterMode(display=False) as counter:
+            step.run(phase)
+        found[phase] = counter.get_total_flops()
+    return found
+
+
+def kernels_of(spec: CellSpec, folder: str | None = None) -> KernelReport:
+    return profile_kernels(ReportRequest(kind="kernels", spec=spec, folder=folder), lambda _stage: None)
+
+
+def memory_of(spec: CellSpec, stage: Callable[[str], object] = lambda _stage: None) -> MemoryReport:
+    return record_memory(ReportRequest(kind="memory", spec=spec), stage)

@@ -1,48 +1,20 @@
-"""One round of two small cells in turns: the order of steps, the settings of each side, how it ends."""
+"""One round of two small cells in turns: the order of steps, how it ends, and what each side's model sets, imports and
+compiles, which is in force during its own turns only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import from_line, to_line
 from cs336_tui.events.events import CellFinished, Event, ModelBuilt, StageChanged, StepsTimed
-from cs336_tui.worker.measure.ab import run_round
+from cs336_tui.worker.measure.settings import read_settings, restore
 from cs336_tui.worker.workload.precision import RECIPES
-from tests.worker.measure.cells import Report, small_spec
-
-A, B = 4, 5
-
-
-class Rounded:
-    """The events of a round here; `watch` sees each as it is emitted."""
-
-    def __init__(
-        self,
-        a: CellSpec,
-        b: CellSpec,
-        *,
-        b_first: bool = False,
-        cancelled: Callable[[], bool] = lambda: False,
-        watch: Callable[[Event], None] = lambda _event: None,
-    ) -> None:
-        self.events: list[Event] = []
-
-        def emit(event: Event) -> None:
-            self.events.append(event)
-            watch(event)
-
-        run_round((a, b), (A, B), emit, cancelled, b_first=b_first)
-
-    def of(self, cell: int) -> Report:
-        return Report([event for event in self.events if getattr(event, "cell", None) == cell])
-
-    def order(self, kind: str = "measured") -> str:
-        steps = [event for event in self.events if isinstance(event, StepsTimed) and event.kind == kind]
-        return "".join("AB"[event.cell - A] for event in steps)
+from tests.worker.measure.cells import PLAIN, A, B, Report, Rounded, compiles, run, small_spec
 
 
 def test_steps_alternate_in_pairs_and_so_does_who_is_first_in_them() -> None:
@@ -62,18 +34,16 @@ def test_each_side_tells_what_a_cell_alone_tells() -> None:
         assert all(len(event.phases_s) == phases and len(event.host_s) == 1 for event in side.steps("measured"))
         assert side.finished.status == "ok"
         assert side.finished.warmup_steps_done == 2
-        assert side.finished.summary is not None
         assert side.finished.summary.mean_s == pytest.approx(sum(side.times_s()) / 3)
         measured_for_s = side.finished.measured_for_s
-        assert measured_for_s is not None
-        assert measured_for_s > sum(done.of(A).times_s()) + sum(done.of(B).times_s()), "the time of both"
+        assert measured_for_s > sum(done.a.times_s()) + sum(done.b.times_s()), "the time of both"
     assert [type(event) for event in done.events[-2:]] == [CellFinished, CellFinished]
     assert all(from_line(to_line(event)) == event for event in done.events)
 
 
 def test_each_side_is_built_and_run_in_its_own_precision() -> None:
     done = Rounded(small_spec(precision="bf16"), small_spec(precision="bf16-mixed"))
-    a, b = done.of(A), done.of(B)
+    a, b = done.a, done.b
     assert (a.built.in_force.parameter_dtype, a.built.in_force.autocast_dtype) == ("bfloat16", None)
     assert (b.built.in_force.parameter_dtype, b.built.in_force.autocast_dtype) == ("float32", "bfloat16")
     assert (a.finished.logits_dtype, b.finished.logits_dtype) == ("bfloat16", "bfloat16")
@@ -91,8 +61,8 @@ def test_settings_of_all_torch_are_those_of_the_side_whose_turn_it_is(monkeypatc
 
     done = Rounded(small_spec(precision="bf16"), small_spec(precision="fp32"), watch=watch)
     assert seen == {(A, "medium"), (B, "highest")}
-    assert done.of(A).built.in_force.matmul_precision == "medium"
-    assert done.of(B).built.in_force.matmul_precision == "highest"
+    assert done.a.built.in_force.matmul_precision == "medium"
+    assert done.b.built.in_force.matmul_precision == "highest"
     assert torch.get_float32_matmul_precision() == before
 
 
@@ -124,7 +94,7 @@ def test_a_side_that_fails_in_a_step_says_where_and_the_other_keeps_its_steps(
 
     with pytest.MonkeyPatch.context() as monkey:
         done = Rounded(small_spec(pass_="forward"), small_spec(pass_="forward+backward"), watch=watch)
-    a, b = done.of(A).finished, done.of(B).finished
+    a, b = done.a.finished, done.b.finished
     assert (b.status, b.stage, b.step, b.phase) == ("failed", "measuring", 0, "backward")
     assert b.error == "ZeroDivisionError: division by zero"
     assert (a.status, a.error, a.stage, a.step) == ("failed", "B failed, which ended the round", "measuring", 1)
@@ -152,6 +122,233 @@ def test_an_optimizer_step_that_the_scaler_skipped_stands_beside_its_side() -> N
     # One token: the loss's gradient, scaled by 65536 as at first, is more than float16 can hold.
     both = {"pass_": "train-step", "context_length": 1, "batch_size": 1, "warmup_steps": 0}
     done = Rounded(small_spec(precision="fp16-mixed", **both), small_spec(**both))
-    (remark,) = done.of(A).finished.remarks
+    (remark,) = done.a.finished.remarks
     assert "of 3 optimizer steps were skipped" in remark
-    assert done.of(B).finished.remarks == ()
+    assert done.b.finished.remarks == ()
+
+
+SETTING = """
+import torch
+from torch import nn
+
+SEEN = set()
+
+
+class Looks(nn.Module):
+    def __init__(self, vocab_size, d_model, num_layers, num_heads, d_ff):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(vocab_size, vocab_size, dtype=torch.float32))
+
+    def forward(self, tokens):
+        SEEN.add((type(self).__name__, *found()))
+        return self.table[tokens]
+
+
+class Sets(Looks):
+    def __init__(self, vocab_size, d_model, num_layers, num_heads, d_ff):
+        super().__init__(vocab_size, d_model, num_layers, num_heads, d_ff)
+        torch.set_float32_matmul_precision("high")
+        torch.set_num_threads(2)
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True)
+
+    def forward(self, tokens):
+        torch.set_default_device("cpu")
+        return super().forward(tokens)
+
+
+class SetsLater(Looks):
+    def forward(self, tokens):
+        logits = super().forward(tokens)
+        torch.set_float32_matmul_precision("medium")
+        return logits
+
+
+def found():
+    return (
+        torch.get_float32_matmul_precision(),
+        torch.get_num_threads(),
+        torch.backends.cudnn.benchmark,
+        torch.backends.cuda.flash_sdp_enabled(),
+        torch.get_default_dtype(),
+        len(torch.overrides._get_current_function_mode_stack()),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+"""
+CLEAN = ("highest", 1, False, True, torch.float32, 0, False)
+SET = ("high", 2, True, False, torch.float64, 1, True)
+
+
+def own(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
+    (folder / "apart_models.py").write_text(SETTING)
+    return {"model": f"apart_models:{name}", "model_path": (str(folder),), "pass_": "forward", **changes}
+
+
+def in_turns(a: dict[str, Any], b: dict[str, Any], *, b_first: bool = False) -> tuple[Report, Report]:
+    done = Rounded(small_spec(**a), small_spec(**b), b_first=b_first)
+    assert (done.a.finished.status, done.b.finished.status) == ("ok", "ok"), (done.a.finished, done.b.finished)
+    return done.a, done.b
+
+
+@pytest.mark.parametrize("b_first", [False, True])
+def test_what_one_model_sets_is_in_force_in_its_own_steps_only(folder: Path, *, b_first: bool) -> None:
+    before = read_settings()
+    a, b = in_turns(own(folder, "Sets"), own(folder, "Looks"), b_first=b_first)
+    assert {("Sets", *SET), ("Looks", *CLEAN)} == sys.modules["apart_models"].SEEN
+    assert (a.built.in_force.matmul_precision, a.built.in_force.threads) == ("high", 2)
+    assert (b.built.in_force.matmul_precision, b.built.in_force.threads) == ("highest", 1)
+    for side in (a, b):
+        (remark,) = side.finished.remarks
+        assert remark.startswith("A ran with threads 2 and B with 1, set anew before each step")
+    assert read_settings() == before
+
+
+def test_threads_are_not_set_between_steps_of_models_that_leave_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_to: list[int] = []
+    real = torch.set_num_threads
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: (set_to.append(count), real(count))[1])
+    a, _ = in_turns(own(folder, "Looks"), own(folder, "SetsLater"))
+    assert set_to == [1]
+    assert a.finished.remarks == ()
+
+
+@pytest.mark.parametrize(("warmup", "since"), [(2, "after it was built"), (0, "while it was measured")])
+def test_what_a_model_changes_in_its_steps_is_told_and_is_what_is_recorded(
+    folder: Path, warmup: int, since: str
+) -> None:
+    said = f"settings changed {since}: matmul precision highest to medium"
+    cell = own(folder, "SetsLater", warmup_steps=warmup)
+    a, b = in_turns(cell, own(folder, "Looks", warmup_steps=warmup))
+    for report in (run(small_spec(**cell)), a):
+        first, second = (event for event in report.events if isinstance(event, ModelBuilt))
+        assert (first.in_force.matmul_precision, second.in_force.matmul_precision) == ("highest", "medium")
+        assert report.finished.remarks == (said,)
+    assert b.built.in_force.matmul_precision == "highest"
+    assert b.finished.remarks == ()
+    assert {seen for seen in sys.modules["apart_models"].SEEN if seen[0] == "Looks"} == {("Looks", *CLEAN)}
+
+
+def test_settings_are_put_back_under_every_name_they_have() -> None:
+    before = read_settings()
+    changes = {name: not value for name, value in before.items() if isinstance(value, bool)}
+    changes |= {"threads": before["threads"] + 1, "matmul": "medium", "deterministic": (True, True)}
+    changes |= {"default device": torch.device("meta"), "default dtype": torch.float64}
+    try:
+        restore(before | changes)
+        changed = read_settings()
+        assert all(changed[name] == value for name, value in changes.items())
+    finally:
+        restore(before)
+    assert read_settings() == before
+
+
+@pytest.mark.parametrize("b_first", [False, True])
+def test_two_checkouts_of_one_package_stay_apart_also_in_what_they_import_late(folder: Path, *, b_first: bool) -> None:
+    shared = folder / "site"
+    shared.mkdir()
+    (shared / "apart_shared.py").write_text("import apart_repo\nwhich = apart_repo.WHICH\n")
+    for which in ("old", "new"):
+        package = folder / which / "apart_repo"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(f"WHICH = {which!r}\n")
+        (package / "late.py").write_text("from apart_repo import WHICH\nimport apart_shared\n")
+        (package / "model.py").write_text(
+            "import sys\nimport torch\nfrom torch import nn\nfrom apart_repo import WHICH\n\n"
+            "class LM(nn.Module):\n"
+            "    def __init__(self, vocab_size):\n"
+            "        super().__init__()\n"
+            "        self.table = nn.Parameter(torch.zeros(vocab_size, vocab_size))\n"
+            "    def forward(self, tokens):\n"
+            "        from apart_repo import late\n"
+            "        assert (late.WHICH, late.apart_shared.which) == (WHICH, WHICH)\n"
+            "        assert sys.modules[type(self).__module__].LM is type(self)\n"
+            "        return self.table[tokens]\n"
+        )
+    old, new = (
+        {"model": "apart_repo.model:LM", "model_path": (str(folder / which), str(shared)), "pass_": "forward"}
+        for which in ("old", "new")
+    )
+    in_turns(old, new, b_first=b_first)
+
+
+def test_a_step_without_warmup_says_what_ran_before_it(folder: Path) -> None:
+    (folder / "apart_attention.py").write_text(
+        "import torch.nn.functional as F\n\ndef attend(q, k, v, is_causal):\n"
+        "    return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)\n"
+    )
+    cell = {"attention": "apart_attention:attend", "model_path": (str(folder),)}
+    said = "the first step is not cold: apart_attention:attend was called once when it was built"
+    assert run(small_spec(warmup_steps=0, **cell)).finished.remarks == (said,)
+    assert run(small_spec(warmup_steps=1, **cell)).finished.remarks == ()
+    assert run(small_spec(warmup_steps=0)).finished.remarks == ()
+
+
+def test_turns_by_time_go_on_until_both_came_to_it() -> None:
+    """Warm-up ends for each side by itself, measuring for both together."""
+    timed = {"warmup_for": 1e-9, "warmup_steps": 50, "steps_for": 0.02, "measure_steps": 200}
+    done = Rounded(small_spec(**timed), small_spec(**timed, batch_size=8))
+    warm, measured = ([side.times_s(kind) for side in (done.a, done.b)] for kind in ("warm-up", "measured"))
+    assert [len(times) for times in warm] == [1, 1]
+    assert len(measured[0]) == len(measured[1])
+    assert min(map(sum, measured)) >= 0.02 or len(measured[0]) == 200
+    assert min(sum(times[:-1]) for times in measured) < 0.02
+
+
+LOOKING = f'''{PLAIN}
+SEEN = {{}}
+
+
+@torch.library.custom_op("cs336_tui_tests::look", mutates_args=())
+def look(found: torch.Tensor) -> torch.Tensor:
+    return found.clone()
+
+
+@look.register_fake
+def _(found):
+    """Is called when a graph is made: a size that may change is no number then."""
+    SEEN.setdefault(int(found.shape[0]), set()).add(type(found.shape[0]).__name__)
+    return torch.empty_like(found)
+
+
+class Looks(Plain):
+    def forward(self, tokens):
+        return self.head(look(self.embedding(tokens)))
+
+
+class CompilesItself(Looks):
+    """Has a part compiled, as a user's own attention may."""
+
+    def forward(self, tokens):
+        return self.head(part(self.embedding(tokens)))
+
+
+@torch.compile
+def part(found):
+    return look(found)
+'''
+
+
+@compiles
+@pytest.mark.parametrize(("model", "mode"), [("Looks", "default"), ("CompilesItself", "off")])
+def test_a_side_is_compiled_for_its_own_sizes_whatever_the_other_sides_are(folder: Path, model: str, mode: str) -> None:
+    # torch.compile takes a size for one that changes when it meets the second one, and code for any size is slower.
+    (folder / "looking_at_sizes.py").write_text(LOOKING)
+    own: dict[str, Any] = {"model_path": (str(folder),), "d_model": 8, "num_heads": 2, "num_layers": 1, "compile": mode}
+    a, b = (
+        small_spec(model=f"looking_at_sizes:{model}", pass_="inference", batch_size=size, measure_steps=1, **own)
+        for size in (2, 4)
+    )
+    seen: dict[int, set[str]] = {}
+
+    def listen(_event: Event) -> None:
+        if "looking_at_sizes" in sys.modules:
+            seen.update(sys.modules["looking_at_sizes"].SEEN)
+
+    done = Rounded(a, b, watch=listen)
+    ends = [side.finished for side in (done.a, done.b)]
+    assert [(end.status, end.error, end.recompilations) for end in ends] == [("ok", None, 0)] * 2
+    assert seen == {2: {"int"}, 4: {"int"}}

@@ -16,9 +16,8 @@ from cs336_tui.events.events import Event, ReportFinished
 from cs336_tui.events.reports import AgreementReport, ReportRequest, Sketch
 from cs336_tui.worker.measure.report import BUCKETS, hashed, make_report, named_parameters, sketch
 from cs336_tui.worker.workload.building import build
-from tests.worker.measure.cells import small_spec
-from tests.worker.workload.own_code import Folder
-from tests.worker.workload.own_models import GPT
+from tests.worker.measure.cells import compiles, small_spec
+from tests.worker.workload.own_code import GPT, Folder
 
 ATTENTIONS = """
 import torch
@@ -94,42 +93,32 @@ def compared(spec: CellSpec, base: CellSpec | None = None) -> Agreement:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "base"),
     [
-        {"attention": "sdpa"},
-        {"checkpoint": 1},
-        {"checkpoint": 1, "nesting": "halves"},
-        {"optimizer": "adamw-for-loop"},
-        {"batch_size": 4, "accumulate": 2},
-        {"precision": "bf16-mixed"},
-        {"precision": "bf16"},
-        {"precision": "fp16-mixed"},
-        {"attention": "sdpa", "precision": "bf16-mixed", "checkpoint": 2},
+        ({"attention": "sdpa"}, {}),
+        ({"checkpoint": 1}, {}),
+        ({"checkpoint": 1, "nesting": "halves"}, {}),
+        ({"optimizer": "adamw-for-loop"}, {}),
+        ({"batch_size": 4, "accumulate": 2}, {}),
+        ({"precision": "bf16-mixed"}, {}),
+        ({"precision": "bf16"}, {}),
+        ({"precision": "fp16-mixed"}, {}),
+        ({"attention": "sdpa", "precision": "bf16-mixed", "checkpoint": 2}, {}),
+        ({"attention": "sdpa"}, {"precision": "bf16-mixed"}),
+        ({"attention": "sdpa"}, {"precision": "bf16"}),
+        ({"attention": "sdpa"}, {"arch": "gelu-learned", "bias": "on"}),  # gradients of keys' biases are rounding alone
     ],
     ids=str,
 )
-def test_what_only_rounds_otherwise_agrees(changes: dict[str, Any]) -> None:
-    found = compared(spec_of(**changes))
+def test_what_only_rounds_otherwise_agrees(changes: dict[str, Any], base: dict[str, Any]) -> None:
+    found = compared(spec_of(**base, **changes), spec_of(**base))
     assert found.agrees, found.why
     assert found.logits
-    assert (found.logits.whole == 0) == (
-        changes.keys() <= {"checkpoint", "nesting", "optimizer", "batch_size", "accumulate"}
-    )
+    exact = changes.keys() <= {"checkpoint", "nesting", "optimizer", "batch_size", "accumulate"}
+    assert (found.logits.whole == 0) == exact
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16"])
-def test_two_attentions_agree_in_less_precision(precision: str) -> None:
-    found = compared(spec_of(precision=precision, attention="sdpa"), spec_of(precision=precision))
-    assert found.agrees, found.why
-
-
-def test_biases_of_keys_whose_gradients_are_rounding_alone_agree() -> None:
-    base = spec_of(arch="gelu-learned", bias="on")
-    found = compared(spec_of(arch="gelu-learned", bias="on", attention="sdpa"), base)
-    assert found.agrees, found.why
-
-
-@pytest.mark.usefixtures("warm_cache")
+@compiles
 def test_what_is_compiled_agrees() -> None:
     base = spec_of(workload="norm", num_heads=1, pass_="forward")
     found = compared(msgspec.structs.replace(base, compile="default"), base)

@@ -13,16 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from cs336_tui.analysis.memory import BlockRow, block_rows
-from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import MemoryReport, ReportRequest
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.worker.measure import memory_record
-from cs336_tui.worker.measure.memory_record import record_memory
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import memory_of, small_spec
 from tests.worker.workload.own_code import Folder
 
 D, F, H, B, T = 48, 80, 2, 2, 24
 N = B * T
 FP32 = 4
+pytestmark = pytest.mark.usefixtures("no_prediction")
 NUMBER = 8
 """Bytes of a number that scales a tensor. Autograd keeps it, unseen by hooks on saved tensors."""
 
@@ -62,13 +61,9 @@ class Frozen(LM):
 """
 
 
-def spec_of(**changes: Any) -> CellSpec:
-    shape = {"d_model": D, "d_ff": F, "num_heads": H, "batch_size": B, "context_length": T, "vocab_size": 60}
-    return small_spec(**({"num_layers": 3} | shape | changes))
-
-
 def record(**changes: Any) -> MemoryReport:
-    return record_memory(ReportRequest(kind="memory", spec=spec_of(**changes)), lambda _stage: None)
+    shape = {"d_model": D, "d_ff": F, "num_heads": H, "batch_size": B, "context_length": T, "vocab_size": 60}
+    return memory_of(small_spec(**({"num_layers": 3} | shape | changes)))
 
 
 @pytest.fixture

@@ -1,17 +1,23 @@
-"""Ends of a cell that fails or is stopped, and what any cell leaves behind."""
+"""Ends of a cell that fails or is stopped, what any cell leaves behind, and clocks that a user's code replaces."""
+
+from __future__ import annotations
 
 import gc
 import itertools
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from cs336_tui.config.spec import SYNCS, Sync
 from cs336_tui.events.events import CellFinished, Event, StepsTimed
+from cs336_tui.worker.measure.settings import freeze_existing_objects, no_garbage_collection
 from tests.conftest import THAW
-from tests.worker.measure.cells import run, small_spec
-from tests.worker.measure.little_memory import at_most, linux_only
+from tests.worker.measure.cells import PLAIN, Rounded, at_most, linux_only, run, small_spec
 
 
 def after(calls: int) -> Callable[[], bool]:
@@ -48,7 +54,6 @@ def test_out_of_memory_while_building_is_a_result() -> None:
     assert report.outline == ["building", "finishing", "CellFinished"]
     finished = report.finished
     assert (finished.status, finished.stage, finished.step) == ("oom", "building", None)
-    assert finished.error
     assert finished.error.startswith(
         "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4398046511104 b"
     )
@@ -76,7 +81,6 @@ def test_a_failure_is_one_line_and_its_traceback_goes_to_standard_error(capfd: p
     report = run(small_spec(device="cuda:99"))
     finished = report.finished
     assert (finished.status, finished.stage, finished.step) == ("failed", "building", None)
-    assert finished.error
     assert len(finished.error.splitlines()) == 1
     assert "Traceback (most recent call last)" in capfd.readouterr().err
     assert report.outline == ["building", "finishing", "CellFinished"]
@@ -157,3 +161,96 @@ def test_no_memory_stays_behind() -> None:
     run(small_spec(pass_="train-step"), watch=count)
     run(small_spec(pass_="train-step", num_layers=20), watch=count)
     assert tensors[1] <= tensors[0]
+
+
+RECURSIVE = f"""{PLAIN}
+MADE = []
+
+
+class Recursive(Plain):
+    def forward(self, tokens):
+        alive = sum(made() is not None for made in MADE)
+        if alive > 1:  # a train-step holds those of the step before until its zero_grad
+            raise RuntimeError(f"activations of {{alive}} earlier steps are alive")
+        found = self.embedding(tokens)
+        MADE.append(weakref.ref(found))
+
+        def doubled(times):
+            return found if times == 0 else doubled(times - 1) * 2
+
+        return self.head(doubled(2))
+"""
+
+
+@pytest.fixture
+def recursive(folder: Path) -> dict[str, Any]:
+    """Fields of a spec that name the model above."""
+    (folder / "recursive_model.py").write_text(RECURSIVE)
+    return {"model": "recursive_model:Recursive", "model_path": (str(folder),), "num_heads": 2, "num_layers": 1}
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward", "train-step"])
+def test_a_cell_holds_no_activations_of_earlier_steps(recursive: dict[str, Any], pass_: str) -> None:
+    finished = run(small_spec(pass_=pass_, measure_steps=5, **recursive)).finished
+    assert (finished.status, finished.error) == ("ok", None)
+
+
+def test_nor_does_a_side_of_a_round(recursive: dict[str, Any]) -> None:
+    done = Rounded(small_spec(), small_spec(pass_="forward", **recursive))
+    assert [(side.finished.status, side.finished.error) for side in (done.a, done.b)] == [("ok", None)] * 2
+
+
+def garbage_of_garbage() -> StorageWeakRef:
+    """A tensor that one collection does not free."""
+    held: Any = torch.ones(2, requires_grad=True) * 1
+    held.itself = held
+    holder: Any = held * held  # keeps what backward needs, out of the collector's sight
+    holder.itself = holder
+    return StorageWeakRef(held.untyped_storage())
+
+
+def test_garbage_that_other_garbage_holds_is_freed_before_the_rest_is_kept() -> None:
+    gc.disable()
+    try:
+        before = garbage_of_garbage()
+        with no_garbage_collection():
+            assert before.expired()
+            garbage = garbage_of_garbage()
+            freeze_existing_objects()
+            assert garbage.expired()
+    finally:
+        gc.enable()
+
+
+CLOCKS = ("perf_counter", "monotonic", "process_time", "thread_time", "time")
+REPLACES = f"""{PLAIN}
+import time
+
+for name in {CLOCKS}:
+    setattr(time, name, lambda real=getattr(time, name): real() / 1000)
+torch.cuda.synchronize = torch.cuda.Event = torch.cuda.current_stream = None
+"""
+PACKAGE = Path(__file__).parents[3] / "cs336_tui"
+
+
+def test_a_model_that_replaces_every_clock_is_timed_as_any_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "replaces_clocks.py").write_text(REPLACES)
+    wall, exact = time.time, time.perf_counter
+    for name in CLOCKS:
+        monkeypatch.setattr(time, name, getattr(time, name))  # to be put back
+    for name in ("synchronize", "Event", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, getattr(torch.cuda, name))
+    began_at, began = wall(), exact()
+    report = run(small_spec(model="replaces_clocks:Plain", model_path=(str(folder),), measure_steps=20))
+    ended_at, took_s = wall(), exact() - began
+    assert time.perf_counter is not exact
+    finished = report.finished
+    assert (finished.status, finished.error) == ("ok", None)
+    assert sum(report.times_s()) <= finished.measured_for_s <= took_s
+    assert [event.at for event in report.events if not began_at <= event.at <= ended_at] == []
+
+
+@pytest.mark.parametrize("inner", ["worker/measure", "worker/ranks", "worker/workload", "runner/device"])
+def test_clocks_are_bound_before_a_users_code_is_imported(inner: str) -> None:
+    late = [path.name for path in (PACKAGE / inner).rglob("*.py") if "\nimport time\n" in path.read_text()]
+    assert late == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,18 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from cs336_tui.config import processes
-from cs336_tui.events.events import Event, ModelPrepared, StepsTimed
-from cs336_tui.worker.measure.ab import run_round
+from cs336_tui.events.events import ModelPrepared, StepsTimed
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.workload.building import make_optimizer
-from cs336_tui.worker.workload.compile_and_capture import compiled, why_cannot_compile
+from cs336_tui.worker.workload.compile_and_capture import compiled, run_whole, why_cannot_compile
 from cs336_tui.worker.workload.passes import Step, Training
 from cs336_tui.worker.workload.transformer import random_batch
-from tests.worker.measure.cells import PLAIN, Report, run, small_spec
+from tests.worker.measure.cells import PLAIN, Report, Rounded, can_compile, compiles, run, small_spec
 
 CPU = torch.device("cpu")
-WHY = why_cannot_compile("cpu")
-can_compile = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 pytestmark = pytest.mark.timeout(300)  # a C++ compiler works for many seconds, on a busy machine for minutes
 
 OWN = f'''{PLAIN}
@@ -112,8 +110,7 @@ def prepared(report: Report) -> ModelPrepared:
     return found
 
 
-@can_compile
-@pytest.mark.usefixtures("warm_cache")
+@compiles
 def test_compiling_ahead_changes_no_parameter_and_leaves_nothing_behind() -> None:
     with fresh_compiler("default"):
         step, model = tiny_step()
@@ -122,14 +119,12 @@ def test_compiling_ahead_changes_no_parameter_and_leaves_nothing_behind() -> Non
         assert found.graphs == 1
         assert found.graph_breaks == ()
         assert found.compile_s > 0
-        assert step.training is not None
         assert step.training.steps_taken == 0
         assert all(map(torch.equal, before, model.parameters()))
         assert all(parameter.grad is None for parameter in model.parameters())
 
 
-@can_compile
-@pytest.mark.usefixtures("warm_cache")
+@compiles
 def test_a_compiled_step_comes_to_what_the_same_step_as_written_comes_to() -> None:
     with fresh_compiler("default"):
         step, model = tiny_step()
@@ -140,41 +135,42 @@ def test_a_compiled_step_comes_to_what_the_same_step_as_written_comes_to() -> No
         plain = Step("train-step", written, random_batch(2, 4, 40, device="cpu", seed=0), nullcontext, training)
         for each in (step, plain):
             for _ in range(2):
-                for phase in each.phases:
-                    each.run(phase)
+                run_whole(each)
         for mine, other in zip(model.parameters(), written.parameters(), strict=True):
             assert torch.allclose(mine, other, atol=1e-5)
             assert not torch.equal(mine, torch.zeros_like(mine))
 
 
 @can_compile
-def test_compiling_is_in_no_step(own: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    # A first compilation takes seconds, where a step takes less than a millisecond.
+def test_compiling_is_in_no_step_and_one_cell_does_not_find_what_another_compiled(
+    own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     user_names(None, monkeypatch)
-    report = run(small_spec(model="own_compiled_models:Plain", pass_="forward", warmup_steps=3, **own))
+    spec = small_spec(model="own_compiled_models:Plain", pass_="forward", warmup_steps=3, **own)
+    report, *others = (run(spec) for _ in range(3))
+    first, second = map(prepared, others)  # the first of all has to load the compiler, too
+    assert (first.graphs, second.graphs) == (1, 1)
+    assert second.compile_s > first.compile_s / 5, "what comes from a cache takes a twentieth"
+    # A first compilation takes seconds, where a step takes less than a millisecond.
     assert report.finished.status == "ok", report.finished.error
     assert report.outline[:4] == ["building", "ModelBuilt", "compiling", "ModelPrepared"]
     found = prepared(report)
-    assert found.compile_s is not None
     assert found.compile_s > 0.2
     assert max(report.times_s("warm-up") + report.times_s()) < found.compile_s / 10
     assert report.finished.recompilations == 0
     assert not any("compiled again" in remark for remark in report.finished.remarks)
-    assert report.built.in_force.compiler is not None
     assert report.built.in_force.compiler.startswith("inductor")
     assert processes.CACHE_FOLDER not in os.environ
 
 
-@can_compile
-@pytest.mark.usefixtures("warm_cache")
+@compiles
 def test_without_warmup_the_first_step_is_not_cold_and_that_is_said(own: dict[str, Any]) -> None:
     report = run(small_spec(model="own_compiled_models:Plain", pass_="forward", warmup_steps=0, **own))
     assert report.finished.status == "ok", report.finished.error
     assert "the first step is not cold: compiling ran the model 2 times" in report.finished.remarks
 
 
-@can_compile
-@pytest.mark.usefixtures("warm_cache")
+@compiles
 def test_a_graph_break_is_told_with_the_line_that_made_it(own: dict[str, Any]) -> None:
     report = run(small_spec(model="own_compiled_models:Printing", **own))
     assert report.finished.status == "ok", report.finished.error
@@ -186,8 +182,7 @@ def test_a_graph_break_is_told_with_the_line_that_made_it(own: dict[str, Any]) -
     assert "\n" not in reason
 
 
-@can_compile
-@pytest.mark.usefixtures("warm_cache")
+@compiles
 def test_compiling_again_in_a_measured_step_is_counted_and_told(own: dict[str, Any]) -> None:
     # Compiling ahead calls the model twice, warm-up twice more.
     report = run(small_spec(model="own_compiled_models:Flipping", warmup_steps=2, measure_steps=5, **own))
@@ -196,39 +191,24 @@ def test_compiling_again_in_a_measured_step_is_counted_and_told(own: dict[str, A
     assert "torch.compile compiled again in measured step 3, whose time includes it" in report.finished.remarks
 
 
-@can_compile
-@pytest.mark.usefixtures("warm_cache")
+@compiles
 def test_a_side_of_a_round_is_compiled_before_either_is_warmed_up(own: dict[str, Any]) -> None:
     written = small_spec(model="own_compiled_models:Plain", **(own | {"compile": "off"}))
     compiled_side = small_spec(model="own_compiled_models:Plain", **own)
-    events: list[Event] = []
-    run_round((written, compiled_side), (0, 1), events.append, lambda: False)
-    a, b = (Report([event for event in events if getattr(event, "cell", None) == cell]) for cell in (0, 1))
+    done = Rounded(written, compiled_side)
+    a, b = done.a, done.b
     assert (a.finished.status, b.finished.status) == ("ok", "ok"), (a.finished.error, b.finished.error)
     assert b.outline[:5] == ["building", "ModelBuilt", "compiling", "ModelPrepared", "warm-up"]
     assert "compiling" not in a.outline
     assert prepared(b).graphs == 1
-    compiled_at = events.index(prepared(b))
-    assert not any(isinstance(event, StepsTimed) for event in events[:compiled_at])
+    compiled_at = done.events.index(prepared(b))
+    assert not any(isinstance(event, StepsTimed) for event in done.events[:compiled_at])
     assert len(a.times_s()) == len(b.times_s()) == written.measure_steps
     assert (a.finished.recompilations, b.finished.recompilations) == (0, 0)
     assert (a.built.in_force.compiler, b.built.in_force.compiler) == (None, "inductor")
 
 
-@can_compile
-def test_one_cell_does_not_find_what_another_compiled(own: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    user_names(None, monkeypatch)
-    spec = small_spec(model="own_compiled_models:Plain", pass_="inference", measure_steps=1, **own)
-    _, first, second = (prepared(run(spec)) for _ in range(3))  # the first of all has to load the compiler, too
-    assert (first.graphs, second.graphs) == (1, 1)
-    assert first.compile_s is not None
-    assert second.compile_s is not None
-    # What comes from a cache takes a twentieth.
-    assert second.compile_s > first.compile_s / 5
-
-
-@can_compile
-@pytest.mark.usefixtures("warm_cache")
+@compiles
 def test_a_stop_while_compiling_is_asked_for_between_runs(own: dict[str, Any]) -> None:
     asked = iter([False, False, True])
     report = run(
@@ -257,18 +237,15 @@ print(finished.stage, finished.error)
     assert str(compiler) in done.stderr
 
 
-@can_compile
-@pytest.mark.usefixtures("warm_cache")
+@compiles
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin `sys.exit:UserWarning")
 def test_what_is_wrong_with_a_model_is_told_as_without_torch_compile(own: dict[str, Any]) -> None:
     shapes = run(small_spec(model="own_compiled_models:Misshapen", **own)).finished
     line = next(number for number, text in enumerate(OWN.splitlines(), 1) if text.endswith("# misshapen"))
     assert (shapes.status, shapes.stage, shapes.phase) == ("failed", "compiling", "forward")
-    assert shapes.error is not None
     assert "RuntimeError: " in shapes.error
     assert shapes.error.endswith(f"(own_compiled_models.py:{line} in forward)")
     leaving = run(small_spec(model="own_compiled_models:Leaving", **own)).finished
-    assert leaving.error is not None
     assert leaving.error.startswith("the model called sys.exit(3)")
 
 
@@ -304,7 +281,6 @@ def test_cuda_without_triton_is_refused() -> None:
     if __import__("importlib.util").util.find_spec("triton") is not None:
         pytest.skip("Triton is installed")
     why = why_cannot_compile("cuda")
-    assert why is not None
     assert "install the package triton" in why
     with pytest.raises(ValueError, match=r"compile max-autotune: torch\.compile needs Triton"):
         compiled(Tiny(), "max-autotune", torch.device("cuda"))
@@ -338,3 +314,50 @@ def test_what_the_first_run_takes_beside_the_step_can_be_left_out_of_the_peaks()
     )
     compile_ahead(step, CPU, "max-autotune", lambda: None, compiled=lambda: log.append("compiled"))
     assert log == ["runs", "compiled", "runs"]
+
+
+ITSELF = f'''{PLAIN}
+
+class Growing(Plain):
+    """Calls what is compiled with another factor from its fourth call on."""
+
+    def forward(self, tokens):
+        self.calls += 1
+        return self.head(scaled(self.embedding(tokens), "half" if self.calls > 3 else "whole"))
+
+
+@torch.compile(backend="eager")
+def scaled(found, how):
+    return found * 0.5 if how == "half" else found * 1.0
+'''
+
+
+@compiles
+@pytest.mark.parametrize(("warmup", "recompiled"), [(2, 1), (4, 0)])
+def test_compiling_in_a_measured_step_is_told_of_a_model_that_compiles_itself_and_in_warm_up_it_is_not(
+    folder: Path, warmup: int, recompiled: int
+) -> None:
+    (folder / "compiles_itself.py").write_text(ITSELF)
+    own: dict[str, Any] = {"model": "compiles_itself:Growing", "model_path": (str(folder),), "num_layers": 1}
+    finished = run(small_spec(pass_="forward", warmup_steps=warmup, measure_steps=6 - warmup, **own)).finished
+    assert (finished.status, finished.error, finished.recompilations) == ("ok", None, recompiled)
+    told = [remark for remark in finished.remarks if "torch.compile" in remark]
+    expected = "torch.compile, which the model calls itself, compiled in measured step 2, whose time includes it"
+    assert told == [expected] * recompiled
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache folder for torch.compile that cannot be made, as on a full disk."""
+    user_names(None, monkeypatch)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+
+
+@can_compile
+@pytest.mark.usefixtures("nowhere")
+def test_without_room_for_caches_a_cell_or_a_round_fails_in_one_line_for_each() -> None:
+    alone, done = run(small_spec(compile="default")).finished, Rounded(small_spec(), small_spec(compile="default"))
+    assert (alone.status, alone.stage) == ("failed", "building")
+    assert (done.a.finished.status, done.b.finished.status) == ("failed", "failed")
+    for error in (alone.error, done.a.finished.error):
+        assert "No such file or directory" in error

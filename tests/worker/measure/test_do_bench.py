@@ -13,10 +13,10 @@ from cs336_tui.config.counts import steps_in
 from cs336_tui.config.spec import PASSES, Pass
 from cs336_tui.config.values import PHASES
 from cs336_tui.events.events import Notice
-from cs336_tui.worker.measure import cell as cell_module
+from cs336_tui.worker.measure import timing
 from cs336_tui.worker.measure.timing import StepEstimate, StepTimer, WindowTiming, estimate_step, time_window
 from tests.worker.measure.cells import run, small_spec
-from tests.worker.measure.test_cell_counts import notices, run_scripted
+from tests.worker.measure.test_cell import notices, run_scripted
 from tests.worker.measure.test_timing import Device, Step, always
 
 
@@ -146,7 +146,7 @@ def test_a_synchronised_step_is_flushed_before_it_begins() -> None:
 
 
 def estimated(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_module, "estimate_step", lambda _step, _clock, _flush: StepEstimate(seconds, 0.5))
+    monkeypatch.setattr(timing, "estimate_step", lambda _step, _clock, _flush: StepEstimate(seconds, 0.5))
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -168,7 +168,6 @@ def test_a_cell_timed_as_do_bench(pass_: Pass, monkeypatch: pytest.MonkeyPatch) 
         "so 2 warm-up steps for 25ms and 10 measured steps for 100ms"
     ]
     assert report.built.in_force.flushed == "none: cpu reports no L2 size"
-    assert report.finished.summary is not None
     assert report.finished.summary.p20_s == pytest.approx(torch.tensor(report.times_s()).quantile(0.2).item())
 
 
@@ -200,25 +199,28 @@ def test_a_cold_start_is_not_claimed_after_an_estimate() -> None:
     assert any("the first step is not cold: 6 steps ran to estimate its time" in text for text in notices(report))
 
 
-def test_steps_run_until_they_come_to_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = small_spec(warmup_for=0.35, warmup_steps=100, steps_for=1.0, measure_steps=100)
-    report = run_scripted(spec, [0.25] + [0.125] * 50, monkeypatch)
-    assert report.times_s("warm-up") == [0.25, 0.125]
-    assert report.times_s() == [0.125] * 8
-    assert notices(report) == []
-
-
-def test_a_step_longer_than_the_time_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = small_spec(warmup_for=0.35, warmup_steps=100, steps_for=1.0, measure_steps=100)
-    report = run_scripted(spec, [4.0] * 2, monkeypatch)
-    assert (report.times_s("warm-up"), report.times_s()) == ([4.0], [4.0])
-
-
-def test_the_most_steps_end_a_time_before_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = small_spec(warmup_steps=0, steps_for=10.0, measure_steps=6)
-    report = run_scripted(spec, [0.5] * 6, monkeypatch)
-    assert len(report.times_s()) == 6
-    assert notices(report) == ["cell 8: 6 measured steps, the limit, took 3 s of 10s; raise the most with 10s:MAX"]
+@pytest.mark.parametrize(
+    ("counts", "script", "warmup", "measured"),
+    [
+        (
+            {"warmup_for": 0.35, "warmup_steps": 100, "steps_for": 1.0, "measure_steps": 100},
+            [0.25] + [0.125] * 50,
+            2,
+            8,
+        ),
+        ({"warmup_for": 0.35, "warmup_steps": 100, "steps_for": 1.0, "measure_steps": 100}, [4.0] * 2, 1, 1),
+        ({"warmup_steps": 0, "steps_for": 10.0, "measure_steps": 6}, [0.5] * 6, 0, 6),
+    ],
+    ids=["until they come to their time", "a longer one once", "the most"],
+)
+def test_steps_run_until_they_come_to_their_time(
+    counts: dict[str, Any], script: list[float], warmup: int, measured: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run_scripted(small_spec(**counts), script, monkeypatch)
+    assert report.times_s("warm-up") == script[:warmup]
+    assert report.times_s() == script[warmup : warmup + measured]
+    ended = "cell 8: 6 measured steps, the limit, took 3 s of 10s; raise the most with 10s:MAX"
+    assert notices(report) == ([ended] if measured == 6 else [])
 
 
 def test_the_most_steps_end_a_window_before_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

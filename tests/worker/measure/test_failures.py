@@ -21,54 +21,42 @@ NCCL = (
 )
 
 
+OUT_OF_MEMORY = (
+    "MPS backend out of memory (MPS allocated: 9 GB)",
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "CUDA driver error: out of memory",
+    "Triton Error [CUDA]: out of memory",
+    "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
+    "could not create a memory object",
+    "std::bad_alloc",
+)
+NCCL_OUT_OF_MEMORY = (
+    "Cuda failure 2 'out of memory'",
+    "Cuda failure 'out of memory'",
+    "CUDA error 2 'out of memory'",
+    "HIP failure 'out of memory'",
+    "Failed to CUDA host alloc 4923392 bytes",
+    "Failed to malloc 32 bytes",
+)
+TRIED = "CUDA out of memory. Tried to allocate 20.00 GiB."
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (
-            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nSee documentation"),
-            "CUDA out of memory. Tried to allocate 20.00 GiB.",
-        ),
+        *((RuntimeError(text), text) for text in OUT_OF_MEMORY),
+        *((DistBackendError(NCCL.format(text)), text) for text in NCCL_OUT_OF_MEMORY),
+        (torch.OutOfMemoryError(f"{TRIED}\nSee documentation"), TRIED),
         (MemoryError(), "out of memory"),
-        (
-            RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"),
-            "MPS backend out of memory (MPS allocated: 9 GB)",
-        ),
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), "CUDA error: out of memory"),
-        (
-            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-        ),
-        (RuntimeError("CUDA driver error: out of memory"), "CUDA driver error: out of memory"),
-        (RuntimeError("Triton Error [CUDA]: out of memory"), "Triton Error [CUDA]: out of memory"),
         (
             RuntimeError("backend='inductor' raised:\nRuntimeError: Triton Error [CUDA]: out of memory\n\nSet TORCH"),
             "RuntimeError: Triton Error [CUDA]: out of memory",
         ),
-        (
-            RuntimeError("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n\nSet TORCHDYNAMO"),
-            "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-        ),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-        (
-            RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
-            "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-        ),
-        (
-            RuntimeError("cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`"),
-            "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
-        ),
-        (RuntimeError("could not create a memory object"), "could not create a memory object"),
+        (RuntimeError(f"OutOfMemoryError: {TRIED}\n\nSet TORCHDYNAMO"), f"OutOfMemoryError: {TRIED}"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "[Errno 12] Cannot allocate memory"),
-        (RuntimeError("std::bad_alloc"), "std::bad_alloc"),
-        (DistBackendError(NCCL.format("Cuda failure 2 'out of memory'")), "Cuda failure 2 'out of memory'"),
-        (DistBackendError(NCCL.format("Cuda failure 'out of memory'")), "Cuda failure 'out of memory'"),
-        (DistBackendError(NCCL.format("CUDA error 2 'out of memory'")), "CUDA error 2 'out of memory'"),
-        (DistBackendError(NCCL.format("HIP failure 'out of memory'")), "HIP failure 'out of memory'"),
-        (
-            DistBackendError(NCCL.format("Failed to CUDA host alloc 4923392 bytes")),
-            "Failed to CUDA host alloc 4923392 bytes",
-        ),
-        (DistBackendError(NCCL.format("Failed to malloc 32 bytes")), "Failed to malloc 32 bytes"),
     ],
 )
 def test_out_of_memory_is_a_result(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,17 +1,20 @@
-"""Attribution of a GPU's kernels to phases and ranges, on events made up.
+"""Attribution of a GPU's kernels to phases and ranges, communication beside compute, and all-gathers beside what uses
+them, on events made up.
 
 Forward runs on thread 1, backward on thread 2; kernels run long after their launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 
-from cs336_tui.events.kernel_report import Gap, Overlap
+from cs336_tui.events.kernel_report import AllGather, Gap, Overlap
 from cs336_tui.worker.measure.kernel_events import kernels_of, read_step
+from cs336_tui.worker.measure.kernels import traffic_of
+from cs336_tui.worker.workload.ranges import PHASE, READY
 
 
 class Made:
@@ -32,16 +35,8 @@ class Made:
 
 
 def at_host(name: str, begin: int, end: int, *, activity: str = "cpu_op", thread: int = 1, **values: Any) -> Made:
-    return Made(
-        name=name,
-        start_ns=begin,
-        end_ns=end,
-        activity_type=activity,
-        device_type="DeviceType.CPU",
-        start_thread_id=thread,
-        is_user_annotation=activity == "user_annotation",
-        **values,
-    )
+    values |= {"device_type": "DeviceType.CPU", "start_thread_id": thread, "activity_type": activity}
+    return Made(name=name, start_ns=begin, end_ns=end, is_user_annotation=activity == "user_annotation", **values)
 
 
 def named(name: str, begin: int, end: int) -> Made:
@@ -56,16 +51,8 @@ def node(name: str, begin: int, end: int, sequence: int) -> tuple[Made, Made]:
 
 
 def on_gpu(name: str, begin: int, end: int, *, activity: str = "kernel", **values: Any) -> Made:
-    annotation = activity == "gpu_user_annotation"
-    return Made(
-        name=name,
-        start_ns=begin,
-        end_ns=end,
-        activity_type=activity,
-        device_type="DeviceType.CUDA",
-        is_user_annotation=annotation,
-        **values,
-    )
+    values |= {"device_type": "DeviceType.CUDA", "activity_type": activity}
+    return Made(name=name, start_ns=begin, end_ns=end, is_user_annotation=activity == "gpu_user_annotation", **values)
 
 
 HOST = (
@@ -156,10 +143,8 @@ def test_only_kernels_copies_and_fills_of_the_counted_phases_are_counted() -> No
         on_gpu("Memcpy DtoD (Device -> Device)", 1010, 1020, activity="gpu_memcpy", linked_correlation_id=2),
         on_gpu("loss_gradient", 1030, 1040, linked_correlation_id=4),
     )
-    assert [name for name, _, _ in placed(*gpu, phases=("forward",))] == [
-        "mul_kernel",
-        "Memcpy DtoD (Device -> Device)",
-    ]
+    names = [name for name, _, _ in placed(*gpu, phases=("forward",))]
+    assert names == ["mul_kernel", "Memcpy DtoD (Device -> Device)"]
 
 
 def test_a_torch_that_does_not_tell_activities_apart_is_read_by_names() -> None:
@@ -231,8 +216,166 @@ def test_where_no_kernel_is_seen_operators_are_shown_and_the_note_says_why(devic
 def test_where_kernels_are_seen_they_are_what_is_shown() -> None:
     seen = [*HOST, on_gpu("mul_kernel", 1000, 1010, linked_correlation_id=1)]
     read = read_step(seen, ("forward", "loss", "backward"), "cuda")
-    assert (read.activity, read.note, [launch.name for launch in read.profile.launches]) == (
-        "kernels",
-        "",
-        ["mul_kernel"],
+    names = [launch.name for launch in read.profile.launches]
+    assert (read.activity, read.note, names) == ("kernels", "", ["mul_kernel"])
+
+
+def test_gloo_on_its_threads_is_communication_beside_torchs_operators() -> None:
+    """Backward from 0 to 600; the second all-reduce ends where nothing is computed, the third is of a later step."""
+    host = [
+        named(f"{PHASE}backward", 0, 600),
+        at_host("aten::mm", 0, 250),
+        at_host("graph_0_cpp_fused_mul_silu_4", 250, 300),
+        at_host("aten::copy_", 100, 200),
+        at_host("c10d::allreduce_", 300, 310),
+        named_on_thread("gloo:all_reduce", 200, 400, 2),
+        named_on_thread("gloo:all_reduce", 350, 500, 3),
+        at_host("aten::copy_", 410, 490, thread=3),  # gloo's own
+        named_on_thread("gloo:all_reduce", 700, 900, 3),
+    ]
+    read = read_step(host, ("backward",), "cpu")
+    found = traffic_of(host, read, ("backward",), 1)
+    assert (found.rank, found.span_ns, found.compute_ns) == (1, 600, 300)
+    assert (found.communication_ns, found.overlapped_ns, found.uncovered_ns) == (300, 100, 200)
+    assert found.overlapped_share == pytest.approx(1 / 3)
+    assert found.operations == {"gloo:all_reduce": 2}
+    assert found.compute_over_time == (1.0,) * 30 + (0.0,) * 30
+    assert found.communication_over_time == (0.0,) * 20 + (1.0,) * 30 + (0.0,) * 10
+
+
+def test_communication_whose_end_is_noted_late_ends_with_the_step() -> None:
+    host = [
+        named(f"{PHASE}backward", 0, 600),
+        at_host("aten::mm", 0, 250),
+        named_on_thread("gloo:all_reduce", 500, 900, 2),
+    ]
+    found = traffic_of(host, read_step(host, ("backward",), "cpu"), ("backward",), 0)
+    assert (found.span_ns, found.communication_ns) == (600, 100)
+
+
+def test_on_a_gpu_communication_is_nccls_kernels() -> None:
+    gpu = (
+        on_gpu("ncclDevKernel_AllReduce", 1000, 1100, linked_correlation_id=1),
+        on_gpu("gemm", 1080, 1120, linked_correlation_id=2, device_resource_id=9),
     )
+    events = [*HOST, *gpu]
+    found = traffic_of(events, read_step(events, ("forward",), "cuda"), ("forward",), 0)
+    assert (found.span_ns, found.communication_ns, found.overlapped_ns, found.compute_ns) == (120, 100, 20, 40)
+
+
+def test_gloo_between_gpus_is_communication_beside_kernels() -> None:
+    gpu = (on_gpu("gemm", 60, 120, linked_correlation_id=2), on_gpu("Memcpy DtoH", 40, 60, linked_correlation_id=1))
+    events = [*HOST, *gpu, named_on_thread("gloo:all_reduce", 20, 80, 3), at_host("aten::add_", 30, 50, thread=3)]
+    found = traffic_of(events, read_step(events, ("forward",), "cuda"), ("forward",), 0)
+    assert (found.span_ns, found.communication_ns, found.overlapped_ns, found.compute_ns) == (100, 60, 20, 60)
+    assert found.operations == {"gloo:all_reduce": 1}
+
+
+def test_without_communication_there_is_no_share() -> None:
+    found = traffic_of(list(HOST), read_step(list(HOST), ("forward",), "cpu"), ("forward",), 0)
+    assert (found.communication_ns, found.overlapped_share, set(found.communication_over_time)) == (0, None, {0.0})
+    assert found.compute_ns > 0
+
+
+def named_on_thread(name: str, begin: int, end: int, thread: int) -> Made:
+    """As torch records an operation of gloo: an annotation that begins and ends elsewhere."""
+    return at_host(name, begin, end, activity="user_annotation", thread=thread, is_async=True)
+
+
+class Found(NamedTuple):
+    bytes: int
+    unit: str | None
+    pass_: str
+    module: str
+
+
+FOUND = (
+    Found(80, "", "forward", "embedding, head"),
+    Found(40, "layers.0", "forward", "layers.0"),
+    Found(40, "layers.0", "backward", "layers.0"),
+    Found(8, None, "", ""),
+)
+GATHER = "gloo:all_gather"
+
+
+def on_gloo() -> list[Made]:
+    """Forward from 1000 to 1500, backward until 2000. The first all-gather is waited for, the second ends 20 before
+    it is needed, the third 30 after, of which 10 are computed; the fourth is nobody's."""
+    return [
+        named(f"{PHASE}forward", 1000, 1500),
+        named(f"{PHASE}backward", 1500, 2000),
+        named(READY, 1010, 1011),
+        named_on_thread(GATHER, 1020, 1100, 2),
+        named_on_thread(GATHER, 1080, 1180, 3),
+        at_host("aten::mm", 1100, 1200),
+        named(f"{READY}layers.0", 1200, 1201),
+        at_host("aten::mm", 1201, 1300),
+        named_on_thread(GATHER, 1600, 1730, 2),
+        named(f"{READY}layers.0", 1700, 1701),
+        at_host("aten::copy_", 1701, 1711),
+        named_on_thread(GATHER, 1900, 1950, 2),
+    ]
+
+
+def gathers_in(events: list[Made], known: Sequence[Found]) -> tuple[AllGather, ...]:
+    phases = ("forward", "backward")
+    return traffic_of(events, read_step(events, phases, "cpu"), phases, 0, known).all_gathers
+
+
+def test_an_all_gather_ended_before_its_pass_or_is_waited_for() -> None:
+    found = gathers_in(on_gloo(), FOUND)
+    assert found == (
+        AllGather(module="embedding, head", pass_="forward", bytes=80, begin_ns=20, end_ns=100, alone_ns=80,
+                  ready_ns=10, waited_ns=90),
+        AllGather(module="layers.0", pass_="forward", bytes=40, begin_ns=80, end_ns=180, alone_ns=20, ready_ns=200,
+                  waited_ns=0),
+        AllGather(module="layers.0", pass_="backward", bytes=40, begin_ns=600, end_ns=730, alone_ns=120, ready_ns=700,
+                  waited_ns=20),
+        AllGather(module="", pass_="", bytes=8, begin_ns=900, end_ns=950, alone_ns=50),
+    )  # fmt: skip
+    assert [each.early_ns for each in found] == [None, 20, None, None]
+
+
+def test_all_gathers_that_are_not_those_of_the_step_before_have_their_times_alone() -> None:
+    found = gathers_in(on_gloo(), FOUND[:3])
+    assert [(each.module, each.bytes, each.ready_ns, each.waited_ns) for each in found] == [("", None, None, None)] * 4
+
+
+def test_a_phase_drawn_on_the_gpu_is_not_taken_for_the_hosts() -> None:
+    """The GPU is at the forward's kernels while the host is at the backward's mark."""
+    drawn = on_gpu(f"{PHASE}forward", 1650, 1800, activity="gpu_user_annotation")
+    found = gathers_in([*on_gloo(), drawn], FOUND)
+    assert [each.waited_ns for each in found] == [90, 0, 20, None]
+
+
+def test_on_a_gpu_a_pass_is_ready_when_its_stream_is_free() -> None:
+    """Kernels run long after their launch: those of the first module until 1200, when the second could begin, whose
+    all-gather ends at 1230; a copy on another stream is in nobody's way. The third is needed long after its end."""
+
+    def launched(name: str, at: int, begin: int, end: int, number: int, stream: int) -> tuple[Made, Made]:
+        ids = {"correlation_id": number, "linked_correlation_id": number}
+        call = at_host("cudaLaunchKernel", at, at + 1, activity="cuda_runtime", correlation_id=number)
+        return call, on_gpu(name, begin, end, device_resource_id=stream, **ids)
+
+    gather = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    events = [
+        named(f"{PHASE}forward", 0, 500),
+        named(f"{READY}a", 10, 11),
+        *launched(gather, 12, 1000, 1050, 1, 20),
+        *launched("gemm", 20, 1050, 1200, 2, 7),
+        named(f"{READY}b", 30, 31),
+        *launched("copy_in", 31, 1205, 1215, 3, 9),
+        *launched(gather, 33, 1100, 1230, 4, 20),
+        *launched(gather, 34, 1240, 1250, 5, 20),
+        *launched("gemm", 35, 1230, 1400, 6, 7),
+        named(f"{READY}c", 40, 41),
+        *launched("gemm", 45, 1400, 1500, 7, 7),
+    ]
+    known = [Found(1, name, "forward", name) for name in "abc"]
+    read = read_step(events, ("forward",), "cuda")
+    found = traffic_of(events, read, ("forward",), 0, known).all_gathers
+    first = 1000  # the step begins with its first kernel, long after the host has reached the mark of `a`
+    assert [(each.module, (each.ready_ns or 0) + first, each.waited_ns, each.early_ns) for each in found] == [
+        ("a", 10, 1040, None), ("b", 1200, 30, None), ("c", 1400, 0, 150),
+    ]  # fmt: skip
+    assert [each.alone_ns for each in found] == [50, 20, 0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -23,15 +23,17 @@ from cs336_tui.session.recordings import chrome
 from cs336_tui.session.recordings.recording import Opening
 from cs336_tui.worker.estimate import predict
 from cs336_tui.worker.measure.kernel_events import operators_of
-from cs336_tui.worker.measure.kernels import profile_kernels, raw_events
+from cs336_tui.worker.measure.kernels import raw_events
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build, configure_torch
+from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_step
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import kernels_of, small_spec
 
 PREDICT = predict.predict
 REHEARSE = predict.rehearse
+pytestmark = pytest.mark.usefixtures("no_prediction")
 
 
 def spec_of(**changes: Any) -> CellSpec:
@@ -40,26 +42,10 @@ def spec_of(**changes: Any) -> CellSpec:
     return small_spec(**(wide | changes))
 
 
-def profiled(spec: CellSpec, *, folder: str | None = None) -> KernelReport:
-    return profile_kernels(ReportRequest(kind="kernels", spec=spec, folder=folder), lambda _stage: None)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_prediction() -> Iterator[None]:
-    """Leave the prediction of FLOPs out, which takes a second."""
-
-    def predict_nothing(spec: CellSpec, **_: object) -> NoReturn:
-        raise NotImplementedError(f"no prediction of {spec.size}")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predict, "rehearse", predict_nothing)
-        yield
-
-
 @pytest.fixture(scope="module")
-def reports() -> dict[str, KernelReport]:
+def reports(no_prediction: None) -> dict[str, KernelReport]:  # noqa: ARG001
     """One report of each pass."""
-    return {pass_: profiled(spec_of(pass_=pass_)) for pass_ in PASSES}
+    return {pass_: kernels_of(spec_of(pass_=pass_)) for pass_ in PASSES}
 
 
 def warm_step(spec: CellSpec) -> Step:
@@ -67,8 +53,7 @@ def warm_step(spec: CellSpec) -> Step:
     workload = build(spec, configure_torch(spec))
     step = workload.step(spec)
     name_step(step, workload.model, record_function)
-    for phase in step.phases:
-        step.run(phase)
+    run_whole(step)
     return step
 
 
@@ -111,8 +96,7 @@ def test_sums_agree_with_one_another(reports: dict[str, KernelReport], pass_: st
 def test_the_sum_over_rows_is_the_profilers_own_total(arch: Any, precision: Any) -> None:
     step = warm_step(spec_of(pass_="train-step", arch=arch, precision=precision))
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        for phase in step.phases:
-            step.run(phase)
+        run_whole(step)
     ours = operators_of(raw_events(profiler), step.phases)
     theirs = [each for each in profiler.key_averages() if not each.is_user_annotation]
     assert len(ours.launches) == sum(each.count for each in theirs)  # each in exactly one phase
@@ -127,7 +111,7 @@ def test_the_sum_over_rows_is_the_profilers_own_total(arch: Any, precision: Any)
 
 @pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
 def test_every_part_has_its_matrix_products_and_twice_as_many_in_backward(arch: Any) -> None:
-    found = matmuls(profiled(spec_of(pass_="train-step", arch=arch)))
+    found = matmuls(kernels_of(spec_of(pass_="train-step", arch=arch)))
     layers = 2
     forward = {
         "QKV projections": 3 * layers,
@@ -171,20 +155,19 @@ def test_loss_and_optimizer_are_ranges_of_their_own(reports: dict[str, KernelRep
 
 
 def test_a_scaled_step_is_profiled_once_its_optimizer_no_longer_skips() -> None:
-    report = profiled(spec_of(pass_="train-step", precision="fp16-mixed", d_model=16, d_ff=24))
+    report = kernels_of(spec_of(pass_="train-step", precision="fp16-mixed", d_model=16, d_ff=24))
     assert any(group.phase == "optimizer" and group.name == "aten::addcdiv_" for group in report.groups)
     assert "skipped" not in report.note
 
 
 def test_the_trace_is_left_in_the_folder_and_does_not_replace_another(tmp_path: Path) -> None:
     spec = spec_of(pass_="forward", d_model=16, d_ff=24)
-    traces = [profiled(spec, folder=str(tmp_path)).trace for _ in range(2)]
+    traces = [kernels_of(spec, folder=str(tmp_path)).trace for _ in range(2)]
     assert len(set(traces)) == 2
     for trace in traces:
-        assert trace is not None
         names = {event.get("name") for event in json.loads(gzip.decompress(Path(trace).read_bytes()))["traceEvents"]}
         assert {"phase/forward", "range/softmax", "aten::bmm"} <= names
-    assert profiled(spec).trace is None
+    assert kernels_of(spec).trace is None
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -199,8 +182,7 @@ def test_the_saved_trace_reads_as_the_report_itself(tmp_path: Path, pass_: Any) 
                 found[group.name, group.phase, group.range, group.backward] += sum(group.durations_ns)
         return found
 
-    own = profiled(spec_of(pass_=pass_), folder=str(tmp_path))
-    assert own.trace is not None
+    own = kernels_of(spec_of(pass_=pass_), folder=str(tmp_path))
     (cell,) = chrome.read(Path(own.trace), Opening(), "saved")
     assert isinstance(cell.report, KernelReport)
     assert times(cell.report, own.phase_spans_ns) == times(own, own.phase_spans_ns)
@@ -229,7 +211,7 @@ def test_without_a_prediction_the_report_says_why_and_is_whole(reports: dict[str
 def test_flops_stand_beside_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predict, "rehearse", REHEARSE)
     spec = spec_of(pass_="forward+backward", num_layers=1)
-    report = profiled(spec)
+    report = kernels_of(spec)
     assert (report.prediction, report.note) == (PREDICT(spec), "")
     forward, backward = attention_split(report)
     products = 2 * 2 * spec.batch_size * spec.context_length**2 * spec.d_model

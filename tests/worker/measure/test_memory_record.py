@@ -25,8 +25,10 @@ from cs336_tui.worker.measure.cell_memory import (
     Recording,
     read_cuda,
 )
-from cs336_tui.worker.measure.memory_record import Operation, columns, cut, join, record_memory
-from tests.worker.measure.cells import small_spec
+from cs336_tui.worker.measure.memory_record import Operation, columns, cut, join
+from cs336_tui.worker.measure.rank_memory import counted, record_rank_memory, without_lost_frees
+from tests.watching import small_spec as bench_spec
+from tests.worker.measure.cells import memory_of, small_spec
 
 FP32 = 4
 
@@ -34,7 +36,7 @@ FP32 = 4
 def record(stages: list[str] | None = None, **changes: Any) -> MemoryReport:
     """The memory record of a small cell whose shapes all differ."""
     spec = small_spec(**({"d_model": 48, "d_ff": 80, "context_length": 24, "vocab_size": 300} | changes))
-    return record_memory(ReportRequest(kind="memory", spec=spec), (stages if stages is not None else []).append)
+    return memory_of(spec, (stages if stages is not None else []).append)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,6 @@ def test_categories_add_up_to_the_total_at_every_event(train_step: MemoryReport)
 
 
 def test_a_training_step_begins_with_its_state_and_the_gradients_of_the_one_before(train_step: MemoryReport) -> None:
-    assert train_step.prediction
     parameters = FP32 * train_step.prediction.num_params
     begin = Timeline(train_step).at(0).by_category
     assert begin["parameters"] == parameters
@@ -96,7 +97,6 @@ def test_the_gradients_come_in_backward_and_go_in_zero_grad(train_step: MemoryRe
     assert gradients[spans["zero_grad"].end - 1] == gradients[spans["loss"].end - 1] == 0
     assert gradients[spans["backward"].end - 1] == gradients[0]
     assert train_step.forward_end_bytes == timeline.live_total[spans["forward"].end - 1]
-    assert train_step.prediction
     assert train_step.forward_end_bytes == pytest.approx(train_step.prediction.forward_end_bytes, rel=0.001)
 
 
@@ -111,12 +111,7 @@ def test_what_is_allocated_says_where(train_step: MemoryReport) -> None:
     for range_ in RANGES:
         if range_ not in ("zero_grad", "rotary", "attention core"):
             assert sizes.get((range_, False)), range_
-        if range_ not in (
-            "zero_grad",
-            "optimizer",
-            "residual",
-            "attention core",
-        ):  # a sum hands its gradient on as it is
+        if range_ not in ("zero_grad", "optimizer", "residual", "attention core"):  # a sum's gradient is handed on
             assert sizes.get((range_, True)), range_
     assert named / whole > 0.98
     softmax = next(s for s in train_step.sites if s.op == "_softmax_backward_data")
@@ -153,9 +148,8 @@ def test_what_another_recording_left_is_no_memory_of_the_step(monkeypatch: pytes
 
     run_phases = memory_record.run_phases
     monkeypatch.setattr(memory_record, "run_phases", collecting)
-    request = ReportRequest(kind="memory", spec=small_spec(pass_="backward"))
     try:
-        report = record_memory(request, leave_garbage)
+        report = memory_of(small_spec(pass_="backward"), leave_garbage)
     finally:
         gc.enable()
     assert report.peak_bytes == report.allocator_peak_bytes == max(live_totals(report))
@@ -288,3 +282,36 @@ def test_an_allocation_belongs_to_the_operation_that_it_was_made_in() -> None:
     assert found_columns["born"] == (0, 0, 0, 1, 3)
     assert found_columns["died"] == (2, -1, -1, -1, -1)
     assert [form.shape for form in found_columns["forms"]] == [(8,), (16,), (4,)]
+
+
+def test_a_tensor_whose_free_is_not_seen_counts_until_the_next_moment() -> None:
+    kept, copy, later = AllocatorEvent(1, 100), AllocatorEvent(2, 40), AllocatorEvent(3, 60)
+    recording = Recording((kept, copy, later, AllocatorEvent(3, 0)), (1, 2, 4), {})  # The copy's free is lost
+
+    assert [each.live for each in counted(recording)] == [100, 140, 140]
+    found = without_lost_frees(counted(recording), [100, 100, 100])
+    assert [each.live for each in found] == [100, 100, 100]
+    assert [each.peak for each in found] == [100, 140, 160]
+
+
+def test_a_tensor_that_another_thread_allocated_is_part_of_the_peak() -> None:
+    recording = Recording((AllocatorEvent(1, 100),), (1,), {})
+
+    (found,) = without_lost_frees(counted(recording), [130])
+    assert found.live == found.peak == 130
+
+
+def test_a_step_alone_has_each_use_from_the_moment_when_it_comes_to_be() -> None:
+    spec = bench_spec(pass_="train-step")
+    report = record_rank_memory(ReportRequest(kind="memory", spec=spec), lambda _stage: None)
+
+    found = {(each.step, each.moment): each.by_category for each in report.moments}
+    parameters = found[0, "initialised"]["parameters"]
+    assert {uses["parameters"] for uses in found.values()} == {parameters}
+    gradients = [uses["gradients"] / parameters for (step, _), uses in found.items() if step == 1]
+    assert gradients == [0, 1, 1], "from backward on"
+    state = [uses["optimizer_state"] / parameters for (step, _), uses in found.items() if step == 1]
+    assert state == [0, 0, pytest.approx(2, rel=1e-2)], "two moments of each parameter and its count of steps"
+    assert {uses["communication"] for uses in found.values()} == {0}
+    logits = 4 * spec.batch_size * spec.context_length * spec.vocab_size
+    assert found[1, "after forward"]["activations"] > 2 * logits > found[1, "before optimizer"]["activations"]

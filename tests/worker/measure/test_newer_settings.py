@@ -12,11 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.events.events import Event, ModelBuilt
-from cs336_tui.worker.measure.ab import run_round
+from cs336_tui.events.events import ModelBuilt
 from cs336_tui.worker.measure.settings import read_settings, restore
 from cs336_tui.worker.workload.precision import effective_matmul, tf32_allowed
-from tests.worker.measure.cells import Report, run, small_spec
+from tests.worker.measure.cells import Rounded, run, small_spec
 
 newer = pytest.mark.skipif(
     not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="this torch has the older settings alone"
@@ -86,10 +85,8 @@ def test_in_turns_with_one_that_does_not(folder: Path, setting: str) -> None:
     a = small_spec(**own(folder, at_first=setting))
     looks = "assert torch.backends.cuda.matmul.fp32_precision != 'tf32' and torch.get_float32_matmul_precision()"
     b = small_spec(**own(folder, later=looks, name="newer_other"))
-    events: list[Event] = []
-    run_round((a, b), (0, 1), events.append, lambda: False)
-    for cell in (0, 1):
-        finished = Report([event for event in events if getattr(event, "cell", None) == cell]).finished
+    done = Rounded(a, b)
+    for finished in (done.a.finished, done.b.finished):
         assert finished.status == "ok", finished.error
         assert not any("given back" in remark for remark in finished.remarks)
     assert read_settings() == before
@@ -97,26 +94,17 @@ def test_in_turns_with_one_that_does_not(folder: Path, setting: str) -> None:
 
 @newer
 def test_what_is_in_force_is_the_devices_own_setting() -> None:
+    def in_force() -> tuple[str, str, bool]:
+        return effective_matmul("cuda"), effective_matmul("cpu"), tf32_allowed()
+
     before = read_settings()
     try:
         torch.backends.cuda.matmul.fp32_precision = "tf32"
-        assert (effective_matmul("cuda"), effective_matmul("cpu"), tf32_allowed()) == (
-            "high",
-            "highest",
-            True,
-        )
+        assert in_force() == ("high", "highest", True)
         torch.set_float32_matmul_precision("medium")
-        assert (effective_matmul("cuda"), effective_matmul("cpu"), tf32_allowed()) == (
-            "medium",
-            "medium",
-            True,
-        )
+        assert in_force() == ("medium", "medium", True)
         torch.backends.cuda.matmul.fp32_precision = "ieee"
-        assert (effective_matmul("cuda"), effective_matmul("cpu"), tf32_allowed()) == (
-            "highest",
-            "medium",
-            False,
-        )
+        assert in_force() == ("highest", "medium", False)
     finally:
         restore(before)
 

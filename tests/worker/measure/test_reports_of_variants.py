@@ -1,8 +1,9 @@
-"""Reports on kernels, memory, dtypes and out-of-memory causes, for users' own models and every variant."""
+"""Reports on kernels, memory, dtypes and out-of-memory causes, for users' own models, wrapped ones too, and every
+variant."""
 
 from __future__ import annotations
 
-import shutil
+import re
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,11 @@ from cs336_tui.events.kernel_report import FUSED, KernelReport
 from cs336_tui.events.reports import MemoryReport, PrecisionReport, ReportKind, ReportRequest
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.dtypes import bytes_at_most, read_dtypes
-from cs336_tui.worker.measure.kernels import profile_kernels
-from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.oom import attempt, explain_oom
 from cs336_tui.worker.measure.reporter import COMPILE_LEFT_OUT
-from tests.worker.measure.cells import small_spec
-from tests.worker.workload.own_code import Folder
-from tests.worker.workload.own_models import BASICS, GPT, PLAIN
+from cs336_tui.worker.workload.building import build
+from tests.worker.measure.cells import compiles, kernels_of, memory_of, small_spec
+from tests.worker.workload.own_code import BASICS, GPT, PLAIN, Folder
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +53,6 @@ def spec_of(folder: Folder, model: str = "reference", **changes: Any) -> CellSpe
 
 def asked(kind: ReportKind, spec: CellSpec, **more: Any) -> ReportRequest:
     return ReportRequest(kind=kind, spec=spec, **more)
-
-
-def kernels_of(spec: CellSpec) -> KernelReport:
-    return profile_kernels(asked("kernels", spec), lambda _stage: None)
-
-
-def memory_of(spec: CellSpec) -> MemoryReport:
-    return record_memory(asked("memory", spec), lambda _stage: None)
 
 
 def dtypes_of(spec: CellSpec) -> PrecisionReport:
@@ -132,9 +123,7 @@ def test_what_is_computed_again_is_time_of_backward_in_its_own_part(folder: Fold
     assert 0 < again["backward", "feed-forward"] - plain["backward", "feed-forward"] <= plain["forward", "feed-forward"]
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-@pytest.mark.timeout(300)  # a C++ compiler works for many seconds, on a busy machine for minutes
-@pytest.mark.usefixtures("warm_cache")
+@compiles
 def test_a_compiled_step_has_phases_but_its_model_no_parts(folder: Folder) -> None:
     report = kernels_of(spec_of(folder, compile="default", num_layers=1, pass_="forward+backward"))
     assert set(report.phase_spans_ns) == {"forward", "loss", "backward"}
@@ -142,7 +131,6 @@ def test_a_compiled_step_has_phases_but_its_model_no_parts(folder: Folder) -> No
     assert any("fused" in group.name for group in report.groups if group.kind == "elementwise")
     assert all(split.fused and split.softmax_ns is None for split in attention_split(report))
     assert "torch.compile has fused the model" in report.note
-    assert report.prediction is not None
     assert sum(report.prediction.flops.values()) > 0
 
 
@@ -213,10 +201,7 @@ def test_blocks_of_a_user_s_model_save_for_backward(folder: Folder, gpt: str) ->
 
 
 def test_a_model_without_blocks_is_one_row(folder: Folder, plain: str) -> None:
-    for spec in (
-        spec_of(folder, f"{plain}:Odd"),
-        spec_of(folder, workload="attention", pass_="backward"),
-    ):
+    for spec in (spec_of(folder, f"{plain}:Odd"), spec_of(folder, workload="attention", pass_="backward")):
         (row,) = memory_findings.saved_summary(memory_of(spec))
         assert row.modules == "model"
         assert row.bytes > 0
@@ -302,7 +287,6 @@ def test_an_attempt_s_blocks_are_the_user_s_own(folder: Folder, gpt: str, monkey
 
     monkeypatch.setattr("torch.nn.functional.cross_entropy", refuse)
     moment = attempt(spec_of(folder, gpt), torch.device("cpu"))
-    assert moment is not None
     assert moment.phase == "loss"
     stem = gpt.partition(":")[0]
     assert any(block.site.frame.startswith(f"{stem}.py:") for block in moment.largest)
@@ -315,3 +299,95 @@ def test_files_of_other_folders_are_nobody_s(tmp_path: Path) -> None:
     files = {site.frame.partition(":")[0] for site in report.sites if site.frame}
     assert files <= {"transformer.py", "norms.py", "passes.py"}
     assert not list(tmp_path.iterdir())
+
+
+WRAPPERS = {
+    "a class of its class": """
+from {repository} import GPT
+class Whole(GPT):
+    def forward(self, tokens):
+        return super().forward(tokens)
+""",
+    "a module that holds it": """
+from torch import nn
+from {repository} import GPT
+class Whole(nn.Module):
+    def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd):
+        super().__init__()
+        self.model = GPT(vocab_size, block_size, n_layer, n_head, n_embd)
+    def forward(self, tokens):
+        return self.model(tokens)
+""",
+    "a function that makes it": """
+from {repository} import GPT
+def Whole(vocab_size, block_size, n_layer, n_head, n_embd):
+    return GPT(vocab_size, block_size, n_layer, n_head, n_embd)
+""",
+}
+
+
+@pytest.fixture(params=list(WRAPPERS))
+def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[CellSpec, str, str]:
+    """A cell of it, the file of its repository and the file of the few lines."""
+    folders = [tmp_path / "repository", tmp_path / "mine"]
+    for each in folders:
+        each.mkdir()
+    repository = Folder(folders[0]).write(GPT, "repository")
+    lines = Folder(folders[1]).write(WRAPPERS[request.param].format(repository=repository), "mine")
+    spec = small_spec(model=f"{lines}:Whole", model_path=(str(folders[1]), str(folders[0])), pass_="train-step")
+    return spec, f"{repository}.py", f"{lines}.py"
+
+
+def test_allocations_name_the_lines_of_the_repository(wrapped: tuple[CellSpec, str, str]) -> None:
+    spec, repository, _ = wrapped
+    report = memory_of(spec)
+    in_feed_forward = {site.frame for site in report.sites if site.range == "feed-forward"}
+    assert in_feed_forward
+    for frame in in_feed_forward:
+        file, _, function = re.split("[: ]", frame)
+        assert (file, function) == (repository, "forward")
+
+
+def test_the_file_of_the_model_is_among_its_sources(wrapped: tuple[CellSpec, str, str]) -> None:
+    spec, repository, lines = wrapped
+    told = str(build(spec, torch.device("cpu")).facts.revision)
+    assert re.fullmatch(
+        rf"{re.escape(lines)} sha256 [0-9a-f]{{12}}; {re.escape(repository)} sha256 [0-9a-f]{{12}}", told
+    )
+
+
+def test_what_was_installed_into_a_folder_is_not_the_user_s(tmp_path: Path) -> None:
+    """Files of ``pip install --target``: the user's line that called the library is shown, not the library's."""
+    (installed := tmp_path / "installed").mkdir()
+    (installed / "some_library-1.0.dist-info").mkdir()
+    (mine := tmp_path / "mine").mkdir()
+    library = Folder(installed).write(GPT, "library")
+    lines = Folder(mine).write(WRAPPERS["a module that holds it"].format(repository=library), "mine")
+    spec = small_spec(model=f"{lines}:Whole", model_path=(str(mine), str(installed)), pass_="forward")
+    report = memory_of(spec)
+    frames = {site.frame.partition(":")[0] for site in report.sites if site.range == "feed-forward"}
+    assert frames == {f"{lines}.py"}
+    assert library not in str(build(spec, torch.device("cpu")).facts.revision)
+
+
+FUSED_CALL = "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)"
+WRITTEN_OUT = """\
+scores = (q @ k.transpose(-2, -1)) / math.sqrt(k.shape[-1])
+        scores = scores.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(1), float("-inf"))
+        y = F.softmax(scores, dim=-1) @ v
+"""
+
+
+def test_products_of_attention_are_held_against_a_softmax(tmp_path: Path) -> None:
+    """A model whose attention writes them out, without a function that could be annotated."""
+    model = Folder(tmp_path).write(GPT.replace(FUSED_CALL, WRITTEN_OUT))
+    spec = small_spec(model=f"{model}:GPT", model_path=(str(tmp_path),), pass_="train-step")
+    forward, backward = attention_split(kernels_of(spec))
+    for split in (forward, backward):
+        assert split.by_kind
+        assert split.matmul_ns
+        assert split.softmax_ns
+    pairs = spec.num_layers * spec.batch_size * spec.context_length**2
+    assert forward.matmul_flops == 2 * 2 * pairs * spec.d_model  # scores and weighted values, over all heads
+    assert backward.matmul_flops == 2 * forward.matmul_flops
+    assert forward.softmax_flops == 5 * pairs * spec.num_heads

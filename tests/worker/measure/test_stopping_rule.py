@@ -72,9 +72,9 @@ def test_steady_steps_need_little_warming_up() -> None:
 def test_a_slow_warm_up_is_waited_for() -> None:
     """When warming up ends, steps are within 2 % of where they settle, however steep or shallow the decay."""
     for tau, excess in ((4, 0.5), (8, 0.5), (8, 0.1), (15, 0.5)):
-        found = [warmup_of(warming(100, tau, seed, excess)) for seed in range(20)]
+        found = [warmup_of(warming(100, tau, seed, excess)) for seed in range(10)]
         ended = [count for count in found if count is not None]
-        assert len(ended) >= 18, found
+        assert len(ended) >= 9, found
         left = [excess * np.exp(-count / tau) for count in ended]
         assert sum(share < 0.02 for share in left) >= 0.9 * len(left), found
 
@@ -93,7 +93,6 @@ def test_measuring_ends_when_the_interval_is_narrow() -> None:
         times_s = noisy(1000, 0.01, seed)
         count = steps_of(times_s, 0.01)
         interval = mean_interval(times_s[:count])
-        assert interval is not None
         assert 2 * interval.half_share < 0.01
         assert count < 60
         why = why_stopped(times_s[:count], 0.01)
@@ -135,13 +134,12 @@ def test_short_steps_go_on_for_half_a_second() -> None:
 def test_stopping_when_it_looks_good_costs_little_coverage(
     std: float, correlation: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The interval at the stop is to hold the true mean nearly as often as it says; see `measure.enough`."""
+    """The interval at the stop is to hold the true mean nearly as often as it says; see `measure.timing`."""
     runs, held, counts = 100, 0, []
     for seed in range(runs):
         times_s = noisy(1000, std, seed, correlation)
         counts.append(steps_of(times_s, 0.01))
         interval = mean_interval(times_s[: counts[-1]])
-        assert interval is not None
         held += interval.low <= STEP_S <= interval.high
     with capsys.disabled():
         print(f"\n{std:.1%} noise, correlation {correlation}: {held / runs:.0%} held, {sum(counts) / runs:.0f} steps")

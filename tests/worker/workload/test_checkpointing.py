@@ -18,7 +18,7 @@ from cs336_tui.config.values import Nesting
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.model_parts import block_groups, block_list, blocks_of, checkpoint_blocks
 from cs336_tui.worker.workload.transformer import Block
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import run_step, small_spec
 
 CPU = torch.device("cpu")
 
@@ -26,34 +26,30 @@ CPU = torch.device("cpu")
 def a_step(spec: CellSpec) -> tuple[Workload, list[Tensor]]:
     """One step of the spec: the workload and its gradients."""
     workload = build(spec, CPU)
-    step = workload.step(spec)
-    step.prepare()
-    for phase in step.phases:
-        step.run(phase)
+    run_step(workload, spec)
     return workload, [p.grad.clone() for p in workload.model.parameters() if p.grad is not None]
 
 
 @pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
 @pytest.mark.parametrize(
-    ("pass_", "precision"),
-    [("forward+backward", "fp32"), ("backward", "bf16"), ("train-step", "bf16-mixed"), ("train-step", "fp16-mixed")],
+    ("pass_", "precision", "nesting", "layers", "groups"),
+    [
+        ("forward+backward", "fp32", "off", 5, (1, 2, 5)),
+        ("backward", "bf16", "off", 5, (1, 2, 5)),
+        ("train-step", "bf16-mixed", "off", 5, (1, 2, 5)),
+        ("train-step", "fp16-mixed", "off", 5, (1, 2, 5)),
+        ("forward+backward", "fp32", "halves", 7, (1, 2, 3, 7)),
+        ("train-step", "bf16-mixed", "halves", 7, (1, 2, 3, 7)),
+    ],
 )
-def test_gradients_are_those_of_the_model_as_it_is(pass_: str, precision: str, arch: str) -> None:
-    changes: dict[str, Any] = {"pass_": pass_, "precision": precision, "arch": arch, "num_layers": 5}
+def test_gradients_are_those_of_the_model_as_it_is(
+    pass_: str, precision: str, nesting: Nesting, layers: int, groups: tuple[int, ...], arch: str
+) -> None:
+    changes: dict[str, Any] = {"pass_": pass_, "precision": precision, "arch": arch, "num_layers": layers}
     _, expected = a_step(small_spec(**changes))
     assert expected
-    for every in (1, 2, 5):
-        _, found = a_step(small_spec(checkpoint=every, **changes))
-        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True)), every
-
-
-@pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
-@pytest.mark.parametrize(("pass_", "precision"), [("forward+backward", "fp32"), ("train-step", "bf16-mixed")])
-def test_gradients_of_nested_groups_are_those_of_the_model_as_it_is(pass_: str, precision: str, arch: str) -> None:
-    changes: dict[str, Any] = {"pass_": pass_, "precision": precision, "arch": arch, "num_layers": 7}
-    _, expected = a_step(small_spec(**changes))
-    for every in (1, 2, 3, 7):
-        _, found = a_step(small_spec(checkpoint=every, nesting="halves", **changes))
+    for every in groups:
+        _, found = a_step(small_spec(checkpoint=every, nesting=nesting, **changes))
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True)), every
 
 
@@ -128,7 +124,6 @@ def test_the_blocks_are_found_behind_what_stands_in_for_them(every: int) -> None
     blocks = blocks_of(workload.model)
     assert [type(block) for block in blocks] == [Block] * 3
     listed = block_list(workload.model)
-    assert listed is not None
     assert len(listed) == 3
     assert listed[1].attention is blocks[1].attention  # as model code may ask for it
 

@@ -197,3 +197,44 @@ def test_the_arithmetic_of_a_softmax_is_known_where_the_model_takes_the_number_o
     elements = 2 * 3 * 2 * 8 * 8  # sequences, layers, heads, pairs of tokens
     assert predicted(", num_heads=4") == (5 * elements, 4 * elements)
     assert predicted("") is None
+
+
+MODEL = """
+from torch import nn
+class Node: ...
+class GPT(nn.Module):
+    def __init__(self, {asks}):
+        super().__init__()
+"""
+
+
+@pytest.mark.parametrize("asks", ["config", "cfg", "config: Node", "settings: Node"])
+def test_one_that_cannot_be_made_by_name_asks_for_a_function(folder: Folder, asks: str) -> None:
+    """minGPT's config is made by a function of its own: no text on a command line is one."""
+    word = asks.partition(":")[0]
+    with pytest.raises(ImportProblem) as refused:
+        made(folder, MODEL.format(asks=asks), "GPT")
+    assert str(refused.value).endswith(
+        f"needs {word}; it cannot be typed: name a function of the dimensions (d_model, num_layers, ...) that "
+        f"makes {word} and returns the model"
+    )
+
+
+def test_the_config_beside_the_class_above_will_do(folder: Folder) -> None:
+    """A few lines around nanoGPT's GPT that do not import its GPTConfig."""
+    above = folder.write(
+        """
+from dataclasses import dataclass
+from torch import nn
+@dataclass
+class GPTConfig:
+    block_size: int = 1024
+    n_layer: int = 12
+class GPT(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.seen = config
+"""
+    )
+    config = made(folder, f"from {above} import GPT\nclass Whole(GPT): ...\n", "Whole", num_layers=3).seen
+    assert (config.n_layer, config.block_size) == (3, 8)

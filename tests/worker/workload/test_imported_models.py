@@ -12,10 +12,10 @@ from torch import nn
 
 from cs336_tui.config.spec import PASSES, CellSpec, Pass
 from cs336_tui.worker.estimate.predict import predict
-from cs336_tui.worker.workload.building import Workload, build
+from cs336_tui.worker.workload.building import build
 from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.imported_components import import_model
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import run_step, small_spec
 from tests.worker.workload.own_code import LM, Folder
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -312,11 +312,8 @@ def test_which_source_it_was_is_known(folder: Folder) -> None:
     assert str(revision()).endswith(" with uncommitted changes")
 
 
-def steps(workload: Workload, spec: CellSpec) -> None:
-    step = workload.step(spec)
-    step.prepare()
-    for phase in step.phases:
-        step.run(phase)
+def steps(spec: CellSpec) -> None:
+    step = run_step(build(spec, CPU), spec)
     step.clear()
     step.check()
 
@@ -325,7 +322,7 @@ def steps(workload: Workload, spec: CellSpec) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "fp16-mixed", "bf16"])
 def test_every_pass_and_precision_runs(folder: Folder, pass_: Any, precision: Any) -> None:
     spec = spec_of(folder, f"{folder.write(LM)}:LM", pass_=pass_, precision=precision, num_layers=1)
-    steps(build(spec, CPU), spec)
+    steps(spec)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +348,7 @@ def test_what_is_no_logits_or_no_loss_is_said_with_the_forward(folder: Folder, r
             continue
         place = "" if "nan" in line else r" \(own_\d+\.py:17 in forward\)$"
         with pytest.raises(ImportProblem, match=line + (".*" if line.endswith(" ") else "") + place):
-            steps(build(spec, CPU), spec)
+            steps(spec)
 
 
 def test_a_forward_that_wants_targets_for_all_logits(folder: Folder) -> None:
@@ -364,7 +361,7 @@ def test_a_forward_that_wants_targets_for_all_logits(folder: Folder) -> None:
             match=r"shape \(2, 1, 40\).*; forward takes targets and is called without: name .*"
             r"return super\(\).forward\(tokens, targets=tokens\)$",
         ):
-            steps(build(spec, CPU), spec)
+            steps(spec)
 
 
 def test_dimensions_that_a_model_does_not_take_are_told(folder: Folder) -> None:
@@ -397,7 +394,7 @@ def test_dimensions_that_a_model_does_not_take_are_told(folder: Folder) -> None:
 def test_logits_may_come_in_a_tuple_or_by_name(folder: Folder) -> None:
     for result in ("(self.head(x), None)", "{'logits': self.head(x)}", "type('Out', (), {'logits': self.head(x)})()"):
         spec = spec_of(folder, f"{folder.write(LM.replace('return self.head(x)', f'return {result}'))}:LM")
-        steps(build(spec, CPU), spec)
+        steps(spec)
 
 
 DRAWS_ITS_BATCH = """

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import PASSES, ModelDims, Pass
 from cs336_tui.config.values import PHASES, WITHOUT_BACKWARD
 from cs336_tui.worker.workload.building import make_optimizer
+from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.passes import Shared, Step, Training
 from cs336_tui.worker.workload.transformer import Batch, Transformer, random_batch
 
@@ -46,8 +47,7 @@ def a_training(model: nn.Module, *, scale_gradients: bool = False) -> Training:
 
 def run(step: Step) -> None:
     step.prepare()
-    for phase in step.phases:
-        step.run(phase)
+    run_whole(step)
 
 
 def plain_loss(model: Transformer) -> Tensor:

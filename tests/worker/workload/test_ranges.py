@@ -16,12 +16,12 @@ from torch import nn
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.variants import RANGES
 from cs336_tui.worker.workload.building import Workload, build
+from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.model_parts import part_of_each
 from cs336_tui.worker.workload.ranges import name_parts
 from tests.worker.measure.cells import small_spec
-from tests.worker.workload.own_code import Folder
-from tests.worker.workload.own_models import BASICS, GPT, PLAIN
+from tests.worker.workload.own_code import BASICS, GPT, PLAIN, Folder
 
 CPU = torch.device("cpu")
 
@@ -60,9 +60,7 @@ def entered(spec: CellSpec) -> Entered:
     """One step's forward, loss and backward of a model whose parts are named."""
     seen, workload = Entered(), built(spec)
     name_parts(workload.model, seen.around, spec.annotations)
-    step = workload.step(spec)
-    for phase in step.phases:
-        step.run(phase)
+    run_whole(workload.step(spec))
     return seen
 
 
@@ -250,3 +248,42 @@ def test_what_is_computed_again_runs_inside_the_same_parts(folder: Folder, every
     in_blocks = [path for path in plain.paths if path[0] == "residual"]
     assert len(in_blocks) < len(plain.paths)
     assert sorted(again.paths) == sorted([*plain.paths, *in_blocks])
+
+
+class Activation(nn.Module):
+    """An activation whose class name does not say its purpose."""
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln_2 = nn.LayerNorm(4)
+        self.attn = nn.MultiheadAttention(4, 2)
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(4, 8), "act": Activation(), "c_proj": nn.Linear(8, 4)})
+
+
+class Routed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = nn.MultiheadAttention(4, 2)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+
+def test_all_that_a_block_s_dictionary_of_a_feed_forward_network_holds_is_part_of_it() -> None:
+    block = Block()
+    parts = part_of_each(nn.ModuleDict({"h": nn.ModuleList([block, Block()])}))
+    assert {parts[module] for module in block.mlp.values()} == {"feed-forward"}
+    assert parts[block] == "residual"
+    assert parts[block.ln_2] == "norms"
+
+
+def test_experts_in_a_list_are_a_feed_forward_network() -> None:
+    block = Routed()
+    parts = part_of_each(nn.ModuleDict({"h": nn.ModuleList([block, Routed()])}))
+    assert {parts[module] for module in block.experts} == {"feed-forward"}
+
+
+def test_blocks_in_a_list_are_none() -> None:
+    blocks = nn.ModuleList([Block(), Block()])
+    parts = part_of_each(nn.ModuleDict({"layers": blocks}))
+    assert {parts[block] for block in blocks} == {"residual"}

@@ -1,13 +1,22 @@
-"""The reference model against plain torch."""
+"""The reference model and its batch against plain torch, its number of parameters, and the time to create it."""
+
+from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.creation import create
+from benchmarks.plain_model import PlainTransformer
+from cs336_tui.analysis.fields import implied_params
 from cs336_tui.config.spec import ARCHES, Arch, ModelDims, dims_of
+from cs336_tui.worker.workload.passes import cross_entropy
 from cs336_tui.worker.workload.transformer import (
     GELU,
     Attention,
@@ -17,8 +26,10 @@ from cs336_tui.worker.workload.transformer import (
     Rotary,
     SwiGLU,
     Transformer,
+    random_batch,
     truncated_normal_,
 )
+from tests.samples import a_spec
 
 DIMS = ModelDims(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=50)
 CPU = torch.device("cpu")
@@ -121,8 +132,7 @@ def test_a_token_changes_only_itself_and_its_future(arch: Arch, changed: int) ->
 
 
 @pytest.mark.parametrize(
-    ("size", "edition", "millions"),
-    [("small", "2026", 120.95), ("medium", "2026", 412.94), ("large", "2026", 956.61)],
+    ("size", "edition", "millions"), [("small", "2026", 120.95), ("medium", "2026", 412.94), ("large", "2026", 956.61)]
 )
 def test_parameter_counts_less_the_head_are_the_published_ones(size: str, edition: str, millions: float) -> None:
     model = Transformer(dims_of(size, edition), arch="swiglu-rope", context_length=512, device="meta")
@@ -268,3 +278,84 @@ def test_nothing_is_piled_up_at_the_cut() -> None:
         expected = 1_000_000 * 0.02 * 2 * math.exp(-(middle**2) / 2) / math.sqrt(2 * math.pi) / 0.9973
         found = int(((x > low) & (x <= low + 0.02)).sum())
         assert abs(found - expected) < 5 * math.sqrt(expected), low
+
+
+_PARTS = {
+    "token_embedding": "embedding", "layers": "blocks", "attention_norm": "norm_1", "ffn_norm": "norm_2",
+    "attention.query": "q", "attention.key": "k", "attention.value": "v", "attention.output": "o", "ffn.gate": "gate",
+    "ffn.up": "up", "ffn.down": "down", "final_norm": "norm",
+}  # fmt: skip
+
+
+def plain_name(name: str) -> str:
+    for ours, plain in _PARTS.items():
+        name = name.replace(ours, plain)
+    return name
+
+
+def test_logits_and_gradients_of_the_benchmarks_plain_model_are_the_references() -> None:
+    """So that the benchmark's plain model and the reference have comparable times."""
+    reference = a_model()
+    plain = PlainTransformer(DIMS.vocab_size, CONTEXT, DIMS.d_model, DIMS.num_layers, DIMS.num_heads, DIMS.d_ff)
+    plain.load_state_dict({plain_name(name): value for name, value in reference.state_dict().items()})
+    inputs, targets = torch.randint(DIMS.vocab_size, (2, 3, CONTEXT), generator=torch.Generator().manual_seed(1))
+    logits = [model(inputs) for model in (reference, plain)]
+    torch.testing.assert_close(*logits)
+    for made in logits:
+        cross_entropy(made, targets).backward()
+    theirs = dict(plain.named_parameters())
+    for name, parameter in reference.named_parameters():
+        torch.testing.assert_close(parameter.grad, theirs[plain_name(name)].grad, msg=name)
+
+
+def test_targets_are_the_next_tokens() -> None:
+    batch = random_batch(4, 16, 100, device="cpu", seed=0)
+    assert batch.inputs.shape == batch.targets.shape == (4, 16)
+    assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
+    assert batch.inputs.is_contiguous()
+    assert batch.targets.is_contiguous()
+
+
+def test_tokens_cover_the_vocabulary_and_no_more() -> None:
+    inputs = random_batch(8, 512, 10, device="cpu", seed=0).inputs
+    assert inputs.unique().tolist() == list(range(10))
+
+
+def test_same_seed_same_tokens() -> None:
+    first, again, other = (random_batch(4, 16, 100, device="cpu", seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first.inputs, again.inputs)
+    assert not torch.equal(first.inputs, other.inputs)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"arch": "gelu-learned", "context_length": 64}, {"num_layers": 1, "vocab_size": 64, "d_ff": 100}]
+)
+def test_implied_parameters_are_the_models(changes: dict[str, Any]) -> None:
+    spec = a_spec(**changes)
+    model = Transformer(spec.dims, arch=spec.arch, context_length=spec.context_length, device="meta")
+    assert implied_params(spec) == model.num_params
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_three_billion_parameters_are_there_at_once(arch: str) -> None:
+    """A fresh process, where torch has not yet imported the modules of its meta device. The mark is 0.5 s;
+    this bound is for a machine that is busy."""
+    (first_s, second_s), count, _ = create("xl", arch, "meta")
+    assert count > 3e9 if arch == "swiglu-rope" else count > 2e9
+    assert first_s < 2
+    assert second_s < 1
+
+
+def test_no_operation_runs_on_the_meta_device() -> None:
+    """A single one makes torch import its compiler, which takes a second."""
+    code = """
+import sys
+from cs336_tui.config.spec import ModelDims
+from cs336_tui.worker.workload.transformer import Transformer
+dims = ModelDims(d_model=8, d_ff=8, num_layers=1, num_heads=2, vocab_size=8)
+before = set(sys.modules)
+Transformer(dims, arch="swiglu-rope", context_length=8, device="meta")
+print(sorted(name for name in set(sys.modules) - before if name.startswith(("torch._dynamo", "sympy"))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"

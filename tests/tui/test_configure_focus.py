@@ -1,0 +1,258 @@
+"""The Configure pane in use: focus, scrolling, buttons, terminal sizes, and problems, explained at the entry and beside
+Run."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from textual.widget import Widget
+
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.tui.widgets.entries import Chips, Entry, TextEntry
+from tests.tui.configuring import HERE, NARROW, WIDE, Hand, opened, reachable
+
+
+def in_sight(hand: Hand, widget: Widget) -> bool:
+    """True if all of the widget is within the part of the form that is shown, or it is one of the buttons."""
+    shown = widget.region.intersection(hand.pane.query_one("#form").region)
+    return shown.height == widget.region.height or hand.button("run").parent is widget.parent
+
+
+@pytest.mark.parametrize(("forward", "back"), [("tab", "shift+tab"), ("down", "up")])
+async def test_tab_and_arrows_reach_everything(forward: str, back: str) -> None:
+    async with opened((40, 12)) as hand:
+        await hand.unfold()
+        await hand.unfold("variants")
+        await hand.tick("size", "custom")
+        stops = reachable(hand)
+        await hand.go_to(stops[0])
+        order = [stops[0]]
+        while len(order) < len(stops):
+            await hand.press(forward)
+            focused = hand.host.focused
+            assert focused is not None
+            if forward == "tab" or focused is not order[-1]:
+                assert focused not in order
+                assert in_sight(hand, focused), focused
+                order.append(focused)
+        assert order == stops
+        for _ in range(3 * len(stops)):
+            if hand.host.focused is not stops[0]:
+                await hand.press(back)
+        assert hand.host.focused is stops[0]
+
+
+@pytest.mark.parametrize("size", [WIDE, (30, 8)])
+async def test_what_has_the_focus_is_in_sight(size: tuple[int, int]) -> None:
+    async with opened(size) as hand:
+        await hand.unfold()
+        await hand.unfold("variants")
+        await hand.tick("size", "custom")
+        for widget in reachable(hand):
+            await hand.go_to(widget)
+            assert in_sight(hand, widget), widget
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE, (40, 12), (28, 6)])
+async def test_the_summary_and_the_buttons_are_always_in_sight(size: tuple[int, int]) -> None:
+    async with opened(size) as hand:
+        for name in ("run", "stop", "export"):
+            assert name.capitalize() in hand.seen(hand.button(name))
+        assert "cells" in hand.summary
+        await hand.type("batch_size", "x")
+        assert "✗ batch size x" in hand.summary
+
+
+@pytest.mark.parametrize("size", [(34, 25), (80, 20)])
+async def test_all_that_is_chosen_first_fits_without_scrolling(size: tuple[int, int]) -> None:
+    async with opened(size) as hand:
+        form = hand.pane.query_one("#form")
+        assert form.max_scroll_y == 0
+        labels = "preset size context pass precision batch warm-up steps device".split()
+        seen = hand.seen()
+        assert all(label in seen for label in labels)
+
+
+async def test_enter_while_typing_moves_on_and_runs_nothing() -> None:
+    async with opened() as hand:
+        await hand.type("batch_size", "8")
+        await hand.press("enter")
+        assert hand.entry("warmup_steps", TextEntry).has_focus_within
+        assert hand.asked("run") == []
+        assert hand.pane.sweep == Sweep(batches=(8,))
+
+
+async def test_escape_leads_from_typing_to_the_buttons() -> None:
+    async with opened() as hand:
+        await hand.type("batch_size", "8")
+        await hand.press("escape")
+        assert hand.button("run").has_focus
+        await hand.type("batch_size", "x")
+        await hand.press("escape")
+        assert hand.button("export").has_focus, "Run cannot be pressed"
+
+
+async def test_buttons_follow_the_run_and_keep_the_focus() -> None:
+    async with opened() as hand:
+        run, stop, export = (hand.button(name) for name in ("run", "stop", "export"))
+        assert (run.disabled, stop.disabled, export.disabled) == (False, True, False)
+        assert "[ Run ]" in hand.seen(run)
+        assert "[" not in hand.seen(stop)
+        await hand.go_to(run)
+        hand.pane.set_running(True)
+        await hand.pilot.pause()
+        assert (run.disabled, stop.disabled) == (False, False)
+        assert run.has_focus
+        assert "[ Add ]" in hand.seen(run)
+        await hand.press("enter")
+        assert len(hand.asked("run")) == 1
+        await hand.go_to(stop)
+        await hand.press("enter")
+        assert len(hand.asked("stop")) == 1
+        hand.pane.set_running(True, stopping=True)
+        await hand.pilot.pause()
+        assert (run.disabled, stop.disabled) == (True, True)
+        assert "Stop…" in hand.seen(stop)
+        hand.pane.request_run()
+        await hand.pilot.pause()
+        assert len(hand.asked("run")) == 1, "nothing is added to what is being stopped"
+        hand.pane.set_running(False)
+        await hand.pilot.pause()
+        assert (run.disabled, stop.disabled) == (False, True)
+        assert run.has_focus
+        await hand.pilot.click("#export")
+        assert len(hand.asked("export")) == 1
+
+
+async def test_what_is_typed_during_a_run_waits_for_the_next_one() -> None:
+    async with opened() as hand:
+        hand.pane.set_running(True)
+        await hand.type("batch_size", "9")
+        assert hand.pane.sweep == Sweep(batches=(9,))
+        hand.pane.set_running(False)
+        assert hand.pane.sweep == Sweep(batches=(9,))
+
+
+async def test_resizing_to_next_to_nothing_and_back_loses_nothing() -> None:
+    async with opened() as hand:
+        await hand.unfold()
+        await hand.type("batch_size", "x")
+        for size in ((40, 12), (12, 4), (1, 1), (200, 60), WIDE):
+            await hand.pilot.resize_terminal(*size)
+            await hand.pilot.pause()
+        assert hand.entry("batch_size", TextEntry).value == "x"
+        assert "✗ x: expected" in hand.seen(hand.entry("batch_size", TextEntry))
+
+
+async def test_a_move_of_the_focus_styles_few_widgets_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as hand:
+        await hand.unfold()
+        styled: list[object] = []
+        apply = hand.host.stylesheet.apply
+        monkeypatch.setattr(
+            hand.host.stylesheet, "apply", lambda node, **more: (styled.append(node), apply(node, **more))
+        )
+        await hand.press("tab")
+        assert 0 < len(styled) < len(reachable(hand))
+
+
+async def test_the_pane_is_marked_while_the_focus_is_within() -> None:
+    async with opened() as hand:
+        await hand.go_to(hand.button("run"))
+        assert hand.pane.has_class("-focused")
+        hand.host.screen.set_focus(None)
+        await hand.settle()
+        assert not hand.pane.has_class("-focused")
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_a_bad_number_is_explained_at_its_entry_and_beside_run(size: tuple[int, int]) -> None:
+    async with opened(size) as hand:
+        await hand.unfold()
+        for field, text, good, said in (
+            ("other_contexts", "0", "96", "0: expected a whole number, at least 1"),
+            ("batch_size", "-4", "4", "-4: expected a whole number, at least 1"),
+            ("warmup_steps", "five", "5", "five: expected a whole number, or several as 1,2,4"),
+            ("measure_steps", "0", "10", "0: expected a whole number, at least 1"),
+            ("seed", "x", "1", "x: expected a whole number"),
+            ("threads", "0", "2", "0: expected a whole number, at least 1"),
+            ("timeout_s", "-1", "9", "-1: expected seconds, more than 0, or nothing"),
+        ):
+            await hand.type(field, text)
+            entry = hand.entry(field, TextEntry)
+            assert said in " ".join(hand.seen(entry).split())
+            assert text in hand.seen(entry).splitlines()[0], "what was typed is still there"
+            assert said in " ".join(hand.summary.split())
+            assert hand.pane.sweep is None
+            assert hand.button("run").disabled
+            hand.pane.request_run()
+            await hand.press("ctrl+u", *good)
+            assert hand.pane.problems == ()
+            assert not hand.button("run").disabled
+            assert entry.size.height == 1
+        assert hand.asked("run") == []
+
+
+async def test_nothing_chosen_is_a_problem_at_that_row() -> None:
+    async with opened() as hand:
+        await hand.tick("pass", "forward")
+        await hand.tick("pass", "forward+backward")
+        await hand.tick("pass", "train-step")
+        assert "✗ (none): choose at least one" in hand.seen(hand.entry("pass", Chips))
+        assert "✗ pass (none): choose at least one" in hand.summary
+
+
+async def test_several_problems_are_all_shown_and_counted() -> None:
+    async with opened() as hand:
+        await hand.type("batch_size", "x")
+        await hand.type("measure_steps", "y")
+        assert "✗ batch size x" in hand.summary
+        assert "(and 1 more)" in " ".join(hand.summary.split())
+        assert "✗ y: expected a whole number" in hand.seen(hand.entry("measure_steps", TextEntry))
+
+
+async def test_a_problem_that_is_folded_away_marks_the_fold() -> None:
+    async with opened() as hand:
+        await hand.unfold()
+        await hand.type("seed", "x")
+        await hand.go_to(hand.fold())
+        await hand.press("space")
+        assert "▸ ✗ more" in hand.seen(hand.fold())
+        assert "seed x" in hand.summary
+        await hand.press("space")
+        assert hand.entry("seed", TextEntry).value == "x"
+
+
+async def test_a_device_that_cannot_do_a_precision_says_what_it_can() -> None:
+    async with opened() as hand:
+        await hand.tick("precision", "tf32")
+        assert hand.pane.problems == ()
+        await hand.tick("device", "cpu")
+        seen = " ".join(hand.seen(hand.entry("precision", Chips)).split())
+        assert "✗ tf32: cpu (a CPU) can do fp32, bf16-mixed" in seen
+
+
+KEYS = st.sampled_from(
+    ["tab", "shift+tab", "up", "down", "left", "right", "space", "enter", "escape", "home", "end", "backspace",
+     "ctrl+u", "pagedown", "0", "1", "5", "9", "x", "comma", "minus", "full_stop", "q", "left_square_bracket", "é"]
+)  # fmt: skip
+
+
+@settings(max_examples=10, deadline=None)
+@given(keys=st.lists(KEYS, min_size=10, max_size=60), size=st.sampled_from([NARROW, WIDE, (40, 12)]))
+def test_whatever_is_pressed_there_is_a_sweep_or_a_reason(keys: list[str], size: tuple[int, int]) -> None:
+    async def play() -> None:
+        async with opened(size) as hand:
+            await hand.press(*keys)
+            pane = hand.pane
+            assert (pane.sweep is None) == bool(pane.problems)
+            assert hand.button("run").disabled == bool(pane.problems)
+            told = {entry.field for entry in pane.query(Entry).results(Entry) if entry.problem}
+            assert bool(told) <= bool(pane.problems)
+            if pane.sweep:
+                pane.sweep.with_devices(HERE.resolve(pane.sweep.devices)).cells()
+
+    asyncio.run(play())

@@ -1,0 +1,265 @@
+"""Attention or a norm alone: results and gradients of its formula, written out or by any kernel or implementation;
+norms of the reference model."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cs336_tui.config.flops import parameters
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import NORMS
+from cs336_tui.worker.workload.building import Workload, build, configure_torch
+from cs336_tui.worker.workload.import_problems import ImportProblem
+from cs336_tui.worker.workload.norms import NORM_CLASSES
+from tests.attention_cells import attention_spec
+from tests.samples import a_spec
+from tests.worker.measure.cells import run_step
+
+CPU = torch.device("cpu")
+
+
+def built(**changes: object) -> Workload:
+    spec = attention_spec(**changes)
+    configure_torch(spec)
+    return build(spec, CPU)
+
+
+def assert_gradients(workload: Workload, exact: list[torch.Tensor]) -> None:
+    for parameter, other in zip(workload.model.parameters(), exact, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, other.grad.float())
+
+
+def by_formula(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
+    """softmax(Q K^T / sqrt(K)) V in float64 (Vaswani et al. 2017, equation 1), token by token."""
+    out = torch.empty_like(q)
+    for batch in range(q.shape[0]):
+        for token in range(q.shape[1]):
+            seen = token + 1 if causal else q.shape[1]
+            scores = k[batch, :seen] @ q[batch, token] / math.sqrt(q.shape[-1])
+            shares = scores.exp() / scores.exp().sum()
+            out[batch, token] = shares @ v[batch, :seen]
+    return out
+
+
+@pytest.mark.parametrize("attention", ["naive", "sdpa", "math"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_output_and_gradients_are_those_of_the_formula(attention: str, causal: bool) -> None:
+    workload = built(attention=attention, causal=causal)
+    exact = [parameter.detach().double().requires_grad_() for parameter in workload.model.parameters()]
+    expected = _differentiable(*exact, causal=causal)
+    output = workload.model(workload.batch.inputs)
+    assert output.shape == (2, 24, 8)
+    torch.testing.assert_close(output, by_formula(*(x.detach() for x in exact), causal=causal).float())
+    workload.loss(output, workload.batch.targets).backward()
+    (expected * workload.batch.targets.double()).sum().backward()
+    assert_gradients(workload, exact)
+
+
+@pytest.mark.parametrize("attention", ["naive", "sdpa", "math"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_each_head_is_attention_of_its_own(attention: str, causal: bool) -> None:
+    """Three heads of width 4: each is the formula over its own queries, keys and values, gradients too."""
+    workload = built(attention=attention, causal=causal, d_model=12, num_heads=3)
+    output = workload.model(workload.batch.inputs)
+    assert output.shape == workload.batch.targets.shape == (2, 3, 24, 4)
+    workload.loss(output, workload.batch.targets).backward()
+    exact = [parameter.detach().double().requires_grad_() for parameter in workload.model.parameters()]
+    for head in range(3):
+        own = [each[:, head] for each in exact]
+        torch.testing.assert_close(output[:, head], by_formula(*(x.detach() for x in own), causal=causal).float())
+        (_differentiable(*own, causal=causal) * workload.batch.targets[:, head].double()).sum().backward()
+    assert_gradients(workload, exact)
+
+
+@pytest.mark.parametrize("shape", [3, 4])
+def test_a_users_function_gets_heads_or_counts_them_as_sequences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: int
+) -> None:
+    (tmp_path / f"heads_{shape}.py").write_text(
+        "import torch\n"
+        "SEEN = []\n"
+        "def attend(q, k, v, is_causal=False):\n"
+        f"    assert q.dim() == {shape}, q.shape\n"
+        "    SEEN.append(tuple(q.shape))\n"
+        "    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)\n"
+    )
+    own = {"attention": f"heads_{shape}:attend", "model_path": (str(tmp_path),)}
+    workload = built(d_model=12, num_heads=3, **own)
+    reference = built(d_model=12, num_heads=3)
+    found = workload.model(workload.batch.inputs)
+    torch.testing.assert_close(found, reference.model(reference.batch.inputs))
+    assert sys.modules[f"heads_{shape}"].SEEN[-1] == ((2, 3, 24, 4) if shape == 4 else (6, 24, 4))
+    monkeypatch.delitem(sys.modules, f"heads_{shape}", raising=False)
+
+
+def _differentiable(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
+    return scores.softmax(-1) @ v
+
+
+def test_numbers_are_standard_normal_by_the_seed_and_the_gradient_is_none_of_them() -> None:
+    one, again, other = built(context_length=2000), built(context_length=2000), built(context_length=2000, seed=1)
+    values = list(one.model.parameters())
+    assert [tuple(value.shape) for value in values] == [(2, 2000, 8)] * 3
+    for value in (*values, one.batch.targets):
+        assert value.std().item() == pytest.approx(1, abs=0.02)
+        assert value.mean().item() == pytest.approx(0, abs=0.02)
+    for value, same, different in zip(values, again.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(value, same)
+        assert not torch.equal(value, different)
+    assert not any(torch.equal(value, one.batch.targets) for value in values)
+
+
+@pytest.mark.parametrize(
+    ("precision", "parameters", "output"),
+    [("fp32", "float32", "float32"), ("bf16", "bfloat16", "bfloat16"), ("bf16-mixed", "float32", "bfloat16")],
+)
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+def test_a_step_runs_in_the_dtypes_of_its_precision(
+    attention: str, precision: str, parameters: str, output: str
+) -> None:
+    spec = attention_spec(attention=attention, precision=precision)
+    configure_torch(spec)
+    workload = build(spec, CPU)
+    step = run_step(workload, spec)
+    assert {parameter.dtype for parameter in workload.model.parameters()} == {getattr(torch, parameters)}
+    assert step.logits_dtype is getattr(torch, output)
+    assert all(parameter.grad is not None for parameter in workload.model.parameters())
+
+
+def test_it_can_be_made_at_any_size_without_data() -> None:
+    spec = attention_spec(context_length=65_536, batch_size=64, attention="naive")
+    made = build(spec, torch.device("meta"))
+    assert made.model(made.batch.inputs).shape == (64, 65_536, 8)
+
+
+def test_facts_say_how_many_numbers_and_how() -> None:
+    assert built().facts.num_params == 3 * 2 * 24 * 8
+    assert "naive" in built().facts.attention
+    assert built(attention="math").facts.attention == "math (scores materialised)"
+
+
+OWN_NORMS = """
+import torch
+SEEN = []
+class Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        SEEN.append(tuple(x.shape))
+        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
+        ctx.save_for_backward(x, weight, scale)
+        return x * scale * weight
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight, scale = ctx.saved_tensors
+        inner = gradient * weight
+        of_x = inner * scale - x * scale**3 * (inner * x).mean(-1, keepdim=True)
+        return of_x, (gradient * x * scale).flatten(0, -2).sum(0)
+def norm(x, weight):
+    return Norm.apply(x, weight)
+def flat(x, weight):
+    return x[0]
+def eps(x, weight, eps):
+    return x
+def one(x):
+    return x
+"""
+
+
+def model_spec(**changes: Any) -> CellSpec:
+    """A language model of two layers of width 8 on the CPU, with `changes`."""
+    dims = {"size": "custom", "d_model": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 50}
+    return a_spec(**{"device": "cpu", "context_length": 12, "batch_size": 2} | dims | changes)
+
+
+def normed_by_formula(norm: str, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Row by row in float64: Zhang and Sennrich 2019, equation 4; Ba, Kiros and Hinton 2016, equation 4."""
+    found = []
+    for row in rows.flatten(0, 1):
+        centred = row - row.mean() if norm == "layernorm" else row
+        found.append(centred / (centred.square().mean() + 1e-5).sqrt() * weight)
+    out = torch.stack(found).view_as(rows)
+    return out if bias is None else out + bias
+
+
+@pytest.mark.parametrize("norm", [*NORMS, "own_norms:norm", "own_norms:Norm"])
+def test_output_and_gradients_of_a_norm_are_those_of_the_formula(norm: str, tmp_path: Path) -> None:
+    """The gradient of the output is the batch's: what ``output.backward(gradient)`` gives."""
+    (tmp_path / "own_norms.py").write_text(OWN_NORMS)
+    workload = built(workload="norm", norm=norm, model_path=(str(tmp_path),))
+    rows, weight, *bias = [each.detach().double().requires_grad_() for each in workload.model.parameters()]
+    assert len(bias) == (norm == "layernorm")
+    expected = normed_by_formula(norm, rows, weight, bias[0] if bias else None)
+    output = workload.model(workload.batch.inputs)
+    torch.testing.assert_close(output, expected.float())
+    workload.loss(output, workload.batch.targets).backward()
+    expected.backward(workload.batch.targets.double())
+    assert_gradients(workload, [rows, weight, *bias])
+
+
+def test_every_norm_that_is_offered_is_there() -> None:
+    assert tuple(NORM_CLASSES) == NORMS
+
+
+def test_the_loss_computes_nothing() -> None:
+    """What is timed besides the norm's own work: between its forward and its backward nothing reads a tensor."""
+    workload = built(workload="norm")
+    output = workload.model(workload.batch.inputs)
+    with torch.profiler.profile() as seen:
+        loss = workload.loss(output, workload.batch.targets)
+    assert {event.name for event in seen.events()} <= {"_Begin", "aten::as_strided", "aten::detach", "detach"}
+    assert loss.dim() == 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_step_runs_in_each_precision(norm: str, precision: str) -> None:
+    workload = built(**(changes := {"workload": "norm", "norm": norm, "precision": precision}))
+    run_step(workload, attention_spec(**changes)).check()
+    held = torch.bfloat16 if precision == "bf16" else torch.float32
+    assert all(each.dtype is held and each.grad is not None for each in workload.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("flat", r"norm .*:flat: returned \(2, 8\) for rows of \(1, 2, 8\); expected \(1, 2, 8\)"),
+        ("eps", r"eps\(x, weight, eps\) needs eps, which has no default"),
+        ("one", r"one\(x\) does not take rows and weights"),
+        ("none", "own_norms has no none"),
+    ],
+)
+@pytest.mark.parametrize("workload", ["norm", "language-model"])
+def test_a_function_that_is_no_norm_is_refused_in_one_line(name: str, why: str, workload: str, tmp_path: Path) -> None:
+    (tmp_path / "own_norms.py").write_text(OWN_NORMS)
+    own = {"norm": f"own_norms:{name}", "model_path": (str(tmp_path),)}
+    spec = attention_spec(workload="norm", **own) if workload == "norm" else model_spec(**own)
+    with pytest.raises((ImportProblem, ValueError), match=why):
+        build(spec, CPU)
+
+
+@pytest.mark.parametrize("norm", [*NORMS, "own_norms:norm"])
+def test_every_norm_of_the_reference_model_is_the_chosen_one(norm: str, tmp_path: Path) -> None:
+    """Two in each layer and the final one; as many parameters as the formula says; a user's is as the reference's."""
+    (tmp_path / "own_norms.py").write_text(OWN_NORMS)
+    spec = model_spec(norm=norm, model_path=(str(tmp_path),))
+    workload = build(spec, CPU)
+    norms = [module for name, module in workload.model.named_modules() if name.endswith("norm")]
+    assert len(norms) == 2 * spec.num_layers + 1
+    assert {type(each).__name__ for each in norms} == {type(norms[0]).__name__}
+    counted = parameters(spec)
+    assert workload.facts.num_params == counted.numbers
+    assert len(list(workload.model.parameters())) == counted.tensors
+    logits = workload.model(workload.batch.inputs)
+    plain = build(model_spec(), CPU)
+    same = torch.allclose(logits, plain.model(plain.batch.inputs), atol=1e-4)
+    assert same is (norm != "layernorm")
