@@ -102,8 +102,10 @@ class Painter:
         if not self._app.is_up:
             return
         self._app.live, session.playing = session, True
-        for event in filter(None, (session.state.queued, session.state.tuning, *session.state.notices)):
-            self.react(event)
+        told: tuple[Event | None, ...] = (session.state.queued, session.state.tuning, *session.state.notices)
+        for event in told:
+            if event is not None:
+                self.react(event)
         self._app.stale = True
 
     def react(self, event: Event) -> None:

@@ -66,6 +66,8 @@ def as_drawn(drawing: Drawing | Absent) -> str:
         shapes = [(line.get_xydata(), f", line {line.get_linestyle()}") for line in axis.lines]
         shapes += [(patch.get_path().vertices, "") for patch in axis.patches]
         shapes += [(path.vertices, "") for collection in axis.collections for path in collection.get_paths()]
-        found += [f"{len(at)} points, mean {', '.join(f'{x:.5g}' for x in at.mean(0))}{how}" for at, how in shapes]
+        found += [
+            f"{len(at)} points, mean {', '.join(f'{x:.5g}' for x in at.mean(0))}{how}" for at, how in shapes if len(at)
+        ]
     texts = [text for legend in figure.legends for text in (*legend.get_texts(), legend.get_title())]
     return "\n".join([*found, *(f"legend: {text.get_text()}" for text in texts if text.get_text())])

@@ -109,7 +109,9 @@ class FormReader:
 
     def dims(self, texts: dict[str, str]) -> ModelDims | None:
         """Dimensions of a custom model; None when they are wrong."""
-        values = {field: self.attempt(partial(_number, field, text, _WHOLE), None) for field, text in texts.items()}
+        values: dict[str, Any] = {
+            field: self.attempt(partial(_number, field, text, _WHOLE), None) for field, text in texts.items()
+        }
         return None if None in values.values() else self.attempt(lambda: ModelDims(**values), None)
 
     def seconds(self, text: str) -> float | None:

@@ -119,7 +119,7 @@ class SessionController:
         if session is not None and (source := session.watched) is not None:
             session.watched = None
             session.end_run()
-            in_background(self._app, source.close, lambda _: self._app.is_up and self._reload_in_sight())
+            in_background(self._app, source.close, lambda _: self._reload_in_sight())
 
     def ask_trust(self, refused: Untrusted) -> None:
         """Ask whether what a session names is to be run, and do what was asked for."""
@@ -127,7 +127,7 @@ class SessionController:
         self._app.confirm(question, "Trust it", "Leave it", self._trust)
 
     def _reload_in_sight(self) -> None:
-        if self._app.main.shows("sessions"):
+        if self._app.is_up and self._app.main.shows("sessions"):
             self.reload()
 
     def ask_cancel(self, session: Session) -> None:
