@@ -255,7 +255,7 @@ def run_job(request: Path, node: int, *, trusted: bool) -> int:
         else:
             bench = Bench(run.sink, **options)
             if node:
-                from cs336_tui.runner.node_ranks import Lifeline
+                from cs336_tui.runner.node_process import Lifeline
 
                 around.enter_context(Lifeline().held(bench.cancel))
                 await_log(log)
@@ -271,6 +271,6 @@ def run_ranks(device_interval_s: float) -> None:
 
     `run-job` starts it on each node of an allocation, for a cell of more ranks than a node has room for.
     """
-    from cs336_tui.runner.node_ranks import serve
+    from cs336_tui.runner.nodes import serve
 
     serve(device_interval_s)

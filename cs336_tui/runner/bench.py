@@ -27,7 +27,7 @@ from cs336_tui.runner.lanes import lanes_again, lanes_of, pool_of
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import measure_peak, probe_machine
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.predictor import Predictor, SessionPredictions
+from cs336_tui.runner.predictor import SessionPredictions
 from cs336_tui.runner.processes import end_scratch, make_scratch
 from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import WantedReports, check_imports, go_on, left_of
@@ -86,6 +86,8 @@ class Bench:
         self._predictions = SessionPredictions(
             self._launcher, self._recorder, self._capability_of, lambda: self.timeout_s
         )
+        self.predictor = self._predictions.predictor
+        """For predictions that somebody waits for."""
         self._watch = DeviceSampler(self._on_sample, interval_s=device_interval_s)
         self.queue = CellQueue(self._recorder.record, self._stop)
         self._wanted = WantedReports()
@@ -106,7 +108,8 @@ class Bench:
         self._running = threading.Lock()
         self._opening = threading.Lock()
         self._environment: Environment | None = None
-        self._was_cancelled = False
+        self.was_cancelled = False
+        """True once `cancel` stopped something."""
         self._in_parts: threading.Event | None = None
         self._closed = False
 
@@ -261,16 +264,11 @@ class Bench:
         """Predict these instead of what was asked before, while no cell or report runs; sends `CellsPredicted`. First
         those for a GPU `elsewhere`, of this compute capability."""
         self.start()
-        self._predictions.predictor.ask(specs, elsewhere, capability)
+        self.predictor.ask(specs, elsewhere, capability)
 
     def predict_now(self, specs: Iterable[CellSpec], say: Callable[[str], object] = lambda _: None) -> None:
         """Predict waiting cells; returns when all is known that can be, or none waits any more."""
         self._predictions.work_out(specs, lambda: len(self.queue) > 0, say)
-
-    @property
-    def predictor(self) -> Predictor:
-        """The session's predictor, for predictions that somebody waits for."""
-        return self._predictions.predictor
 
     def predict_afterwards(self, specs: Iterable[CellSpec]) -> None:
         """Predict cells that have run, in seconds each at most, for the FLOPs beside their times; not `in_process`."""
@@ -288,12 +286,12 @@ class Bench:
         try:
             with self._running:
                 environment = self.probe()
-                self._predictions.predictor.hold()
+                self.predictor.hold()
                 try:
                     run(environment)
                     self._watch.point(None, None)
                 finally:
-                    self._predictions.predictor.go_on()
+                    self.predictor.go_on()
         except BaseException:
             self.queue.leave()
             raise
@@ -441,12 +439,7 @@ class Bench:
     def stop_running(self) -> None:
         """Stop the cell or report that runs; what waits goes on."""
         self.queue.stop_running()
-        self._predictions.predictor.stop()
-
-    @property
-    def was_cancelled(self) -> bool:
-        """True once `cancel` stopped something."""
-        return self._was_cancelled
+        self.predictor.stop()
 
     def cancel(self) -> bool:
         """Stop the running cell within 2 s, and run none that waits; False when there was neither."""
@@ -454,8 +447,8 @@ class Bench:
         if parts := self._in_parts:
             parts.set()
         stopped = self.queue.cancel() or parts is not None
-        self._predictions.predictor.stop()
-        self._was_cancelled |= stopped
+        self.predictor.stop()
+        self.was_cancelled |= stopped
         return stopped
 
     def close(self, *, interrupted: bool = False) -> None:
@@ -472,11 +465,11 @@ class Bench:
             ending.callback(self._close_log, interrupted=interrupted)
             ending.callback(self._watch.stop)
             ending.callback(self._await_running)
-            ending.callback(self._predictions.predictor.close)
+            ending.callback(self.predictor.close)
             ending.callback(self._close_queue)
 
     def _close_queue(self) -> None:
-        self._was_cancelled |= self.queue.close()
+        self.was_cancelled |= self.queue.close()
 
     def _await_running(self) -> None:
         with self._running:
@@ -486,7 +479,7 @@ class Bench:
         with self._opening:  # nobody opens the log after that
             try:
                 if self._recorder.is_open:
-                    over: Literal["cancelled", "finished"] = "cancelled" if self._was_cancelled else "finished"
+                    over: Literal["cancelled", "finished"] = "cancelled" if self.was_cancelled else "finished"
                     reason = "interrupted" if interrupted else over
                     self._recorder.record([ev.SessionEnded(at=time.time(), reason=reason)])
             finally:

@@ -22,6 +22,7 @@ from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.lanes import LaneFault, fault_of, in_lane
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import device_fault
+from cs336_tui.runner.node_process import Work
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor, SessionPredictions
 from cs336_tui.runner.queue import WaitingReport
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 Predicted = Callable[[Sequence[Prediction]], object]
 _MAY_MATTER = 1 / 4  # the share of the memory, by a rough sum, from which on a prediction is made
-
-
 _PREDICTED_WITHIN_S = 600.0
 """Limit of the prediction of a report, s, which a stop ends at once. One of fully sharded ranks takes 9 s of a core for
 `tiny` and 28 s for `medium`, on a busy machine many times that. A user's own code has the predictor's limit."""
@@ -64,8 +63,8 @@ class CellRunner:
         self.launcher, self._recorder, self.watch = launcher, recorder, watch
         self._predictions, self.stop, self._trust = predictions, stop, trust
         self._check_fit, self._nvtx, self._nodes = check_fit, nvtx, nodes
-        self.out_of_memory: dict[int, ev.CellFinished] = {}
         self.ended_well: set[int] = set()
+        self.out_of_memory: dict[int, ev.CellFinished] = {}
         """The ends of cells that ran out of memory and have not begun anew."""
         self.unusable: dict[int, str] = {}
         """The part of the user's own code that could not be used, by the cell that found out."""
@@ -89,59 +88,56 @@ class CellRunner:
         self.ended_well.discard(cell)
         on_a_node = self._nodes.ranks_here(spec, environment) if self._nodes and not lanes else None
         ranks_here = 1 if lanes else on_a_node  # its other ranks are in lanes of their own, or on other nodes
-        if problem := self._trust.refusal(spec) or environment.refusal(spec, ranks_here):
-            self._fail(cell, str(problem))
-            return None
+        work = Work(cell, spec, nvtx=self._nvtx)
+        why = str(self._trust.refusal(spec) or environment.refusal(spec, ranks_here) or "")
         if self.launcher is None and spec.ranks > 1:
-            self._fail(cell, f"{spec.ranks} ranks need processes of their own; leave out --in-process")
+            why = why or f"{spec.ranks} ranks need processes of their own; leave out --in-process"
+        if why:
+            self.record([work.end("failed", why)])
             return None
         if why := self.why_not(environment, spec):
-            self.record([ev.CellFinished(at=time.time(), cell=cell, status="oom", error=why)])
+            self.record([work.end("oom", why)])
             return None
-        device, started_at = environment.device(spec.device), time.time()
-        if self._nodes and self.launcher and on_a_node:
-            self._recorder.record([ev.CellStarted(at=started_at, cell=cell)])
-            self._run_over(self._nodes, self.launcher, cell, spec, None, environment, timeout_s)
+        if on_a_node and self.launcher:
+            self.record([ev.CellStarted(at=time.time(), cell=cell)])
+            self._run_over(work, environment, timeout_s)
             return None
         if self.launcher is None:
-            self._recorder.record([ev.CellStarted(at=started_at, cell=cell)])
-            self.watch.point(device, os.getpid())
+            self.record([ev.CellStarted(at=time.time(), cell=cell)])
+            self.watch.point(environment.device(spec.device), os.getpid())
             worker_entry.run_cell(spec, cell, lambda event: self.record([event]), self.stop.is_set, nvtx=self._nvtx)
-        else:
-            moved_to = spec.device if spec.device != asked.device else None
-            try:
-                fault = self._run_in_children(self.launcher, cell, spec, lanes, moved_to, environment, timeout_s)
-                self.watch.await_sample(self.stop, cell if lanes else None)
-                return fault
-            finally:
-                self.watch.leave(cell)
-                self._beside.discard(cell)
-        self.watch.await_sample(self.stop)
-        return None
+            self.watch.await_sample(self.stop)
+            return None
+        try:
+            fault = self._run_in_children(self.launcher, work, asked, lanes, environment, timeout_s)
+            self.watch.await_sample(self.stop, cell if lanes else None)
+            return fault
+        finally:
+            self.watch.leave(cell)
+            self._beside.discard(cell)
 
     def _run_in_children(
         self,
         launcher: Launcher,
-        cell: int,
-        spec: CellSpec,
+        work: Work,
+        asked: CellSpec,
         lanes: Sequence[ev.Lane],
-        moved_to: str | None,
         environment: Environment,
         timeout_s: float | None,
     ) -> LaneFault | None:
-        """Run the cell in a process, or in one for each of its ranks; `moved_to` is its device where that is not the
-        one it was queued for."""
-        started_at = time.time()
+        """Run the cell in a process, or in one for each of its ranks."""
+        cell, spec, started_at = work.number, work.spec, time.time()
         try:
             ranks = launcher.start_cell(cell, spec, nvtx=self._nvtx, lanes=lanes)
         except StartError as error:
             if lanes and not self.stop.is_set():
                 return LaneFault(lanes[0].lane, str(error))
-            self.record([ev.CellFinished(at=time.time(), cell=cell, status=self.status_unstarted(), error=str(error))])
+            self.record([work.end(self.status_unstarted(), str(error))])
             return None
+        moved_to = spec.device if spec.device != asked.device else None
         pids = [rank.child.process.pid for rank in ranks]
         numbers = tuple(lane.lane for lane in lanes)
-        self._recorder.record([ev.CellStarted(at=started_at, cell=cell, pid=pids[0], device=moved_to, lanes=numbers)])
+        self.record([ev.CellStarted(at=started_at, cell=cell, pid=pids[0], device=moved_to, lanes=numbers)])
         others = environment.others_of(spec)
         if lanes:
             others = tuple(found for lane in lanes[1:] if (found := environment.device(lane.device)))
@@ -163,29 +159,20 @@ class CellRunner:
             self.record(ends)
         return fault
 
-    def _run_over(
-        self,
-        nodes: Nodes,
-        launcher: Launcher,
-        number: int,
-        spec: CellSpec,
-        report: ReportRequest | None,
-        environment: Environment,
-        timeout_s: float | None,
-    ) -> None:
+    def _run_over(self, work: Work, environment: Environment, timeout_s: float | None) -> None:
         """Run a cell or make a report with its ranks spread over nodes, which sample their devices."""
-        from cs336_tui.runner.nodes import Work
-
-        work = Work(number, spec, report, nvtx=self._nvtx)
-        record = self._with_prediction if report else self.record
+        assert self._nodes is not None
+        assert self.launcher is not None
+        record = self._with_prediction if work.report else self.record
         with self.watch.elsewhere():
             try:
-                spread = nodes.start(work, environment, launcher, self._sampled, self.stop)
+                spread = self._nodes.start(work, environment, self.launcher, self._sampled, self.stop)
             except StartError as error:
                 record([work.end(self.status_unstarted(), str(error))])
                 return
             with closing(spread.store):
-                fold = ReportFold(number, spread.nodes) if report else RankFold(number, spec.ranks, spread.nodes)
+                of_cell = RankFold(work.number, work.spec.ranks, spread.nodes)
+                fold = ReportFold(work.number, spread.nodes) if work.report else of_cell
                 run_ranks(spread.parts, [fold], record, self.stop, timeout_s)
 
     def _sampled(self, sample: ev.DeviceSampled) -> None:
@@ -230,17 +217,17 @@ class CellRunner:
             failed_request_bytes=ending.failed_allocation_bytes if ending else None,
         )
         number, self.reports = self.reports, self.reports + 1
-        record = self._recorder.record
+        record, work = self._recorder.record, Work(number, asked.spec, request)
         started = ev.ReportStarted(at=time.time(), report=number, kind=asked.kind, spec=asked.spec, cell=asked.cell)
         if asked.kind in ("kernels", "memory") and (why := self.why_not(environment, asked.spec)):
-            record([started, ev.ReportFinished(at=time.time(), report=number, status="oom", error=why)])
+            record([started, work.end("oom", why)])
             return
         record([started])
         if why := self._trust.refusal(asked.spec):
-            record([ev.ReportFinished(at=time.time(), report=number, status="failed", error=why)])
+            record([work.end("failed", why)])
             return
         if self._nodes and self.launcher and self._nodes.ranks_here(asked.spec, environment):
-            self._run_over(self._nodes, self.launcher, number, asked.spec, request, environment, timeout_s)
+            self._run_over(work, environment, timeout_s)
             return
         if self.launcher is None:
             self.watch.point(device, os.getpid())
@@ -249,8 +236,7 @@ class CellRunner:
         try:
             ranks = self.launcher.start_report(number, request)
         except StartError as error:
-            status = self.status_unstarted()
-            record([ev.ReportFinished(at=time.time(), report=number, status=status, error=str(error))])
+            record([work.end(self.status_unstarted(), str(error))])
             return
         pids = [rank.child.process.pid for rank in ranks]
         self.watch.point(device, *pids, others=environment.others_of(asked.spec))
@@ -278,9 +264,6 @@ class CellRunner:
     def status_unstarted(self) -> ev.Status:
         """The status of what could not be started."""
         return "cancelled" if self.stop.is_set() else "failed"
-
-    def _fail(self, cell: int, error: str) -> None:
-        self._recorder.record([ev.CellFinished(at=time.time(), cell=cell, status="failed", error=error)])
 
 
 def why_not_tried(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing import current_process, forkserver, parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ EXIT_ORPHANED = 71
 _PR_SET_PDEATHSIG = 1
 _PREDICTING_NICENESS = 10  # so that a prediction slows nothing else down
 
+_T = TypeVar("_T")
 Work = Callable[[Callable[[Event], None], Callable[[], bool]], None]
 
 _settled_as = 0  # the PID of the child; a copy of it that a user's code forked has another
@@ -83,23 +84,11 @@ class PredictionAnswer(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class TriedDevice(msgspec.Struct, frozen=True):
-    """Why a device cannot be used, in one line; None if it can."""
+class Answer(msgspec.Struct, Generic[_T], frozen=True):
+    """Whatever a child has found, or in one line why there is nothing."""
 
+    found: _T | None = None
     error: str | None = None
-
-
-class PeakAnswer(msgspec.Struct, frozen=True):
-    """A child's measurement of a device's peak, or why there is none."""
-
-    peak: DevicePeak | None
-    error: str | None = None
-
-
-class StoreAnswer(msgspec.Struct, frozen=True):
-    """The port of a store that a child serves."""
-
-    port: int
 
 
 def run_work(events: Connection, commands: Connection, output: str, work: Work) -> NoReturn:
@@ -166,29 +155,29 @@ def probe() -> list[ProbeReport]:
         return [ProbeReport(None, forked_after_driver, f"{type(error).__name__}: {error}")]
 
 
-def tried(device: str) -> list[TriedDevice]:
+def tried(device: str) -> list[Answer[None]]:
     """A device as a fresh process finds it."""
     try:
         worker_entry.try_device(device)
     except BaseException as error:
         traceback.print_exc()
-        return [TriedDevice(worker_entry.in_one_line(error))]
-    return [TriedDevice()]
+        return [Answer(error=worker_entry.in_one_line(error))]
+    return [Answer()]
 
 
-def peak(device: str, precision: Precision, threads: int | None) -> list[PeakAnswer]:
+def peak(device: str, precision: Precision, threads: int | None) -> list[Answer[DevicePeak]]:
     """The measured peak of a device."""
     try:
-        return [PeakAnswer(worker_entry.measure_peak(device, precision, threads))]
+        return [Answer(worker_entry.measure_peak(device, precision, threads))]
     except Exception as error:
         traceback.print_exc()
-        return [PeakAnswer(None, f"{type(error).__name__}: {error}".splitlines()[0])]
+        return [Answer(error=f"{type(error).__name__}: {error}".splitlines()[0])]
 
 
-def store() -> Iterator[StoreAnswer]:
+def store() -> Iterator[Answer[int]]:
     """The port of a store in which ranks over nodes meet; served until the process is ended."""
     served = worker_entry.served_store()
-    yield StoreAnswer(served.port)
+    yield Answer(served.port)
     threading.Event().wait()
 
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 import msgspec
@@ -21,10 +20,11 @@ from cs336_tui.config.reading import is_folder
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import Environment, TorchEnvironment
 from cs336_tui.events.peaks import DevicePeak, PeakError
-from cs336_tui.runner.child import PeakAnswer, ProbeReport, TriedDevice, peak, probe, tried
+from cs336_tui.runner.child import Answer, ProbeReport, peak, probe, tried
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal, last_line
 from cs336_tui.runner.queue import STOPPED
+from cs336_tui.runner.trust import found_along
 from cs336_tui.worker import worker_entry
 
 PROBE_TIMEOUT_S = 120.0
@@ -101,15 +101,10 @@ def lacking_code(names: Iterable[str], folders: Sequence[str]) -> Iterator[str]:
     names = tuple(names)
     yield from (f"the folder {folder} is not there" for folder in folders if not is_folder(Path(folder)))
     for module in dict.fromkeys(name.partition(":")[0] for name in names):
-        path: Sequence[str] | None = [*folders, *sys.path]
-        whole = ""
-        for part in module.split("."):
-            whole = f"{whole}.{part}".lstrip(".")
-            found = PathFinder.find_spec(whole, path)
+        for whole, found in found_along(module, [*folders, *sys.path]):
             if found is None or (found.origin is None and found.submodule_search_locations is None):
                 yield f"{whole}: no such module in {' or '.join((*folders, 'what is installed'))}"
                 break
-            path = found.submodule_search_locations or ()
     yield from filter(None, (why_not_there(name, folders) for name in dict.fromkeys(names)))
 
 
@@ -148,7 +143,7 @@ def device_fault(
         if stop and stop.is_set():
             return None
         if answer is not None:
-            return msgspec.json.decode(answer, type=TriedDevice).error
+            return msgspec.json.decode(answer, type=Answer[None]).error
         return f"a process that used {device} ended early: {last_line(child.output) or 'it printed nothing'}"
 
 
@@ -162,10 +157,10 @@ def measure_peak(
         raise PeakError(str(error)) from None
     with closing(child):
         for payload in child.messages(stop=stop):
-            answer = msgspec.json.decode(payload, type=PeakAnswer)
-            if answer.peak is None:
+            answer = msgspec.json.decode(payload, type=Answer[DevicePeak])
+            if answer.found is None:
                 raise PeakError(answer.error or "no reason was given")
-            return with_others(answer.peak, child.process.pid)
+            return with_others(answer.found, child.process.pid)
         raise PeakError(STOPPED if stop and stop.is_set() else "the process that measures ended early")
 
 

@@ -1,34 +1,45 @@
 """Cells whose ranks are spread over the nodes of an allocation: ``srun`` starts a process on each for the cell, which
-starts the ranks there (`node_ranks`). It gets its part of the work in a line, and tells words in lines."""
+starts the ranks there (`serve`). It gets its part of the work in a line, and tells words in lines."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
-import select
-import subprocess
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.config.reading import private
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.codec import unpack
-from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import CellFinished, DeviceSampled, Event, ReportFinished, Status
-from cs336_tui.events.reports import ReportRequest
-from cs336_tui.runner.child import StoreAnswer, store
-from cs336_tui.runner.launcher import STOPPED_BY_USER, Child, Launcher, StartError
-from cs336_tui.runner.pipes import StopSignal, end_of, last_line
-from cs336_tui.runner.ranks import NODE_LOST, Note
-from cs336_tui.runner.supervise import NO_ANSWER, POLITE_S, TERM_S, Stuck
+from cs336_tui.events.codec import to_line, unpack
+from cs336_tui.events.environment import Environment, RankSample
+from cs336_tui.events.events import CellFinished, DeviceSampled, Event, ReportFinished, StageChanged, Status
+from cs336_tui.runner.child import Answer, store
+from cs336_tui.runner.device.sampler import DeviceSampler
+from cs336_tui.runner.launcher import STOPPED_BY_USER, Child, Launcher, Rank, StartError
+from cs336_tui.runner.machine import probe_machine
+from cs336_tui.runner.node_process import (
+    ANSWER_S,
+    ASK,
+    NO_EVENT,
+    SILENT_S,
+    STOP,
+    Lifeline,
+    Node,
+    NodeLost,
+    NodeProcess,
+    Word,
+    Work,
+)
+from cs336_tui.runner.pipes import StopSignal, last_line
+from cs336_tui.runner.processes import end_scratch, make_scratch
+from cs336_tui.runner.ranks import NODE_LOST, Note, here, pace_of
+from cs336_tui.runner.supervise import NO_ANSWER, POLITE_S, STACKS_S, TERM_S, Stuck, ask_for_stacks, stuck_ranks
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.worker_entry import Place
 
@@ -39,150 +50,8 @@ STORE_S = 60.0
 """Seconds in which the store answers."""
 LOSSES = 2
 """A node that was lost so often is left out."""
-BEAT_S, SILENT_S = 1.0, 20.0
-"""Seconds between two words of a node at most, and those after which one that tells nothing is lost."""
 ENDING_S = 5.0
 """Seconds in which a node may tell the end of ranks that were to be ended."""
-ANSWER_S = 1.0
-"""Seconds in which a node's answer arrives once it is given."""
-LOOK_S = 0.5
-"""The longest wait for a word."""
-STOP, ASK = b"stop", b"ask"
-"""Lines that stop the ranks of a node between two steps, as a user asks, and that ask where they are."""
-_SAYS_WHY = re.compile(r"(srun|slurmstepd|cs336-tui|[\w.]*(Error|Exception)): ")
-"""Begins a line of the output of a process that says why it ended."""
-_LONGEST = 300
-_READ = 1 << 16
-_NO_EVENT = msgspec.Raw(b"null")
-
-
-class Node(NamedTuple):
-    """A node of an allocation: its name, and the address by which the others reach it."""
-
-    name: str
-    address: str
-
-
-class Work(msgspec.Struct, frozen=True):
-    """The cell of this number to run, or the report to make. On a node the ranks are those of its `place`."""
-
-    number: int
-    spec: CellSpec
-    report: ReportRequest | None = None
-    nvtx: bool = False
-    place: Place = Place()
-
-    @property
-    def name(self) -> str:
-        return f"report-{self.number}" if self.report else f"cell-{self.number}"
-
-    @property
-    def ranks(self) -> range:
-        """The ranks on the node."""
-        return range(self.place.first, self.place.first + self.place.here)
-
-    def end(self, status: Status, error: str) -> CellFinished | ReportFinished:
-        """The end of a rank that could tell none."""
-        if self.report:
-            return ReportFinished(at=time.time(), report=self.number, status=status, error=error)
-        return CellFinished(at=time.time(), cell=self.number, status=status, error=error)
-
-
-class Word(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the process on a node; the first one tells that ranks can be started, each that it lives."""
-
-    event: msgspec.Raw = _NO_EVENT
-    """As a line of a log has it: of a `rank`, without one a sample of the node's ranks and of their GPUs."""
-    rank: int | None = None
-    stuck: tuple[Stuck, ...] | None = None
-    """The places of its ranks, if it was asked for them."""
-    over: bool = False
-    """True if all its work is done, and all that it had started is gone."""
-
-
-_WORDS = msgspec.json.Decoder(Word)
-
-
-class NodeLost(Exception):
-    """A node's process is gone or silent; the message says why."""
-
-
-class NodeProcess:
-    """The process on a node, which `command` starts; the file `errors` gets whatever else it prints. Words are read on
-    one thread, lines given on any. It ends, with all that it has started, once its standard input does."""
-
-    def __init__(self, node: Node, command: Sequence[str], errors: Path) -> None:
-        """Raises OSError if the command cannot be started."""
-        self.node, self._errors = node, errors
-        with open(errors, "ab", opener=private) as file:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, start_new_session=True, bufsize=0
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._lines, self._words = self._process.stdin, self._process.stdout
-        self._arrived = bytearray()
-        self._giving = threading.Lock()
-
-    def give(self, line: bytes) -> None:
-        """A process that is gone is found out by its reader."""
-        with self._giving, contextlib.suppress(OSError, ValueError):
-            self._lines.write(line + b"\n")
-
-    def words(self, timeout_s: float, stop: StopSignal | None = None) -> list[Word]:
-        """The next words, none after `timeout_s` or once `stop` is set. Raises `NodeLost` when the process is gone."""
-        own = self._words.fileno()
-        poll = select.poll()
-        for fd in (own, *([stop.fileno()] if stop else [])):
-            poll.register(fd, select.POLLIN)
-        if own not in (fd for fd, _ in poll.poll(max(0.0, timeout_s) * 1e3)):
-            return []
-        data = os.read(own, _READ)
-        if not data:
-            raise NodeLost(self._why_gone())
-        self._arrived += data
-        if b"\n" not in data:
-            return []
-        *lines, rest = self._arrived.split(b"\n")
-        self._arrived = rest
-        try:
-            return [_WORDS.decode(bytes(line)) for line in lines]
-        except msgspec.MsgspecError as error:
-            raise NodeLost(f"it sent an unknown message: {error}") from None
-
-    def await_start(self, within_s: float, stop: StopSignal) -> None:
-        """Wait for the first word. Raises `NodeLost`, and `StartError` once `stop` is set."""
-        end_at = time.monotonic() + within_s
-        while not self.words(min(end_at - time.monotonic(), LOOK_S), stop):
-            if stop.is_set():
-                raise StartError(STOPPED_BY_USER)
-            if time.monotonic() > end_at:
-                raise NodeLost(f"silent for {within_s:g} s")
-
-    def _why_gone(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(ANSWER_S)
-        code = self._process.poll()
-        ended = "its process ended"
-        if code:
-            ended += f" with exit code {code}" if code > 0 else f" by signal {-code}"
-        said = [line.strip()[:_LONGEST] for line in end_of(self._errors).splitlines() if _SAYS_WHY.match(line)]
-        return f"{ended}: {said[-1]}" if said else ended
-
-    def hang_up(self) -> None:
-        """Let it end by itself, with what it has started: its standard input ends."""
-        with self._giving, contextlib.suppress(OSError):
-            self._lines.close()
-
-    def close(self, within_s: float = 0.0) -> None:
-        """End it, after `within_s` by a signal. Safe to call twice."""
-        self.hang_up()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(within_s)
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._words.close()
 
 
 class RanksThere:
@@ -198,30 +67,28 @@ class RanksThere:
         well: Callable[[], object],
     ) -> None:
         self._process, self._work, self._sampled, self._lost, self._well = process, work, sampled, lost, well
-        self._silent_at = 0.0  # monotonic seconds at which it is lost if it tells nothing
-        self._ending = False
         self._answered = threading.Event()
         self._stuck: list[Stuck] = []
         self._owed = set(work.ranks)
 
     def watch(self, note: Note, stop: StopSignal, pace_s: float) -> None:  # noqa: ARG002  # the node has its own
         """Block until all its ranks have told their end, or the node is lost."""
-        self._silent_at = time.monotonic() + SILENT_S
+        self._process.expect_word(SILENT_S)
         self._process.give(msgspec.json.encode(self._work))
         status: Status = "killed"
         try:
-            while not self._hear(note, None if self._ending else stop):
-                if stop.is_set() and not self._ending:
+            while not self._hear(note, None if self._process.is_ending else stop):
+                if stop.is_set() and not self._process.is_ending:
                     status = "cancelled"
                     self._process.give(STOP)
-                    self._end_within(POLITE_S + TERM_S + ENDING_S)
+                    self._process.expect_end(POLITE_S + TERM_S + ENDING_S)
             why, status = "it reported no end", "failed"
         except NodeLost as error:
             why = f"{NODE_LOST}: {error}"
             self._process.close(ANSWER_S)
-            if self._owed and not self._ending:
+            if self._owed and not self._process.is_ending:
                 self._lost(str(error))
-            elif self._ending:
+            elif self._process.is_ending:
                 why = STOPPED_BY_USER if status == "cancelled" else f"ended with the others: {error}"
         else:
             self._well()
@@ -230,18 +97,13 @@ class RanksThere:
 
     def _hear(self, note: Note, stop: StopSignal | None) -> bool:
         """Hear the next words; True once all is over. Raises `NodeLost`."""
-        left_s = self._silent_at - time.monotonic()
-        words = self._process.words(min(max(left_s, 0.0), LOOK_S), stop)  # what has come while this thread waited
-        if left_s <= 0 and not words:
-            raise NodeLost("it does not answer" if self._ending else f"silent for {SILENT_S:g} s")
-        if words and not self._ending:
-            self._silent_at = time.monotonic() + SILENT_S
+        words = self._process.hear(stop)
         by_rank: dict[int, list[Event]] = {}
         for word in words:
             if word.stuck is not None:
                 self._stuck = [*word.stuck]
                 self._answered.set()
-            event = None if word.event is _NO_EVENT else unpack(bytes(word.event))
+            event = None if word.event is NO_EVENT else unpack(bytes(word.event))
             if isinstance(event, DeviceSampled):
                 self._sampled(event)
             elif event is not None and word.rank is not None:
@@ -252,12 +114,8 @@ class RanksThere:
             note(rank, events)
         return any(word.over for word in words)
 
-    def _end_within(self, seconds: float) -> None:
-        self._ending = True
-        self._silent_at = time.monotonic() + seconds
-
     def kill(self) -> None:
-        self._end_within(ENDING_S)
+        self._process.expect_end(ENDING_S)
         self._process.hang_up()
 
     def ask(self) -> None:
@@ -395,7 +253,8 @@ def _store(launcher: Launcher) -> tuple[Child, int]:
     child = launcher.start_answers("store", store)
     with contextlib.suppress(TimeoutError):
         for payload in child.messages(STORE_S):
-            return child, msgspec.json.decode(payload, type=StoreAnswer).port
+            if port := msgspec.json.decode(payload, type=Answer[int]).found:
+                return child, port
     why = last_line(child.output) or "torch's store does not answer"
     child.close()
     raise StartError(f"no store can be served: {why}")
@@ -438,3 +297,107 @@ def _joined(samples: Sequence[DeviceSampled]) -> DeviceSampled:
     gpus = [gpu for each in samples for gpu in (each.gpu, *each.other_gpus) if gpu]
     why = next((each.why for each in samples if each.why), None)
     return msgspec.structs.replace(first, host=host, gpu=gpus[0] if gpus else None, other_gpus=tuple(gpus[1:]), why=why)
+
+
+def serve(device_interval_s: float) -> None:
+    """Start the ranks that the first line names, and tell their events until all are over."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to all of a step; who gives the lines ends them
+    lifeline = Lifeline()
+    with ExitStack() as ending:
+        node = _Node(lifeline.tell, device_interval_s, ending)
+        lifeline.tell(Word())
+        if work := lifeline.line():
+            with lifeline.held(node.kill, node.take):
+                node.run(msgspec.json.decode(work, type=Work))
+                ending.close()  # before it is told that all is over
+
+
+class _Node:
+    """A machine whose ranks `tell` words; what it has started ends with `ending`."""
+
+    def __init__(self, tell: Callable[[Word], None], device_interval_s: float, ending: ExitStack) -> None:
+        self._tell, self._stop, self._killed = tell, StopSignal(), False
+        scratch = make_scratch("node-")
+        ending.callback(end_scratch, scratch)
+        self._launcher = Launcher(scratch, lambda: self._killed or self._stop.is_set())
+        self._watch = DeviceSampler(self._on_sample, interval_s=device_interval_s)
+        ending.callback(self._watch.stop)
+        self._changing = threading.Lock()
+        self._ranks: dict[int, Rank] = {}
+        self._launcher.prepare()
+        self._launcher.start()
+        self._environment: Environment = probe_machine(self._launcher)
+        self._watch.start()
+
+    def run(self, work: Work) -> None:
+        """Run the ranks of a cell or report to their ends."""
+        self._launcher.trust.name(work.spec)  # whoever asks for it has asked the user
+        try:
+            ranks = self._started(work)
+        except StartError as error:
+            for number in work.ranks:
+                self._note(number, [work.end("cancelled" if self._stop.is_set() else "failed", str(error))])
+            return
+        with self._changing:
+            self._ranks = dict(enumerate(ranks, work.place.first))
+        if self._killed:  # meanwhile
+            self.kill()
+        others = self._environment.others_of(work.spec, work.place.here)
+        pids = (rank.child.process.pid for rank in ranks)
+        self._watch.point(self._environment.device(work.spec.device), *pids, others=others)
+        cell, report = (None, work.number) if work.report else (work.number, None)
+        parts = here(ranks, cell=cell, report=report, first=work.place.first)
+        with ExitStack() as around:
+            for rank in ranks:
+                around.enter_context(closing(rank.child))
+            pace_s = pace_of(len(ranks))
+            watches = [threading.Thread(target=part.watch, args=(self._note, self._stop, pace_s)) for part in parts]
+            for watch in watches:
+                watch.start()
+            for watch in watches:
+                watch.join()
+            if not self._killed:
+                self._watch.await_sample(self._stop)
+            with self._changing:
+                self._ranks = {}
+
+    def _started(self, work: Work) -> tuple[Rank, ...]:
+        if problem := self._environment.refusal(work.spec, work.place.here):
+            raise StartError(str(problem))
+        if work.report:
+            return self._launcher.start_report(work.number, work.report, work.place)
+        return self._launcher.start_cell(work.number, work.spec, nvtx=work.nvtx, like=work.place)
+
+    def _note(self, rank: int, events: Sequence[Event]) -> None:
+        for event in events:
+            self._tell(Word(msgspec.Raw(to_line(event).rstrip()), rank))
+        if any(isinstance(event, StageChanged) and event.stage == "finishing" for event in events):
+            self._watch.measured()
+
+    def _on_sample(self, sample: DeviceSampled) -> None:
+        if not self._ranks:
+            return
+        if not sample.host.ranks:  # as one rank alone is not listed
+            ranks = tuple(
+                RankSample(pid=pid, rss_bytes=sample.host.child_rss_bytes, cores=sample.host.child_cores)
+                for rank in list(self._ranks.values())
+                if (pid := rank.child.process.pid)
+            )
+            sample = msgspec.structs.replace(sample, host=msgspec.structs.replace(sample.host, ranks=ranks))
+        self._tell(Word(msgspec.Raw(to_line(sample).rstrip())))
+
+    def take(self, line: bytes) -> None:
+        """Do as a line says."""
+        if line == STOP:
+            self._stop.set()
+        elif line == ASK:
+            ranks = dict(self._ranks)
+            ask_for_stacks(ranks.values())
+            self._tell(Word(stuck=tuple(stuck_ranks(ranks, time.monotonic() + STACKS_S))))
+
+    def kill(self) -> None:
+        """End the ranks."""
+        self._killed = True
+        with self._changing:
+            for rank in self._ranks.values():
+                rank.child.process.kill()

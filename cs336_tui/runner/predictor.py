@@ -42,15 +42,9 @@ class PredictionError(UserError):
 class Stopped(PredictionError):
     """The caller or another thread wants no prediction any more."""
 
-    def __init__(self) -> None:
-        super().__init__("stopped")
-
 
 class TookTooLong(PredictionError):
     """A prediction was not there in its time."""
-
-    def __init__(self, within_s: float, title: str) -> None:
-        super().__init__(f"not computed within {within_s:g} s", title)
 
 
 @dataclass(eq=False)
@@ -131,7 +125,7 @@ class Predictor:
         if jobs:
             with self._changed:
                 if self._closed:
-                    raise Stopped
+                    raise Stopped("stopped")
                 self._awaited += jobs
                 self._interrupt(awaited=False)
                 self._wake()
@@ -182,7 +176,7 @@ class Predictor:
             stopped, self._awaited = self._awaited, []
             self._interrupt(awaited=True)
         for job in stopped:
-            self._tell(job, Stopped())
+            self._tell(job, Stopped("stopped"))
 
     def close(self) -> None:
         """End the child process and the thread. Safe to call twice."""
@@ -299,7 +293,7 @@ class Predictor:
         if first.spec.brings_own_code and limit_s is None:
             limit_s = self._own_code_within_s() or OWN_CODE_WITHIN_S
         if limit_s is not None and limit_s <= self._too_long.get(first.key, 0.0):
-            raise TookTooLong(limit_s, first.spec.title)
+            raise TookTooLong(f"not computed within {limit_s:g} s", first.spec.title)
         try:
             asked = tuple((job.spec, job.elsewhere or self._capability_of(job.spec)) for job in jobs)
             specs = [spec for spec, _ in asked]
@@ -327,7 +321,7 @@ class Predictor:
             assert limit_s is not None
             if first.spec.brings_own_code:
                 self._too_long[first.key] = limit_s
-            raise TookTooLong(limit_s, jobs[answered].spec.title) from None
+            raise TookTooLong(f"not computed within {limit_s:g} s", jobs[answered].spec.title) from None
         finally:
             with self._changed:
                 self._child = None  # whoever interrupts from here on finds nothing to kill

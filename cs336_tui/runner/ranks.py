@@ -140,8 +140,11 @@ def run_ranks(
     def note(number: int, events: Sequence[ev.Event]) -> None:
         with folding:
             pulse.feel(events)
-            marked = [_of_rank(number, event) for event in events]
-            found = [each for event in marked for each in by_cell.get(_cell_of(event), first).add(number, event)]
+            found: list[ev.Event] = []
+            for event in events:
+                if isinstance(event, ev.ChildOutput):
+                    event = msgspec.structs.replace(event, text=indent(event.text, f"[rank {number}] "))
+                found += by_cell.get(getattr(event, "cell", None), first).add(number, event)
             if found:
                 record(found)
             if any(fold.has_failed for fold in folds):
@@ -201,18 +204,6 @@ def _stuck(parts: Sequence[Part]) -> list[Stuck]:
     return [each for part in parts for each in part.stuck(until)]
 
 
-def _of_rank(number: int, event: ev.Event) -> ev.Event:
-    """The event; the lines of a rank's output begin with its number."""
-    if isinstance(event, ev.ChildOutput):
-        return msgspec.structs.replace(event, text=indent(event.text, f"[rank {number}] "))
-    return event
-
-
-def _cell_of(event: ev.Event) -> int | None:
-    return getattr(event, "cell", None)
-
-
-_Number = TypeVar("_Number", int, float)
 _End = TypeVar("_End", ev.CellFinished, ev.ReportFinished)
 NODE_LOST = "its node was lost"
 """Begins the error of ranks whose node answers no more."""
@@ -224,6 +215,13 @@ _LOST_PEER = (
     "ncclRemoteError",
 )
 """In the errors of ranks whose peer has ended: the consequence of a failure, not its cause."""
+
+
+_LARGEST = (
+    "peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes", "num_alloc_retries", "measured_for_s",
+    "cpu_wait_s", "longest_cpu_wait_s",
+)  # fmt: skip
+"""Fields of a cell's end that are the largest of its ranks."""
 
 
 class _Fold(Generic[_End]):
@@ -341,17 +339,12 @@ class RankFold(_Fold[ev.CellFinished]):
     def end(self) -> ev.CellFinished:
         """The cell's end, once each rank has ended: that of the rank that failed first, or of all together."""
         ends = [self._ends[rank] for rank in sorted(self._ends)]
+        known = {name: [found for each in ends if (found := getattr(each, name)) is not None] for name in _LARGEST}
         return msgspec.structs.replace(
             self._end(),
             at=max(each.at for each in ends),
-            peak_allocated_bytes=_largest(each.peak_allocated_bytes for each in ends),
-            peak_reserved_bytes=_largest(each.peak_reserved_bytes for each in ends),
-            peak_rss_bytes=_largest(each.peak_rss_bytes for each in ends),
-            num_alloc_retries=_largest(each.num_alloc_retries for each in ends),
+            **{name: max(values, default=None) for name, values in known.items()},
             recompilations=sum(each.recompilations for each in ends),
-            measured_for_s=_largest(each.measured_for_s for each in ends),
-            cpu_wait_s=_largest(each.cpu_wait_s for each in ends),
-            longest_cpu_wait_s=_largest(each.longest_cpu_wait_s for each in ends),
             remarks=tuple(dict.fromkeys((*self._spread(), *(remark for each in ends for remark in each.remarks)))),
             rank_nodes=tuple(self._nodes),
             summary=summarize(self._measured_s),
@@ -436,7 +429,3 @@ def _of_slowest(
     by_rank: Sequence[dict[str, tuple[float, ...]]], slowest: Sequence[int]
 ) -> dict[str, tuple[float, ...]]:
     return {name: tuple(by_rank[rank][name][n] for n, rank in enumerate(slowest)) for name in by_rank[0]}
-
-
-def _largest(values: Iterator[_Number | None]) -> _Number | None:
-    return max((value for value in values if value is not None), default=None)

@@ -141,17 +141,20 @@ def _places(spec: ModuleSpec) -> list[Path]:
 def _chain(module: str, roots: Sequence[str]) -> list[Path]:
     """The files and folders of a module below these folders, and of the packages round it; none if it is not there."""
     PathFinder.invalidate_caches()
-    path: Sequence[str] = roots
-    found: list[Path] = []
+    specs = [spec for _, spec in found_along(module, roots)]
+    return [] if None in specs else [place for spec in specs if spec for place in _places(spec)]
+
+
+def found_along(module: str, path: Sequence[str]) -> Iterator[tuple[str, ModuleSpec | None]]:
+    """The name of each package of a dotted name and of the module, as found in these folders; None ends it."""
     whole = ""
     for part in module.split("."):
         whole = f"{whole}.{part}".lstrip(".")
-        spec = PathFinder.find_spec(whole, path)
-        if spec is None:
-            return []
-        path = list(spec.submodule_search_locations or ())
-        found += _places(spec)
-    return found
+        found = PathFinder.find_spec(whole, path)
+        yield whole, found
+        if found is None:
+            return
+        path = found.submodule_search_locations or ()
 
 
 def _is_here(place: Path) -> bool:

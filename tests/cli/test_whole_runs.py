@@ -17,7 +17,7 @@ from cs336_tui.config.problems import problem_named
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import fold
 from tests.commands import DIMS, call
-from tests.worker.workload.own_models import PLAIN
+from tests.worker.workload.own_code import PLAIN
 
 ON_CPU = "--warmup 1 --device cpu --threads 1".split()
 SMALL = "--d-model 32 --d-ff 64 --num-layers 3 --num-heads 2 --vocab-size 64 --context 32 --batch 2 --steps 3".split()

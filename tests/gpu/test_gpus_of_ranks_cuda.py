@@ -12,7 +12,8 @@ import torch
 
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.nodes import Node, Nodes
+from cs336_tui.runner.node_process import Node
+from cs336_tui.runner.nodes import Nodes
 from cs336_tui.worker.measure.probe import nvml_uuid
 from tests.gpu.cells import needs_nvml, trained_spec
 from tests.runner.running import Running

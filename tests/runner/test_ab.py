@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.config.order import check_sides, rounds_of
+from cs336_tui.config.order import check_sides, rough_peak_bytes, rounds_of
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
@@ -195,12 +195,12 @@ def test_two_that_fit_alone_but_not_together_are_refused(launcher: Launcher, tmp
 
 
 def test_ranks_on_a_cpu_have_its_memory_together() -> None:
-    predictor: Any = MadePredictor()
     spec = small_spec(pass_="train-step", ranks=4, parallel="ddp")
-    (one,) = predictor.predict([spec])
+    peak_bytes = rough_peak_bytes(spec)
+    predictor: Any = MadePredictor(lambda asked: made_prediction(asked, peak_bytes=peak_bytes))
     tight, enough = (
         DeviceInfo(name="cpu", label="a CPU", precisions=("fp32",), memory_bytes=size)
-        for size in (4 * one.peak_bytes - 1, 4 * one.peak_bytes)
+        for size in (4 * peak_bytes - 1, 4 * peak_bytes)
     )
     assert why_not_tried([spec], tight, predictor, lambda _: None).startswith("not tried: by prediction its ranks need")
     assert why_not_tried([spec], enough, predictor, lambda _: None) == ""

@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from cs336_tui.config.processes import lives
-from cs336_tui.runner import launcher, processes
+from cs336_tui.runner import launcher as launcher_module
+from cs336_tui.runner import processes
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Launcher, StartError
 from cs336_tui.runner.processes import end_scratch, make_scratch, server_pid
 from tests.runner.running import Running
@@ -99,18 +100,11 @@ def test_a_stop_ends_the_wait_for_a_server_that_imports(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("torch")
-def test_a_server_that_never_loads_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "LOADS_WITHIN_S", 1.0)
-    made = Launcher(tmp_path)
-    made.start()
-    with pytest.raises(StartError, match="the fork server did not answer within 1 s"):
-        made.start_answers("nothing", tuple)
-
-
-@pytest.mark.usefixtures("torch")
-def test_a_cells_timeout_limits_the_wait_for_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "_LOADS_AT_LEAST_S", 0.0)
-    made = Launcher(tmp_path, timeout_s=lambda: 1.0)
+@pytest.mark.parametrize("of_cell", [False, True], ids=["at last", "at the timeout of a cell"])
+def test_a_server_that_never_loads_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_cell: bool) -> None:
+    of, name = (launcher_module, "_LOADS_AT_LEAST_S") if of_cell else (processes, "LOADS_WITHIN_S")
+    monkeypatch.setattr(of, name, 0.0 if of_cell else 1.0)
+    made = Launcher(tmp_path, timeout_s=lambda: 1.0 if of_cell else None)
     made.start()
     with pytest.raises(StartError, match="the fork server did not answer within 1 s"):
         made.start_answers("nothing", tuple)

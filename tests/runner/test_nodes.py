@@ -21,9 +21,11 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.reports import RankMemoryReport
+from cs336_tui.runner import node_process
 from cs336_tui.runner import nodes as module
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Launcher, StartError
-from cs336_tui.runner.nodes import Node, NodeProcess, Nodes, Spread, Word, Work, split
+from cs336_tui.runner.node_process import Node, NodeProcess, Word, Work
+from cs336_tui.runner.nodes import Nodes, Spread, split
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.session.states import CellState
 from cs336_tui.worker.ranks import Place
@@ -65,10 +67,10 @@ class OnNodes(Running):
         nodes = [Node("n1", "127.0.0.1"), Node("n2", "localhost")]
         super().__init__(folder, nodes=Nodes(nodes, command, cores=2))
 
-    def begin_endless(self) -> None:
+    def begin_endless(self, spec: CellSpec | None = None) -> None:
         """Run a cell on another thread; returns once it has measured steps."""
         number = len(self.cells)
-        self.begin(over_nodes("ddp", measure_steps=10_000_000))
+        self.begin(msgspec.structs.replace(spec or over_nodes("ddp"), measure_steps=10_000_000))
         self.watch.until(lambda state: number in state.cells and len(state.cells[number].step_times_s) > 1)
 
     def of_node(self, name: str) -> psutil.Process:
@@ -144,15 +146,12 @@ def test_ranks_over_nodes_train_what_one_process_does_and_find_what_torchrun_tel
     assert re.match(r"rank \d on n[12]: .* all are 4 times as large", wrong.finished.error)
 
 
-def test_a_report_and_a_collective_have_all_ranks(runner: OnNodes) -> None:
+def test_a_report_has_all_ranks(runner: OnNodes) -> None:
     runner.bench.ask_report("memory", over_nodes("zero1"))
     runner.bench.work()
     (report,) = runner.watch.state.reports.values()
     assert isinstance(report.content, RankMemoryReport), report.error
     assert {moment.rank for moment in report.content.moments} == {0, 1, 2, 3}
-    asked = {"ranks": (4,), "sizes": ("1KB",), "devices": ("cpu",), "threads": 1}
-    (cell,) = runner.run(*sweep_from(workload="collective", **asked).cells())
-    assert (cell.status, len(cell.times.rank_s)) == ("ok", 4)
 
 
 def test_a_rank_killed_on_another_node_is_named_with_it(runner: OnNodes) -> None:
@@ -178,17 +177,19 @@ def test_a_rank_that_hangs_is_named_with_its_node(runner: OnNodes) -> None:
     assert re.search(r"rank 3 on n2 hangs in \w+ \(adapters.py:\d+\); rank 0 on n1 waits in", cell.finished.error)
 
 
-def test_a_stop_ends_all_ranks(runner: OnNodes) -> None:
-    runner.begin_endless()
+def test_a_collective_has_all_ranks_and_a_stop_ends_them(runner: OnNodes) -> None:
+    asked = {"ranks": (4,), "sizes": ("1KB",), "devices": ("cpu",), "threads": 1}
+    runner.begin_endless(*sweep_from(workload="collective", **asked).cells())
     runner.bench.cancel()
     runner.finish()
-    assert runner.last.status == "cancelled"
+    assert (runner.last.status, len(runner.last.times.rank_s)) == ("cancelled", 4)
 
 
 def test_a_lost_node_ends_its_cell_and_is_left_out_after_the_second_time(
     runner: OnNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SILENT_S", 4.0)
+    for of in (module, node_process):
+        monkeypatch.setattr(of, "SILENT_S", 4.0)
     monkeypatch.setattr(module, "ENDING_S", 0.5)
     for by, why in ((signal.SIGKILL, "its process ended by signal 9"), (signal.SIGSTOP, "silent for 4 s")):
         runner.begin_endless()

@@ -1,4 +1,4 @@
-"""Queue of cells: changes take effect and are reported, from any thread."""
+"""Queue of cells: changes take effect and are told, from any thread. `test_lanes` makes any changes in any order."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cs336_tui.events.events import CellFinished, CellStarted
+from cs336_tui.events.events import CellFinished
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import NOT_STARTED, CellQueue, WaitingCell
 from tests.watching import PATIENCE_S, Watch, small_spec
@@ -123,59 +120,3 @@ def test_one_takes_at_a_time_and_the_next_may_when_nothing_waits(held: Held) -> 
     assert held.take() is None
     assert not held.queue.busy
     assert held.queue.claim()
-
-
-class QueueMachine(RuleBasedStateMachine):
-    """Any changes in any order: the events fold into the queue's content, and no cell is lost."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held = Held()
-        self.running: int | None = None
-
-    @rule(count=st.integers(1, 3))
-    def add(self, count: int) -> None:
-        self.held.add(count)
-
-    @rule(cells=st.lists(st.integers(0, 8)))
-    def order(self, cells: list[int]) -> None:
-        self.held.queue.order(cells)
-
-    @rule(cell=st.integers(0, 8), by=st.integers(-4, 4))
-    def move(self, cell: int, by: int) -> None:
-        self.held.queue.move(cell, by)
-
-    @rule(cells=st.lists(st.integers(0, 8)))
-    def skip(self, cells: list[int]) -> None:
-        self.held.queue.skip(cells, "why not")
-
-    @rule(cells=st.lists(st.integers(0, 8)))
-    def requeue(self, cells: list[int]) -> None:
-        self.held.queue.requeue(cells)
-
-    @rule()
-    def take(self) -> None:
-        if self.running is not None:
-            self.held.watch([CellFinished(at=0.0, cell=self.running, status="ok")])
-        self.running = self.held.take()
-        if self.running is not None:
-            self.held.watch([CellStarted(at=0.0, cell=self.running)])
-
-    @rule()
-    def cancel(self) -> None:
-        self.held.queue.cancel()
-
-    @invariant()
-    def told_and_held_agree(self) -> None:
-        state = self.held.watch.state
-        assert len(self.held.queue) == len(state.waiting)
-        assert [cell for cell in state.waiting if state.cells[cell].status != "queued"] == []
-        statuses = [cell.status for cell in state.cells.values()]
-        assert statuses.count("queued") == len(state.waiting)
-
-    def teardown(self) -> None:
-        self.held.stop.close()
-
-
-TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -183,14 +184,11 @@ def test_time_for_the_check_of_the_best_is_kept_in_the_first_round_alone(
     rounds: Iterable[Iterable[int]], is_refused: bool, tmp_path: Path
 ) -> None:
     """2.5 s are left; a visit takes 1 s, and two checks as much each."""
-    bench = Bench(Watch(), session_dir=tmp_path)
-    try:
+    with closing(Bench(Watch(), session_dir=tmp_path)) as bench:
         tuner = Tuner(bench, next_step, began=time.monotonic() - 57.5)
         tuner.recall(race_events(rounds=rounds))
         assert tuner.state.tuning is not None
         assert bool(tuner._refuse(tuner.state.tuning.candidates[0])) == is_refused
-    finally:
-        bench.close()
 
 
 def test_a_race_that_was_stopped_goes_on_with_the_rest_of_its_budget(tmp_path: Path, folder: Folder) -> None:
@@ -238,14 +236,11 @@ def test_turns_that_a_stop_broke_off_are_dropped_when_the_race_goes_on(tmp_path:
     turns: list[Event] = [CellsQueued(at=at, first=number, specs=specs, repeats=(9, 9), in_turns=True)]
     for cell in (number, number + 1):
         turns += [CellStarted(at=at, cell=cell, pid=1), CellFinished(at=at, cell=cell, status="cancelled")]
-    bench = Bench(Watch(), session_dir=tmp_path, device_interval_s=0)
-    try:
+    with closing(Bench(Watch(), session_dir=tmp_path, device_interval_s=0)) as bench:
         tuner = Tuner(bench, lambda _state, _left_s: Finish(ONE_LEFT))
         tuner.recall([*raced, *turns])
         tuner.stop()
         tuner.go_on()
-    finally:
-        bench.close()
     assert [tuner.state.cells[cell].skipped_because for cell in (number, number + 1)] == [BROKEN_OFF] * 2
     assert standing_of(tuner.state, runs=False).stage == "done"
 

@@ -1,61 +1,71 @@
-"""Charts, bars and graphs made of characters."""
+"""Charts, bars and graphs made of characters; the chart of steps in Live: its room, its axes, what is off scale."""
 
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.tui.charts.bars import BUCKETS_S, graph, marks, nice_ceiling, phase_bars, progress, rank_strips, window
+from cs336_tui.config.spec import Pass
+from cs336_tui.config.values import PHASES
+from cs336_tui.events.events import StageChanged, StepsTimed
+from cs336_tui.session.log import LogReader
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import ByteUnit
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.charts.bars import (
+    BUCKETS_S,
+    graph,
+    marks,
+    nice_ceiling,
+    phase_bars,
+    phase_lines,
+    phase_role,
+    progress,
+    rank_strips,
+    window,
+)
 from cs336_tui.tui.charts.steps import step_chart
+from cs336_tui.tui.tabs.live import live_lines
+from cs336_tui.tui.tabs.memory_timeline import Picture, memory_timeline
 from cs336_tui.tui.widgets.lines import Line, bar, column, width_of
+from tests.samples import START, a_spec, cell_start, ranks_session, session_start, state_of
+from tests.tui.watched import DEMO_LOG, SMALL, a_step, demo, in_the_middle, log_of, text, until
 
 
-def text(lines: list[Line]) -> list[str]:
+def drawn(lines: list[Line]) -> list[str]:
     return ["".join(span.text for span in spans) for spans in lines]
 
 
-def chart(warm: list[float], measured: list[float], **room: int) -> list[str]:
-    sizes = {"warmup_total": 5, "measured_total": 10, "width": 60, "height": 6} | room
-    return text(step_chart(warm, measured, **sizes))
-
-
-def test_one_percent_of_noise_stays_flat() -> None:
-    rows = chart([], [0.100, 0.101, 0.0995, 0.1005], warmup_total=0, measured_total=4)
-    plain = [row.partition("┤")[2] or row.partition("│")[2] for row in rows[:-1]]
-    for row in plain:
-        assert len(set(row.replace(" ", ""))) <= 1, rows
-
-
-def test_the_axis_starts_at_zero_and_says_where_it_ends() -> None:
-    rows = chart([0.3], [0.100])
-    assert "0 ┤" in rows[-2]
-    assert " ms ┤" in rows[0]
+def rows_of(warm: list[float], measured: list[float], **room: int) -> list[str]:
+    sizes = {"warmup_total": 5, "measured_total": 10, "width": 51, "height": 9} | room
+    return drawn(step_chart(warm, measured, **sizes))
 
 
 def test_warmup_and_measured_steps_are_told_apart_without_colour() -> None:
-    rows = chart([0.1] * 5, [0.1] * 3)
+    rows = rows_of([0.1] * 5, [0.1] * 3)
     assert rows[-1].index("warm-up") < rows[-1].index("│") < rows[-1].index("measured")
     assert all("│" in row[12:] for row in rows)
     spans = step_chart([0.1], [0.1], warmup_total=1, measured_total=1, width=40, height=4)[1]
     assert {"warmup", "measured"} <= {span.role for span in spans}
 
 
-def test_a_cold_first_step_is_cut_with_a_mark() -> None:
-    rows = chart([5.0, 0.1, 0.1, 0.1, 0.1], [0.1] * 10)
-    assert rows[0].count("▲") >= 1
-    assert "▲" not in "".join(rows[1:])
-
-
 def test_steps_keep_their_places_as_more_arrive() -> None:
-    before, after = chart([0.1] * 5, [0.1] * 3), chart([0.1] * 5, [0.1] * 4)
+    before, after = rows_of([0.1] * 5, [0.1] * 3), rows_of([0.1] * 5, [0.1] * 4)
     for early, late in zip(before, after, strict=True):
         assert late.startswith(early.rstrip())
 
 
 def test_thousands_of_steps_fit_and_the_newest_is_in_sight() -> None:
-    rows = chart([0.0001] * 5, [0.0001] * 20_000, measured_total=20_000)
-    assert max(map(len, rows)) <= 60
-    assert "417 steps/column" in rows[-1]
-    full, partly = len(rows[-2].rstrip()), chart([0.0001] * 5, [0.0001] * 10_000, measured_total=20_000)
+    rows = rows_of([0.0001] * 5, [0.0001] * 20_000, measured_total=20_000)
+    assert max(map(len, rows)) <= 51
+    assert "513 steps/column" in rows[-1]
+    full, partly = len(rows[-2].rstrip()), rows_of([0.0001] * 5, [0.0001] * 10_000, measured_total=20_000)
     assert len(partly[-2].rstrip()) < full
 
 
@@ -65,13 +75,13 @@ def test_thousands_of_steps_fit_and_the_newest_is_in_sight() -> None:
     more=st.integers(0, 5000),
     width=st.integers(0, 200),
     height=st.integers(0, 20),
+    zoomed=st.booleans(),
 )
 def test_charts_never_outgrow_their_room(
-    warm: list[float], measured: list[float], more: int, width: int, height: int
+    warm: list[float], measured: list[float], more: int, width: int, height: int, zoomed: bool
 ) -> None:
-    lines = step_chart(
-        warm, measured, warmup_total=len(warm), measured_total=len(measured) + more, width=width, height=height
-    )
+    room = {"width": width, "height": height, "zoomed": zoomed}
+    lines = step_chart(warm, measured, warmup_total=len(warm), measured_total=len(measured) + more, **room)
     assert len(lines) <= height
     assert all(width_of(spans) <= width for spans in lines[:-1])
 
@@ -90,19 +100,10 @@ def test_columns_and_bars_fill_their_share() -> None:
     assert len(bar(2.0, 5)) == len(bar(-1.0, 5)) == 5
 
 
-def test_phases_show_their_share_and_time() -> None:
-    rows = text(phase_bars({"forward": 0.0481, "backward": 0.104}, width=50))
-    assert "48.10 ms  32 %" in rows[0]
-    assert "104.00 ms  68 %" in rows[1]
-    assert rows[0].count("█") < rows[1].count("█")
-    assert {len(row) for row in rows} == {50}
-
-
-def test_progress_has_a_real_total() -> None:
-    (row,) = text([progress(86, 150, width=40)])
-    assert row.endswith(" 57 % · 86/150 steps")
+def test_progress_is_whole_at_its_end_alone() -> None:
+    (row,) = drawn([progress(149, 150, width=40)])
+    assert row.endswith(" 99 % · 149/150 steps")
     assert len(row) == 40
-    assert "100 %" not in text([progress(149, 150, width=40)])[0]
 
 
 @given(since=st.floats(0, 2e9), age=st.floats(0, 1e6), width=st.integers(1, 200))
@@ -115,9 +116,9 @@ def test_a_window_holds_the_present(since: float, age: float, width: int) -> Non
 
 def test_history_marks_where_each_cell_began() -> None:
     view = window(100.0, 119.0, 20)
-    rows = text(graph([(100.0, 1.0), (101.0, 0.5), (110.0, 1.0)], view, top=1.0, height=1, role="memory"))
+    rows = drawn(graph([(100.0, 1.0), (101.0, 0.5), (110.0, 1.0)], view, top=1.0, height=1, role="memory"))
     assert rows == ["█▄▄▄▄▄▄▄▄▄█         "]
-    assert text([marks([(100.0, 1), (101.0, 2), (110.0, 3)], view)]) == ["╵╵2       ╵3        "]
+    assert drawn([marks([(100.0, 1), (101.0, 2), (110.0, 3)], view)]) == ["╵╵2       ╵3        "]
 
 
 @given(
@@ -126,14 +127,14 @@ def test_history_marks_where_each_cell_began() -> None:
 )
 def test_marks_of_any_number_of_cells_fit_the_graph(starts: list[tuple[float, int]], width: int) -> None:
     view = window(0.0, 100.0, width)
-    (row,) = text([marks(starts, view)])
+    (row,) = drawn([marks(starts, view)])
     assert len(row) == width
     assert row.count("╵") == len({view.column_of(at) for at, _ in starts} & set(range(width)))
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0])
 def test_graph_values_outside_the_axis_stay_inside_the_picture(value: float) -> None:
-    (row,) = text(graph([(0.0, value)], window(0, 0, 5), top=1.0, height=1, role="memory"))
+    (row,) = drawn(graph([(0.0, value)], window(0, 0, 5), top=1.0, height=1, role="memory"))
     assert len(row) == 5
     assert "▲" not in row
 
@@ -142,10 +143,10 @@ RANKS = [0.1, 0.108, 0.104, 0.1]
 
 
 def test_ranks_stand_one_below_the_other_or_side_by_side() -> None:
-    tall = text(rank_strips(RANKS, width=40, rows=4))
+    tall = drawn(rank_strips(RANKS, width=40, rows=4))
     assert [row[:2] for row in tall] == [" 0", "▸1", " 2", " 3"]
     assert tall[1].count("█") > tall[2].count("█") > tall[0].count("█")
-    flat = text(rank_strips(RANKS, width=40, rows=2))
+    flat = drawn(rank_strips(RANKS, width=40, rows=2))
     assert ["▸1" in row and " 0" in row for row in flat] == [True, False]
 
 
@@ -155,23 +156,157 @@ def test_ranks_stand_one_below_the_other_or_side_by_side() -> None:
 def test_strips_of_ranks_keep_to_their_room_and_mark_one(times_s: list[float], width: int, rows: int) -> None:
     lines = rank_strips(times_s, width=width, rows=rows)
     assert len(lines) <= rows
-    assert "\n".join(text(lines)).count("▸") <= 1
+    assert "\n".join(drawn(lines)).count("▸") <= 1
     if len(times_s) <= rows:
         assert len(lines) == len(times_s)
-        assert "▸" in text(lines)[times_s.index(max(times_s))]
-
-
-def test_gradient_sync_has_a_colour_of_its_own_and_leaves_the_others_theirs() -> None:
-    names = ("zero_grad", "forward", "loss", "backward", "optimizer")
-
-    def roles(*names: str) -> list[str]:
-        return [spans[1].role for spans in phase_bars(dict.fromkeys(names, 1.0), width=60)]
-
-    beside = roles(*names[:4], "gradient sync", names[4])
-    assert len(set(beside)) == 6
-    assert roles(*names) == [*beside[:4], beside[5]]
+        assert "▸" in drawn(lines)[times_s.index(max(times_s))]
 
 
 def test_strips_without_room_for_bars_stand_in_columns() -> None:
-    first, second = text(rank_strips([0.1647, 0.1618, 0.1573, 0.1605] * 2, width=52, rows=2))
+    first, second = drawn(rank_strips([0.1647, 0.1618, 0.1573, 0.1605] * 2, width=52, rows=2))
     assert [first.index(f" {rank} ") for rank in (1, 2, 3)] == [second.index(f" {rank} ") for rank in (5, 6, 7)]
+
+
+IN_SMALL = (51, 20)
+"""The pane in a terminal of 80x24."""
+STEPS_S = [0.3476 + 0.0011 * noise for noise in (-1.2, 0.4, 0.9, -0.3, 0.1, 1.4, -0.8, 0.2, -0.1, 0.6)]
+
+
+def bars_from(shown: list[str]) -> tuple[int, int]:
+    """The first row of the chart and its number of rows without the names below."""
+    first = next(place for place, row in enumerate(shown) if " ms ┤" in row or row.endswith(" ┤") or "│" in row[9:10])
+    last = next(place for place, row in enumerate(shown) if row.startswith("       0 ┤") or "0 ┤" in row[:11])
+    return first, last - first + 1
+
+
+def test_in_a_small_terminal_the_chart_has_eight_rows_that_hold_still() -> None:
+    state, seen = SessionState(), {}
+    for event in LogReader(DEMO_LOG):
+        state.apply(event)
+        cell = state.running_cell
+        if cell is None or not isinstance(event, StepsTimed):
+            continue
+        shown = text(live_lines(state, cell, *IN_SMALL)).splitlines()
+        assert len(shown) <= IN_SMALL[1]
+        first, count = bars_from(shown)
+        assert count >= 8
+        assert seen.setdefault(cell.cell, (first, count)) == (first, count)
+    assert len(seen) == 18  # one has no step
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_cell_of_ranks_keeps_eight_rows_too(is_over: bool) -> None:
+    state = state_of(ranks_session(8, is_over=is_over))
+    shown = text(live_lines(state, state.cells[1], *IN_SMALL)).splitlines()
+    assert bars_from(shown)[1] >= 8
+
+
+def test_what_is_off_scale_says_so_at_its_mark() -> None:
+    rows = rows_of([0.812, *STEPS_S[:4]], STEPS_S)
+    assert "▲ first step 812 ms, off scale" in rows[0]
+    rows = rows_of(STEPS_S[:5], [*STEPS_S[:6], 0.6], width=70)
+    assert "▲ 600 ms, off scale" in rows[0]
+    assert "off scale" not in "\n".join(rows_of(STEPS_S[:5], STEPS_S))
+
+
+@pytest.mark.parametrize("width", [44, 51, 70, 120])
+def test_a_measured_step_off_scale_has_its_time_beside_a_cold_first_one(width: int) -> None:
+    for place in (0, 4, 9):
+        measured = [*STEPS_S[:place], 0.6, *STEPS_S[place + 1 :]]
+        rows = rows_of([0.812, *STEPS_S[:4]], measured, width=width)
+        shown = "\n".join((rows[0], rows[-1]))
+        assert "600 ms" in shown
+        assert "812 ms" in shown
+        assert re.search("▲ +(step [0-9]+ )?600 ms|600 ms(, off scale)? ▲", rows[0]), "beside its mark"
+
+
+def test_each_of_several_steps_off_scale_has_its_time_where_there_is_room() -> None:
+    measured = [STEPS_S[0], 0.6, *STEPS_S[2:8], 0.7, STEPS_S[9]]
+    wide = rows_of(STEPS_S[:5], measured, width=90)[0]
+    assert [time for time in ("600 ms", "700 ms") if time in wide] == ["600 ms", "700 ms"]
+    assert wide.index("▲") < wide.index("600 ms") < wide.rindex("▲") < wide.index("700 ms")
+    many = rows_of(STEPS_S[:5], [0.3476] * 6 + [0.6, 0.61, 0.62, 0.63], width=51)
+    assert "4 steps up to 630 ms" in many[0] + many[-1]
+
+
+def test_a_step_below_a_zoomed_axis_has_its_time_too() -> None:
+    measured = [*STEPS_S[:5], 0.2, *STEPS_S[6:]]
+    rows = rows_of(STEPS_S[:5], measured, zoomed=True, width=70)
+    assert "▼" in rows[-2]
+    assert "step 6 200 ms" in rows[-2] + rows[-1]
+
+
+def test_from_zero_steps_look_alike_and_zoomed_they_do_not() -> None:
+    from_zero, zoomed = (rows_of(STEPS_S[:5], STEPS_S, zoomed=zoomed) for zoomed in (False, True))
+    assert "axis from 0" in from_zero[-1]
+    assert "axis from 345 ms" in zoomed[-1]
+    assert zoomed[-2].startswith("     345 ┤")
+    heights = [
+        {"".join(row[column] for row in rows[:-1]) for column in range(21, 41, 2)} for rows in (from_zero, zoomed)
+    ]
+    assert len(heights[0]) <= 2 < len(heights[1])
+
+
+def test_a_zoomed_axis_goes_around_the_measured_steps_as_soon_as_there_are_any() -> None:
+    warm = [0.812, 0.351, 0.350, 0.349, 0.352]
+    assert "axis from 3" in rows_of(warm, [], zoomed=True)[-1]
+    rows = rows_of(warm, STEPS_S, zoomed=True)
+    assert "axis from 345 ms" in rows[-1]
+    assert "812 ms, off scale" in rows[0]
+
+
+def test_all_figures_of_a_paint_are_of_one_state() -> None:
+    state = state_of([*session_start([a_spec()]), *cell_start(0), StageChanged(at=START + 2, cell=0, stage="warm-up")])
+
+    def shown_after(time_s: float, first: int, kind: str) -> str:
+        state.apply(msgspec.structs.replace(a_step(0, time_s, first, kind), phases_s={"forward": (time_s,)}))
+        return text(live_lines(state, state.cells[0], 60, 36))
+
+    shown_after(0.311, 0, "warm-up")
+    seen = shown_after(0.1105, 1, "warm-up")
+    assert "110.5 ms latest warm-up step, not measured" in seen
+    forward = next(row for row in seen.splitlines() if "forward" in row and "%" in row)
+    assert "110.50 ms" in forward, "the phases are of the step in the headline"
+    state.apply(StageChanged(at=START + 2, cell=0, stage="measuring"))
+    seen = [shown_after(0.2, first, "measured") for first in range(25)][-1]
+    assert "(n=25)" in seen
+    assert any("forward" in row and "200.00 ms" in row for row in seen.splitlines())
+    assert re.search(r"25 measured +200", seen), "the table goes to the newest step"
+
+
+@pytest.mark.parametrize("pass_", PHASES)
+def test_a_phase_has_one_colour_on_every_pass(pass_: Pass) -> None:
+    phases = PHASES[pass_]
+    means = dict.fromkeys((*phases, "gradient sync", "accumulation"), 0.1)
+    bars = {spans[0].text.strip(): spans[1].role for spans in phase_bars(means, width=60)}
+    assert bars == {phase: phase_role(phase) for phase in means}
+    assert len(set(bars.values())) == len(bars)
+    named = [span.role for row in phase_lines(means, width=200) for span in row if span.role not in ("text", "muted")]
+    assert named == [role for role in bars.values() if role != "muted"]
+    picture = Picture([10**9] * len(phases), phases, 10**9, ByteUnit("GB", 1e9))
+    drawn = {span.role for row in memory_timeline(picture, width=60, height=8)[:-2] for span in row}
+    assert {phase_role(phase) for phase in phases} <= drawn
+
+
+def test_phases_differ_in_colour_in_every_theme() -> None:
+    for file in (Path(__file__).parents[2] / "themes").glob("*.toml"):
+        variables = tomllib.loads(file.read_text())["variables"]
+        colours = [variables[phase_role(phase)] for phase in (*PHASES["train-step"], "gradient sync")]
+        assert len(set(colours)) == len(colours), file.name
+
+
+async def test_z_zooms_and_enter_opens_the_cell(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("2")
+        await until(pilot, "axis from 0")
+        await pilot.press("z")
+        await until(pilot, "axis from 346 ms")
+        await pilot.press("z")
+        await until(pilot, "axis from 0")
+        await pilot.press("enter")
+        await until(pilot, "Measured steps, ms")
+        await pilot.press("escape")
+        await pilot.click("#live", offset=(5, 3))
+        await until(pilot, "Measured steps, ms")

@@ -1,23 +1,38 @@
-"""Comparing on the screen: pivots, two sides, warm-up and reference points."""
+"""Comparing on the screen: pivots, two sides, cells in turns, warm-up and reference points."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from cs336_tui.analysis.fields import PivotError
-from cs336_tui.analysis.merge import merge
+from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.events.events import Event
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.tabs.compare import ComparePane, reference_page
-from cs336_tui.tui.tabs.compare_pages import Doubts, PivotChoice, as_text, doubts_of, from_text, pairs_page, pivot_page
-from tests.samples import a_spec, cell_end, cell_start, session_start, sized, state_of, steps
+from cs336_tui.tui.tabs.compare import ComparePane, reference_page, warmup_page
+from cs336_tui.tui.tabs.compare_pages import (
+    Doubts,
+    PivotChoice,
+    as_text,
+    doubts_of,
+    from_text,
+    pairs_page,
+    pivot_page,
+    turns_page,
+)
+from cs336_tui.tui.widgets.lines import width_of
+from cs336_tui.tui.widgets.rows import Page
+from tests.export.grids import merged
+from tests.export.test_ab_tables import RANKS, A, a_round, flat, rounds_of
+from tests.samples import a_spec, cell_end, cell_start, ranks_session, session_start, sized, state_of, steps
 from tests.session.made import Cell, results_of, session_of
 from tests.tui.kept_sessions import DEMO, keep
-from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, screen_text, until
+from tests.tui.watched import WIDE, Benches, demo, log_of, screen_text, text, until
 
-SIZES = [SMALL, WIDE, (200, 60), (40, 12)]
+STEADY_S, WARMING_S = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)], [0.3, 0.2, 0.15, *[0.1] * 27]
+"""Times of a cell in no doubt, and of one that was still warming up."""
 
 
 def measured_session(scale: float, **changes: object) -> list[Event]:
@@ -48,27 +63,27 @@ async def opened(pilot, app: Cs336App) -> ComparePane:  # type: ignore[no-untype
     return pane
 
 
-@pytest.mark.parametrize("size", SIZES)
+def shown_of(page: Page) -> list[str]:
+    return text(list(page.rows)).splitlines()
+
+
+@pytest.mark.parametrize("size", [WIDE, (40, 12)])
 async def test_the_pivot_that_fits_is_there_at_once_and_keys_change_it(size: tuple[int, int], tmp_path: Path) -> None:
     app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
     async with app.run_test(size=size) as pilot:
         pane = await opened(pilot, app)
         await until(pilot, "Mean step time")
-        if size[0] >= 80:
-            assert "size" in pane.text
-            assert "±" in pane.text
         for seen in ("Std of step times", "Median step time", "Speed-up", "Peak allocated", "Tokens/s"):
             await pilot.press("right")
             await until(pilot, seen)
         await pilot.press("left", "left")
         await until(pilot, "Speed-up")
-        if size[0] >= 120:
+        if size == WIDE:
             assert "1 (baseline)" in pane.text
             before = pane.text
             await pilot.press("B")
             await until(pilot, lambda _: pane.text != before)
-        await pilot.press("X")
-        await pilot.press("full_stop", "comma")
+        await pilot.press("X", "full_stop", "comma")
         await until(pilot, "Speed-up")
 
 
@@ -81,10 +96,10 @@ async def test_rows_columns_and_cells_are_typed_and_what_is_wrong_is_said_in_pla
         await pilot.press("ctrl+u", *"device by pass", "enter")
         await until(pilot, "every cell has cuda:0")
         await pilot.press("ctrl+u", *"size by pass where precision=fp32", "enter")
-        text = await until(pilot, lambda _: len(app.screen_stack) == 1)
+        seen = await until(pilot, lambda _: len(app.screen_stack) == 1)
         assert "precision fp32" in pane.text
-        assert "347.4" in text
-        assert "▲ OOM" in text
+        assert "347.4" in seen
+        assert "▲ OOM" in seen
 
 
 def test_a_choice_is_typed_as_it_is_shown() -> None:
@@ -98,22 +113,13 @@ def test_a_choice_is_typed_as_it_is_shown() -> None:
             from_text(wrong, PivotChoice())
 
 
-@pytest.mark.parametrize("width", [12, 40, 80, 200])
-def test_a_page_fits_its_width_or_scrolls_columns(width: int) -> None:
-    results = merge([("s", state_of(measured_session(1.0)))])
-    page = pivot_page(PivotChoice(), results, width)
-    assert any("100." in span.text for row in page.rows for span in row)
-
-
-async def test_warm_up_settings_stand_side_by_side_as_arrays(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(measured_session(1.0), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await opened(pilot, app)
-        await pilot.press("v", "v", "v")
-        text = await until(pilot, "raw step times")
-        assert "[900.0] │ [100.0, 100.4, 99.6, 100.1, 100.0, " in text
-        assert "[900.0, 100.0, 100.4, 99.6, 100.1, 100.0, " in text
-        assert "first step 9× the median · steady after 1 step" in text
+def test_warm_up_settings_stand_side_by_side_as_arrays() -> None:
+    page = warmup_page(merge([("s", state_of(measured_session(1.0)))]), WIDE[0])
+    assert "raw step times" in text(list(page.heading))
+    seen = "\n".join(shown_of(page))
+    assert "[900.0] │ [100.0, 100.4, 99.6, 100.1, 100.0, " in seen
+    assert "[900.0, 100.0, 100.4, 99.6, 100.1, 100.0, " in seen
+    assert "first step 9× the median · steady after 1 step" in seen
 
 
 async def test_two_sessions_are_compared_with_a_verdict_in_words(tmp_path: Path) -> None:
@@ -127,8 +133,8 @@ async def test_two_sessions_are_compared_with_a_verdict_in_words(tmp_path: Path)
         await until(pilot, lambda _: app.focused is not None and app.focused.id == "sessions")
         await pilot.press("home", "m", "down", "m")
         await pilot.press("8", "v")
-        text = await until(pilot, "▲ slower")
-        assert "1.500" in text
+        seen = await until(pilot, "▲ slower")
+        assert "1.500" in seen
         pane = app.query_one(ComparePane)
         await until(pilot, lambda _: pane.has_focus)
         await pilot.press("down", "enter")
@@ -147,16 +153,16 @@ async def test_two_cells_are_compared(tmp_path: Path) -> None:
         await pilot.press("4", "home", "down", "m", "down", "down", "down", "m")
         await until(pilot, "◆ B")
         await pilot.press("8")
-        text = await until(pilot, "▼ faster")
-        assert "0.500" in text
-        assert "differs everywhere: context: 128 | 256" in text
+        seen = await until(pilot, "▼ faster")
+        assert "0.500" in seen
+        assert "differs everywhere: context: 128 | 256" in seen
 
 
 def test_pairs_keep_what_tells_them_apart_and_show_every_column_page_by_page() -> None:
     own = {"size": "custom", "d_model": 1280, "d_ff": 5120, "num_layers": 36, "num_heads": 20}
     cells = [Cell(a_spec(pass_="forward+backward", context_length=c, **own), [0.1] * 3) for c in (128, 256, 512)]
     a, b = merge([("a", session_of(*cells)), ("b", session_of(*cells))])[:3], results_of(*cells)
-    pages = [["".join(s.text for s in row) for row in pairs_page(a, b, 80, page).heading] for page in range(3)]
+    pages = [text(list(pairs_page(a, b, 80, page).heading)).splitlines() for page in range(3)]
     assert pages[0][2] == "all pairs: batch 4, pass forward+backward, precision fp32, device cuda:0,"
     assert pages[0][-1].endswith("→")
     assert all("ctx" in page[-1] for page in pages), "each page tells the rows apart"
@@ -165,11 +171,10 @@ def test_pairs_keep_what_tells_them_apart_and_show_every_column_page_by_page() -
 
 
 def test_a_side_in_doubt_is_marked_named_and_explained() -> None:
-    steady_s, warming_s = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)], [0.3, 0.2, 0.15, *[0.1] * 27]
-    a = merge([("a", session_of(Cell(a_spec(pass_="forward"), steady_s)))])
-    b = merge([("b", session_of(Cell(a_spec(pass_="forward"), warming_s)))])
+    a = merge([("a", session_of(Cell(a_spec(pass_="forward"), STEADY_S)))])
+    b = merge([("b", session_of(Cell(a_spec(pass_="forward"), WARMING_S)))])
     page = pairs_page(a, b, 200)
-    shown = ["".join(span.text for span in row) for row in page.rows]
+    shown = shown_of(page)
     assert shown[0].count(" !") == 1
     assert shown[0].index("100.") < shown[0].index(" !")
     (said,) = [row for row in shown if row.startswith("! in doubt: ")]
@@ -177,32 +182,28 @@ def test_a_side_in_doubt_is_marked_named_and_explained() -> None:
     assert "forward · fp32: still-warming" in said
     assert "! B in doubt: still-warming: " in page.details[0]
     assert "1 run\n" in page.details[0]
-    assert " !" not in "".join(span.text for span in pairs_page(a, a, 200).rows[0])
+    assert " !" not in shown_of(pairs_page(a, a, 200))[0]
 
 
 @pytest.mark.parametrize("rows", [2, 1000])
 def test_a_pivot_of_any_length_says_what_all_cells_share(rows: int) -> None:
     cells = [Cell(a_spec(pass_="forward", context_length=1 + row), [0.1, 0.1]) for row in range(rows)]
     page = pivot_page(PivotChoice(rows=("context",), columns=()), merge([("a", session_of(*cells))]), 200)
-    assert any("All cells: " in "".join(span.text for span in row) for row in page.rows)
+    assert any("All cells: " in row for row in shown_of(page))
 
 
 def test_figures_in_doubt_are_marked_once_they_are_judged() -> None:
-    steady_s, warming_s = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)], [0.3, 0.2, 0.15, *[0.1] * 27]
     cells = [
-        Cell(a_spec(pass_="forward", context_length=context, precision=precision), times_s)
-        for context, precision, times_s in (
-            (128, "fp32", steady_s),
-            (512, "fp32", steady_s),
-            (128, "bf16-mixed", steady_s),
-            (512, "bf16-mixed", warming_s),
-        )
+        Cell(a_spec(pass_="forward", context_length=context, precision=precision), STEADY_S)
+        for precision in ("fp32", "bf16-mixed")
+        for context in (128, 512)
     ]
+    cells[-1] = cells[-1]._replace(measured_s=WARMING_S)
     results = merge([("a", session_of(*cells))])
     doubts = doubts_of(results)
 
     def shown(choice: PivotChoice, doubts: Doubts | None) -> list[str]:
-        return ["".join(span.text for span in row) for row in pivot_page(choice, results, 200, doubts).rows]
+        return shown_of(pivot_page(choice, results, 200, doubts))
 
     choice = from_text("context by precision", PivotChoice())
     assert not any("!" in row for row in shown(choice, None)), "not known yet"
@@ -238,9 +239,9 @@ async def test_reference_points_come_with_their_caveats(tmp_path: Path, monkeypa
     async with app.run_test(size=WIDE, notifications=True) as pilot:
         await opened(pilot, app)
         await pilot.press("V")
-        text = await until(pilot, "small forward fp32")
-        assert "ms here" in text
-        assert "published" in text
+        seen = await until(pilot, "small forward fp32")
+        assert "ms here" in seen
+        assert "published" in seen
         await pilot.press("E")
         await until(pilot, "Keep as reference")
         await pilot.press(*"my box", "enter")
@@ -251,10 +252,10 @@ async def test_reference_points_come_with_their_caveats(tmp_path: Path, monkeypa
 def test_reference_points_of_memory_and_kernels_stand_below_the_times() -> None:
     spec = a_spec(**sized("2.7B", "2025"), pass_="train-step")
     page = reference_page(results_of(Cell(spec, [0.9], peak=55_100_000_000)), 100)
-    text = "\n".join("".join(span.text for span in row) for row in page.rows)
-    assert "Memory and kernels" in text
-    assert "2.7B train-step fp32, ctx 128, peak: 55.1 GB here\n  55.2 GB, here / there 1.00: public repository" in text
-    assert all(len(row) <= 100 for row in text.splitlines())
+    shown = "\n".join(shown_of(page))
+    assert "Memory and kernels" in shown
+    assert "2.7B train-step fp32, ctx 128, peak: 55.1 GB here\n  55.2 GB, here / there 1.00: public repository" in shown
+    assert all(len(row) <= 100 for row in shown.splitlines())
     nothing = reference_page(results_of(Cell(a_spec(context_length=64), [0.9])), 100)
     assert "Memory and kernels" not in str(nothing)
 
@@ -269,3 +270,43 @@ async def test_without_results_each_view_says_so() -> None:
             await pilot.press("v")
             await until(pilot, seen)
         assert DEMO not in screen_text(app)
+
+
+def turns_text(results: Sequence[Result], width: int = 78) -> str:
+    page = turns_page(results, width)
+    assert all(width_of(row) <= width for row in (*page.heading, *page.rows))
+    return " ".join(text([*page.heading, *page.rows]).split())
+
+
+@pytest.mark.parametrize("width", [78, 118, 198])
+def test_exposed_communication_stands_above_the_rounds(width: int) -> None:
+    rounds = rounds_of(*(a_round(1.25, base_s) for base_s in (0.010, 0.012, 0.011)), **RANKS)
+    seen = turns_text(flat(rounds), width)
+    assert "Exposed communication of A: 3.1" in seen
+    assert "20.0 % of the step (" in seen
+    assert seen.index("Exposed") < seen.index("▲ A takes 1.25") < seen.index("round A ± std (ms)") < seen.index(" all ")
+    assert "Differs, A | B: parallel: ddp | none." in seen
+
+
+def test_other_pairs_have_their_rounds_alone() -> None:
+    seen = turns_text(flat(rounds_of(a_round(1.03), a_round(1.03, 0.012))))
+    assert "Exposed" not in seen
+    assert "A takes 1.03" in seen
+
+
+def test_without_turns_a_cell_of_several_ranks_has_the_command_that_tells_what_its_steps_wait_for() -> None:
+    seen = turns_text(merged(state_of(ranks_session(4))))
+    assert "No cells of this session ran in turns" in seen
+    assert "cs336-tui ab --a '--parallel ddp' --b '--parallel none'" in seen
+    assert "--ranks 4" in seen
+    one = turns_text([round_[0] for round_ in rounds_of(a_round(1.0))])
+    assert A.ranks == 1
+    assert "--parallel" not in one
+
+
+def test_two_cells_that_differ_in_a_variant_say_in_which() -> None:
+    a = merge([("a", session_of(Cell(a_spec(pass_="forward"), STEADY_S)))])
+    b = merge([("b", session_of(Cell(a_spec(pass_="forward", attention="sdpa"), STEADY_S)))])
+    page = pairs_page(a, b, 200)
+    assert "attention" in text(list(page.heading))
+    assert "naive | sdpa" in "".join(shown_of(page))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,12 +13,33 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.lines import Line, Lines
 from tests.samples import lanes_session
-from tests.tui.cut_words import cut_words, words_of
 from tests.tui.test_snapshots import SIZES, judged
 from tests.tui.watched import demo, in_the_middle, log_of, screen_text, until
 
 ROOMY = (300, 90)
 """A terminal in which nothing is cut."""
+
+
+_WORD = re.compile(r"[A-Za-z][A-Za-z_+-]*[A-Za-z]")
+_SHORTEST = 4
+"""Letters from which a beginning of a word is taken for a cut one."""
+
+
+def words_of(screen: str) -> set[str]:
+    """The words of a screen that are whole: none that an ellipsis ends."""
+    return {found.group() for found in _WORD.finditer(screen) if not _is_marked(screen, found.end())}
+
+
+def cut_words(screen: str, whole: Iterable[str]) -> dict[str, str]:
+    """Each word of the screen that is only the beginning of a `whole` one, and has no ellipsis behind it; with the word
+    that it begins. Words that stand by themselves somewhere are none of these."""
+    known = {*whole}
+    beginnings = {word[:length]: word for word in known for length in range(_SHORTEST, len(word))}
+    return {word: beginnings[word] for word in words_of(screen) - known if word in beginnings}
+
+
+def _is_marked(screen: str, end: int) -> bool:
+    return screen[end : end + 1] == "…"
 
 
 @pytest.mark.parametrize("session", ["the middle", "lanes"])

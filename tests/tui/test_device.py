@@ -1,18 +1,29 @@
-"""The Device pane of a machine with several GPUs, and of one whose GPU tells little."""
+"""The Device pane: of one GPU and of several, of ranks, and of a machine whose GPU tells little."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from cs336_tui.events.environment import DeviceInfo, GpuSample, HostSample
+from cs336_tui.events.environment import DeviceInfo, GpuProcess, GpuSample, HostSample, RankSample
 from cs336_tui.events.events import DeviceSampled, EnvironmentRead, Event
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.device import DevicePane, Run, device_lines
-from tests.samples import ENVIRONMENT, START, a_gpu, a_spec, cell_start, machine_of_gpus, session_start, state_of
+from tests.samples import (
+    ENVIRONMENT,
+    START,
+    a_gpu,
+    a_spec,
+    cell_start,
+    machine_of_gpus,
+    ranks_sampled,
+    session_start,
+    state_of,
+)
 from tests.tui.watched import WIDE, log_of, text, until
 
 HOST = HostSample(cpu=0.47, memory_used_bytes=12 * 10**9, memory_total_bytes=64 * 10**9, load_1m=1.8, cpu_count=2)
@@ -70,11 +81,6 @@ def test_another_gpu_may_be_looked_at() -> None:
     assert "GPU 1 of 4" in " ".join(shown(state, chosen="GPU-that-is-gone"))
 
 
-def test_one_gpu_has_no_list() -> None:
-    state = state_of([DeviceSampled(at=START, host=HOST, gpu=a_gpu("GPU-a"))])
-    assert shown(state)[0] == "NVIDIA H100 80GB HBM3"
-
-
 @pytest.mark.parametrize(("reason", "role"), [("software power cap", "text"), ("hardware thermal", "caution")])
 def test_a_power_cap_has_no_warning_colour_and_heat_has_one(reason: str, role: str) -> None:
     state = state_of(samples(2, clock_reasons=(reason,)))
@@ -87,17 +93,15 @@ def test_a_power_cap_has_no_warning_colour_and_heat_has_one(reason: str, role: s
 
 def test_a_long_reason_is_wrapped_and_not_cut() -> None:
     reasons = ("software power cap", "application clocks", "sync boost")
-    state = state_of([DeviceSampled(at=START, host=HOST, gpu=a_gpu("GPU-a", clock_reasons=reasons))])
-    assert ", ".join(reasons) in " ".join(" ".join(shown(state)).split())
+    rows = sampled(gpu=a_gpu("GPU-a", clock_reasons=reasons))
+    assert ", ".join(reasons) in " ".join(" ".join(rows).split())
 
 
 def test_a_mig_instance_says_so_and_why() -> None:
     instance = GpuSample(uuid="MIG-a", name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", memory_used_bytes=10**9)
-    sample = DeviceSampled(at=START, host=HOST, gpu=instance, machine_gpus=(a_gpu("GPU-a"), instance))
-    rows = " ".join(" ".join(shown(state_of([sample]), 36)).split())
-    assert "GPU 0 of 1, MIG 0 of 1" in rows
-    assert "MIG instance: NVML tells utilisation" in rows
-    assert "0/0" in rows
+    rows = " ".join(" ".join(sampled(36, gpu=instance, machine_gpus=(a_gpu("GPU-a"), instance))).split())
+    for seen in ("GPU 0 of 1, MIG 0 of 1", "MIG instance: NVML tells utilisation", "0/0"):
+        assert seen in rows
 
 
 def test_an_apple_gpu_says_whose_memory_it_has() -> None:
@@ -108,6 +112,88 @@ def test_an_apple_gpu_says_whose_memory_it_has() -> None:
     rows = " ".join(" ".join(shown(state_of(events))).split())
     assert "Apple M3 Pro: unified memory: GPU and CPU share the host's memory" in rows
     assert "NVML" not in rows
+
+
+def sampled(width: int = 28, height: int = 30, **sample: Any) -> list[str]:
+    """The rows of the pane, of one sample alone."""
+    return shown(state_of([DeviceSampled(**{"at": START, "host": HOST} | sample)]), width, height)
+
+
+def gpu_text(gpu: GpuSample | None, why: str | None = None) -> str:
+    return "\n".join(sampled(gpu=gpu, why=why))
+
+
+def test_a_gpu_that_reports_nothing_is_not_available_field_by_field() -> None:
+    shown = gpu_text(GpuSample())
+    assert shown.count("n/a") >= 7
+    assert "None" not in shown
+
+
+def test_other_users_of_the_gpu_are_named_with_a_sign() -> None:
+    others = (GpuProcess(pid=1, memory_bytes=2 * 10**9), GpuProcess(pid=2))
+    assert "! 2 processes, 2.00 GB" in " ".join(gpu_text(GpuSample(other_processes=others)).split())
+    assert "none" in gpu_text(GpuSample(other_processes=()))
+
+
+def test_reasons_for_lower_clocks_are_said() -> None:
+    assert "limited  power cap" in gpu_text(GpuSample(clock_reasons=("power cap",)))
+    assert "limited  no" in gpu_text(GpuSample(clock_reasons=()))
+
+
+def test_without_a_gpu_the_host_comes_first_and_the_reason_is_told() -> None:
+    shown = gpu_text(None, why="no NVML: the driver's library was not found")
+    assert shown.index("47 %") < shown.index("no NVML")
+    for seen in ("12.0/64.0 GB", "1.8 on 2 CPUs", "CPU 0–100 %"):
+        assert seen in shown
+
+
+def test_a_lost_gpu_leaves_no_old_value_behind() -> None:
+    host = HostSample(cpu=0.1)
+    old = DeviceSampled(at=START, host=host, gpu=GpuSample(utilisation=0.99, power_w=640.0))
+    lost = DeviceSampled(at=START + 1, host=host, why="the GPU is lost")
+    shown = text(device_lines(state_of([old, lost]), lost, None, None, 28, 30))
+    assert "the GPU is lost" in shown
+    assert "99 %" not in shown
+    assert "640" not in shown
+
+
+@pytest.mark.parametrize(("ranks", "height", "rows"), [(2, 30, 2), (8, 21, 8), (16, 21, 11)])
+def test_the_device_pane_lists_the_process_of_each_rank(ranks: int, height: int, rows: int) -> None:
+    several = tuple(RankSample(pid=21_000 + rank, rss_bytes=10**9 + rank * 10**7, cores=0.5) for rank in range(ranks))
+    host = msgspec.structs.replace(HOST, child_rss_bytes=1_070_000_000, ranks=several)
+    shown = sampled(height=height, host=host, why="no NVML: the driver's library was not found")
+    assert len(shown) <= height
+    assert sum(" 210" in row for row in shown) == rows
+    assert any(row.split() == ["1", "21001", "1.01", "GB", "0.50"] for row in shown)
+    assert any(f"and {ranks - rows} more" in row for row in shown) == (rows < ranks)
+    assert any("no NVML" in row for row in shown)
+    assert not any("cell RSS" in row for row in shown)
+
+
+def test_the_process_of_a_rank_that_has_gone_is_not_available() -> None:
+    host = HostSample(ranks=(RankSample(pid=1), RankSample(pid=2, rss_bytes=10**9, cores=1.0)))
+    assert ["0", "1", "n/a", "n/a"] in [row.split() for row in sampled(host=host)]
+
+
+def test_the_device_pane_lists_the_gpu_of_each_rank() -> None:
+    first = GpuSample(memory_used_bytes=61 * 10**9, memory_total_bytes=85 * 10**9, utilisation=0.99, power_w=512.0)
+    limited = GpuSample(memory_used_bytes=60 * 10**9, memory_total_bytes=85 * 10**9, clock_reasons=("power cap",))
+    others = (limited, GpuSample(uuid="GPU-c"))
+    host = HostSample(child_rss_bytes=10**9, ranks=(RankSample(pid=1), RankSample(pid=2), RankSample(pid=3)))
+    shown = sampled(27, 40, host=host, gpu=first, other_gpus=others)
+    assert " 0   61.0 GB  99 %  512 W" in shown
+    assert " 1!  60.0 GB   n/a    n/a" in shown
+    assert any(row.split() == ["2", "n/a", "n/a", "n/a"] for row in shown)
+    assert "cell RSS 1.00 GB at most" in shown
+    assert all(len(row) <= 27 for row in shown)
+
+
+@pytest.mark.parametrize(("ranks", "rows"), [(2, 2), (8, 8), (16, 7)])
+def test_the_gpus_of_many_ranks_fit_beside_the_first_ones_figures(ranks: int, rows: int) -> None:
+    seen = shown(state_of([ranks_sampled(ranks, on_gpus=True)]), 27, 21)
+    assert len(seen) <= 21
+    assert sum(row.endswith(" W") and "/" not in row for row in seen) == rows
+    assert ("and 9 more" in seen) == (ranks > rows)
 
 
 async def test_a_key_goes_through_the_gpus(tmp_path: Path) -> None:

@@ -1,15 +1,13 @@
-"""The Kernels tab: its four views, sorting, filters, search, and its text without a report."""
+"""The Kernels tab: views of a report, of ranks and of all cells; sorting, filters, search; text without a report."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import re
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
 import pytest
-from textual import on
-from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -17,16 +15,19 @@ from cs336_tui.analysis.kernels import by_range
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage, ReportStarted
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.session.state import fold
+from cs336_tui.export.subjects.kernel_use import shades
+from cs336_tui.session.state import SessionState, fold
 from cs336_tui.stats.quantities import scale, time_text
 from cs336_tui.tui.dialogs.windows import Reader
-from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
+from cs336_tui.tui.tabs import kernel_sheets
+from cs336_tui.tui.tabs import kernels as kernels_pane
 from cs336_tui.tui.tabs.kernel_listing import Selection, kernels_sheet, phases, select, still_valid
 from cs336_tui.tui.tabs.kernels import VIEWS, KernelsPane
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.columns import Laid, middle
-from cs336_tui.tui.widgets.lines import Lines
+from cs336_tui.tui.widgets.lines import width_of
 from cs336_tui.tui.widgets.rows import Rows
+from tests.analysis.test_kernel_cells import TRAIN, a_session, report, timed, train_state
 from tests.made_kernels import (
     ADD,
     GEMM,
@@ -39,32 +40,13 @@ from tests.made_kernels import (
 )
 from tests.made_ranks import a_traffic_report
 from tests.samples import a_spec
-from tests.tui.configuring import STYLES, Asked, recording
+from tests.session.made import Cell, cell
+from tests.tui import one_pane
+from tests.tui.one_pane import OnePane
+from tests.tui.watched import text
 
 COMPACT, WIDE, LOWER_PANEL = (78, 21), (198, 20), (118, 8)
 """Sizes of the pane: at 80x24, at 200x60, and below the panes of 120x40."""
-
-
-class OnePane(App[None]):
-    """An app with the tab alone; its report can be changed."""
-
-    CSS_PATH = STYLES
-
-    def __init__(self, subject: Subject) -> None:
-        super().__init__()
-        self.subject = subject
-        self.asked: Asked = []
-        self.requests = recording(self.asked)
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return VARIABLE_DEFAULTS
-
-    def compose(self) -> ComposeResult:
-        yield KernelsPane()
-
-    @on(Lines.Resized)
-    def paint(self) -> None:
-        self.screen_stack[0].query_one(KernelsPane).show(self.subject)
 
 
 def made(report: KernelReport, **more: Any) -> Subject:
@@ -75,14 +57,10 @@ def made(report: KernelReport, **more: Any) -> Subject:
     return Subject(fold(events), report.spec, **more)
 
 
-@asynccontextmanager
-async def showing(subject: Subject, size: tuple[int, int]) -> AsyncIterator[tuple[Pilot[None], KernelsPane, OnePane]]:
-    app = OnePane(subject)
-    async with app.run_test(size=size) as pilot:
-        pane = app.query_one(KernelsPane)
-        pane.focus()
-        await pilot.pause()
-        yield pilot, pane, app
+def showing(
+    subject: Subject, size: tuple[int, int] = COMPACT
+) -> AbstractAsyncContextManager[tuple[Pilot[None], KernelsPane, OnePane[KernelsPane]]]:
+    return one_pane.showing(KernelsPane(), subject, size)
 
 
 def table(pane: KernelsPane) -> list[str]:
@@ -105,8 +83,7 @@ def with_flops(report: KernelReport) -> KernelReport:
 @pytest.mark.parametrize("size", [COMPACT, LOWER_PANEL, WIDE, (40, 10), (12, 3)])
 async def test_every_view_is_drawn_in_every_room(size: tuple[int, int]) -> None:
     report = msgspec.structs.replace(a_traffic_report(), note="a note", trace="/tmp/trace.json.gz")
-    async with showing(made(with_flops(report)), size) as it:
-        pilot, pane, _ = it
+    async with showing(made(with_flops(report)), size) as (pilot, pane, _):
         for view in VIEWS:
             assert pane.view == view
             assert all(len(text) <= size[0] for text in pane.text.splitlines())
@@ -118,30 +95,23 @@ async def test_every_view_is_drawn_in_every_room(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("size", [COMPACT, LOWER_PANEL, WIDE])
 async def test_kernels_come_with_the_largest_total_first(size: tuple[int, int]) -> None:
     async with showing(made(a_kernel_report()), size) as (_, pane, _app):
-        assert "39 launches" in pane.text
-        assert "835.5 µs of 928.3 µs span" in pane.text
-        assert "idle 10.0 %" in pane.text
-        assert "named 98.9 %" in pane.text
-        assert "whole step · 9 kernels" in pane.text
+        for seen in ("39 launches", "835.5 µs of 928.3 µs span", "idle 10.0 %", "named 98.9 %",
+                     "whole step · 9 kernels"):  # fmt: skip
+            assert seen in pane.text
         assert "Total µs▾" in pane.text
-        first = table(pane)[0].split()
-        assert first[:4] == ["62.9", "525.5", "13", "40.42"]
+        assert table(pane)[0].split()[:4] == ["62.9", "525.5", "13", "40.42"]
         assert "sm90_xmma_gemm_f32f" in table(pane)[0]
 
 
-async def test_a_narrow_table_leaves_lesser_columns_out_and_a_wide_one_has_all() -> None:
-    async with showing(made(a_kernel_report()), COMPACT) as (_, pane, _app):
-        heading = next(text for text in pane.text.splitlines() if "Time %" in text)
-        assert "Avg µs" in heading
-        assert "StdDev" not in heading
+async def test_a_wide_table_has_every_column_and_names_in_full() -> None:
     async with showing(made(a_kernel_report()), WIDE) as (_, pane, _app):
         heading = next(text for text in pane.text.splitlines() if "Time %" in text)
         assert heading.split() == ("Time % Total µs▾ Instances Avg µs Med µs Min µs Max µs StdDev µs Kind Name".split())
-        assert "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32" in pane.text, "names in full where they fit"
+        assert "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32" in pane.text
 
 
 async def test_a_column_that_is_sorted_by_is_marked_and_in_sight_and_can_be_turned_round() -> None:
-    async with showing(made(a_kernel_report()), COMPACT) as (pilot, pane, _):
+    async with showing(made(a_kernel_report())) as (pilot, pane, _):
         await pilot.press("greater_than_sign")
         assert "Instances▾" in pane.text
         assert [int(text.split()[2]) for text in table(pane)] == [13, 6, 5, 4, 4, 3, 2, 1, 1]
@@ -181,7 +151,7 @@ def test_phases_can_be_asked_for_alone_and_forward_to_backward_together() -> Non
 
 
 async def test_a_search_looks_at_full_names_too_and_nothing_found_says_what_to_do() -> None:
-    async with showing(made(a_kernel_report()), COMPACT) as (pilot, pane, app):
+    async with showing(made(a_kernel_report())) as (pilot, pane, app):
         await pilot.press("slash")
         await pilot.pause()
         await pilot.press(*"AT::Native", "enter")
@@ -232,13 +202,11 @@ async def test_kinds_say_the_matmul_shares_in_words_and_lead_to_their_kernels() 
         assert "whole step · softmax · 2 of 9 kernels" in pane.text
 
 
-async def test_kinds_of_one_phase_alone_are_shown_once() -> None:
+def test_kinds_of_one_phase_alone_are_shown_once() -> None:
     groups = tuple(group for group in STEP if group.phase == "backward")
-    report = a_kernel_report(a_spec(pass_="backward"), groups=groups)
-    async with showing(made(report), COMPACT) as (pilot, pane, _):
-        text = await turn_to(pilot, pane, "kinds")
-        assert "Matrix multiplication takes 93.3 % of backward." in text
-        assert next(row for row in text.splitlines() if row.startswith("kind ")).split() == ["kind", "step", "µs"]
+    sheet = kernel_sheets.kinds_sheet(a_kernel_report(a_spec(pass_="backward"), groups=groups))
+    assert sheet.lead == "Matrix multiplication takes 93.3 % of backward."
+    assert [column.header for column in sheet.table.columns] == ["kind", "step µs"]
 
 
 async def test_parts_hold_their_backward_and_lead_to_their_kernels() -> None:
@@ -254,44 +222,38 @@ async def test_parts_hold_their_backward_and_lead_to_their_kernels() -> None:
         assert "whole step · no named part · 1 of 9 kernels" in pane.text
 
 
-async def test_attention_sets_softmax_against_matmul_in_time_and_flops() -> None:
-    async with showing(made(with_flops(a_kernel_report())), (118, 21)) as (pilot, pane, _):
-        text = await turn_to(pilot, pane, "attention")
-        assert "Forward: softmax takes 0.44× the time of attention's matmuls with 0.025× their FLOPs." in text
-        rows = {text.split()[0]: text.split()[1:] for text in text.splitlines() if text.strip()}
-        assert rows["forward"] == ["25.0", "11.0", "0.44", "2.000", "0.050", "0.025", "80.00", "4.55"]
-        assert rows["backward"][:3] == ["50.2", "14.0", "0.279"]
-        assert rows["both"] == ["75.2", "25.0", "0.332", "6.000", "0.090", "0.015", "79.79", "3.60"]
-        await pilot.press("enter")
-        assert pane.view == "attention"
+def test_attention_sets_softmax_against_matmul_in_time_and_flops() -> None:
+    sheet = kernel_sheets.attention_sheet(with_flops(a_kernel_report()))
+    assert sheet.lead == "Forward: softmax takes 0.44× the time of attention's matmuls with 0.025× their FLOPs."
+    forward, backward, both = sheet.table.rows
+    assert forward == ("forward", "25.0", "11.0", "0.44", "2.000", "0.050", "0.025", "80.00", "4.55")
+    assert backward[:4] == ("backward", "50.2", "14.0", "0.279")
+    assert both == ("both", "75.2", "25.0", "0.332", "6.000", "0.090", "0.015", "79.79", "3.60")
 
 
-async def test_attention_without_a_prediction_or_without_parts_says_so() -> None:
-    async with showing(made(an_operator_report()), (118, 21)) as (pilot, pane, _):
-        text = await turn_to(pilot, pane, "attention")
-        assert "0.4× the time of attention's matmuls." in text
-        assert "FLOPs: unknown, the step could not be predicted" in text
-        assert "FLOP ×" not in text
-    fused = (a_group("flash_fwd_kernel", "other", "forward", "attention core", (20.0,)),)
-    async with showing(made(a_kernel_report(a_spec(pass_="forward"), groups=fused)), COMPACT) as (pilot, pane, _):
-        text = await turn_to(pilot, pane, "attention")
-        assert "one fused kernel: no separate" in " ".join(text.split())
-    unnamed = (a_group("aten::bmm", "matrix multiply", "forward", "attention rest", (20.0,)),)
-    async with showing(made(a_kernel_report(a_spec(pass_="forward"), groups=unnamed)), COMPACT) as (pilot, pane, _):
-        text = " ".join((await turn_to(pilot, pane, "attention")).split())
-        assert "Nothing names the attention's parts" in text
-        assert "annotate attention core=package.module:function" in text
-        assert "fused" not in text
+def test_attention_without_a_prediction_or_without_parts_says_so() -> None:
+    unpredicted = kernel_sheets.attention_sheet(an_operator_report())
+    assert "0.4× the time of attention's matmuls." in unpredicted.lead
+    assert "FLOPs: unknown, the step could not be predicted" in unpredicted.table.footnotes
+    assert not any("FLOP ×" in column.header for column in unpredicted.table.columns)
+    for kernel, kind, part, words in (
+        ("flash_fwd_kernel", "other", "attention core", "one fused kernel: no separate"),
+        ("aten::bmm", "matrix multiply", "attention rest", "annotate attention core=package.module:function"),
+    ):
+        groups = (a_group(kernel, kind, "forward", part, (20.0,)),)
+        sheet = kernel_sheets.attention_sheet(a_kernel_report(a_spec(pass_="forward"), groups=groups))
+        (why,) = sheet.table.footnotes
+        assert words in why
+        assert ("fused" in why) == (kernel == "flash_fwd_kernel")
 
 
 async def test_operators_of_a_cpu_are_called_so_and_notes_and_trace_are_on_top() -> None:
     report = an_operator_report(note="something that should be known", trace="/tmp/x/kernels.json.gz")
-    async with showing(made(report), COMPACT) as (_, pane, _app):
-        assert "16 operators by self time (CPU)" in pane.text
+    async with showing(made(report)) as (_, pane, _app):
+        for seen in ("16 operators by self time (CPU)", "! something that should be known", "whole step · 7 operators",
+                     "trace, for ui.perfetto.dev: /tmp/x/kernels.json.gz"):  # fmt: skip
+            assert seen in pane.text
         assert "idle" not in pane.text
-        assert "! something that should be known" in pane.text
-        assert "trace, for ui.perfetto.dev: /tmp/x/kernels.json.gz" in pane.text
-        assert "whole step · 7 operators" in pane.text
 
 
 async def test_the_table_is_copied_as_it_stands_with_all_rows_and_columns() -> None:
@@ -303,53 +265,39 @@ async def test_the_table_is_copied_as_it_stands_with_all_rows_and_columns() -> N
         assert sum(text.startswith("| ") for text in copied.splitlines()) == 2 + 7
         await pilot.press("v", "c")
         assert "Matrix multiplication takes" in app.clipboard
+    async with showing(Subject(two_cells(), FORWARD)) as (pilot, _pane, app):
+        await pilot.press("v", "c")
+        assert "Kernels over cells" in app.clipboard
+        assert "Every row: size small" in app.clipboard
+        assert sum(row.startswith(("| 128", "| 512")) for row in app.clipboard.splitlines()) == 4
 
 
 async def test_without_a_report_it_says_how_to_get_one_and_its_keys_do_nothing() -> None:
     spec = a_spec()
-    async with showing(Subject(fold([]), spec, can_ask=True), COMPACT) as (pilot, pane, app):
+    async with showing(Subject(fold([]), spec, can_ask=True)) as (pilot, pane, app):
         assert "Profiles one step" in pane.text
         assert "Press n to make it" in pane.text
         await pilot.press("f", "y", "T", "o", "greater_than_sign", "v", "c", "enter", "slash", "escape")
         assert len(app.screen_stack) == 1
         assert pane.view == "kernels"
-        await pilot.press("n")
-        await pilot.pause()
-        assert app.asked == [("make_report", ("kernels", spec, None))]
         asked = ReportStarted(at=1.0, report=0, kind="kernels", spec=spec)
-        app.subject = Subject(fold([asked, ReportStage(at=4.0, report=0, stage="profiling")]), spec)
-        app.paint()
-        assert "profiling ... 3 s" in pane.text
-        app.subject = made(a_kernel_report(spec))
-        app.paint()
-        assert "9 kernels" in pane.text
-        app.subject = Subject(app.subject.state, a_spec(context_length=4096))
-        app.paint()
-        assert "9 kernels" not in pane.text
-        assert "4096" in pane.text
+        running = fold([asked, ReportStage(at=4.0, report=0, stage="profiling")])
+        assert "profiling ... 3 s" in await app.about(pilot, Subject(running, spec))
+        report = made(a_kernel_report(spec))
+        assert "9 kernels" in await app.about(pilot, report)
+        text = await app.about(pilot, Subject(report.state, a_spec(context_length=4096)))
+        assert "9 kernels" not in text
+        assert "4096" in text
 
 
 async def test_another_cell_keeps_the_order_and_those_filters_that_it_can_have() -> None:
     async with showing(made(a_kernel_report()), LOWER_PANEL) as (pilot, pane, app):
         await pilot.press("greater_than_sign", *["f"] * 5)
         assert "optimizer · 1 of 9 kernels" in pane.text
-        app.subject = made(an_operator_report())
-        app.paint()
-        assert "whole step · 7 operators" in pane.text
+        assert "whole step · 7 operators" in await app.about(pilot, made(an_operator_report()))
         assert "Instances▾" in pane.text
     kept = Selection(phase="forward", range="head", kind="softmax", text="mm", sort="avg_ns")
     assert still_valid(an_operator_report(), kept) == msgspec.structs.replace(kept, range=None)
-
-
-async def test_the_cursor_goes_through_more_kernels_than_fit() -> None:
-    groups = tuple(a_group(f"kernel_{place:04}", "other", "forward", "head", (1.0 + place,)) for place in range(3000))
-    async with showing(made(a_kernel_report(groups=groups)), LOWER_PANEL) as (pilot, pane, _):
-        assert "1–4 of 3000" in pane.text
-        assert "kernel_2999" in table(pane)[0]
-        await pilot.press("end")
-        assert "kernel_0000" in table(pane)[-1]
-        await pilot.press("f", "home")
-        assert "1–4 of 3000" in pane.text
 
 
 def test_a_sheet_makes_only_the_lines_that_are_asked_for() -> None:
@@ -383,7 +331,7 @@ async def test_a_recording_without_phases_is_told_of_as_a_whole_and_no_word_is_c
     spec = recorded_spec("run.json", "cuda:0")
     groups = (a_group(GEMM, "matrix multiply", "", "", (3.0,)), a_group(ADD, "elementwise", "", "", (1.0,)))
     report = a_kernel_report(spec, groups=groups, phase_spans_ns={"": 9_000})
-    async with showing(made(report), COMPACT) as (pilot, pane, _):
+    async with showing(made(report)) as (pilot, pane, _):
         text = await turn_to(pilot, pane, "kinds")
         assert "Matrix multiplication takes 75.0 % of the whole recording." in text
         assert "Top kernel of the whole recording:" in text
@@ -392,3 +340,155 @@ async def test_a_recording_without_phases_is_told_of_as_a_whole_and_no_word_is_c
         await turn_to(pilot, pane, "kernels")
         pane._select(text="gemm", kind="matrix multiply")
         assert "…" not in next(row for row in pane.text.splitlines() if "whole recording" in row)
+
+
+FORWARD = a_spec(pass_="forward", context_length=512)
+"""A cell without a profile."""
+
+
+def two_cells() -> SessionState:
+    cells = [Cell(TRAIN, status=None), Cell(FORWARD, status=None)]
+    phases = {
+        "zero_grad": (0.0001,),
+        "forward": (0.0004,),
+        "loss": (0.0,),
+        "backward": (0.0006,),
+        "optimizer": (0.0003,),
+    }
+    events = [*timed(0, phases), *timed(1, {"forward": (0.25,)}), *report(a_kernel_report(TRAIN))]
+    return a_session(*events, cells=cells)
+
+
+@pytest.mark.parametrize("size", [COMPACT, LOWER_PANEL, WIDE, (40, 10), (12, 3)])
+async def test_every_cell_has_its_rows_in_every_room(size: tuple[int, int]) -> None:
+    async with showing(Subject(two_cells(), TRAIN), size) as (pilot, pane, _):
+        text = await turn_to(pilot, pane, "cells")
+        assert all(len(row) <= size[0] for row in text.splitlines())
+        if size[0] >= COMPACT[0]:
+            rows = [row.split() for row in text.splitlines() if row.split()[:1] in (["128"], ["512"])]
+            named = [["128", "train", part] for part in ("fwd", "fwd+bwd", "step")]
+            assert [row[:3] for row in rows] == [*named, ["512", "fwd", "fwd"]]
+            assert rows[0][3:6] == ["0.4000", "374", "-6.5"], "ms timed, µs of kernels, less timed"
+            assert "sm90" in rows[0][-1]
+
+
+async def test_profiled_stands_beside_timed_with_top_kernel_and_shares() -> None:
+    async with showing(Subject(two_cells(), TRAIN), WIDE) as (pilot, pane, _):
+        rows = (await turn_to(pilot, pane, "cells")).splitlines()
+        assert "Every row: size small, precision fp32, batch 4, device cuda:0" in rows[1]
+        heading = next(row for row in rows if "top kernel" in row)
+        assert heading.split("  ")[-1].strip() == "top kernel"
+        forward = next(row for row in rows if "train" in row)
+        assert forward.split()[3:7] == ["0.4000", "374", "-6.5", "416"], "ms timed; µs of kernels, less timed, the span"
+        assert "sm90_xmma_gemm" in forward
+        without = next(row for row in rows if row.split()[:1] == ["512"])
+        assert "250.0" in without
+        assert without.split()[-3:] == ["–", "–", "–"]
+
+
+async def test_a_cell_without_a_report_has_this_view_too() -> None:
+    async with showing(Subject(two_cells(), FORWARD, can_ask=True)) as (pilot, pane, app):
+        assert "Press n to make it" in pane.text
+        assert "cells  v" in pane.text
+        await pilot.press("v")
+        assert pane.view == "cells"
+        assert "train" in pane.text
+        await pilot.press("v")
+        assert "Press n to make it" in pane.text
+        without = Subject(a_session(cells=[cell([0.1])]), a_spec())
+        assert "cells  v" not in await app.about(pilot, without), "there is no profile at all"
+        await pilot.press("v")
+        assert "No report for this cell in this session" in pane.text
+
+
+async def test_enter_opens_all_figures_with_the_kernel_in_full() -> None:
+    async with showing(Subject(train_state(), TRAIN), WIDE) as (pilot, pane, app):
+        await turn_to(pilot, pane, "cells")
+        await pilot.press("down", "down", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, Reader)
+        text = app.screen.query_one("Rows").text  # type: ignore[attr-defined]
+        assert GEMM in text.replace("\n", "").replace("  ", "")
+        rows = dict(re.split(r"  +", row.strip())[:2] for row in text.splitlines() if "  " in row.strip())
+        assert rows["same as forward"] == "yes"
+        assert rows["kernels µs"] == "836"
+        assert rows["matmul %"] == "71.9"
+        assert rows["launches or calls"] == "39"
+
+
+async def test_a_new_profile_is_taken_up() -> None:
+    async with showing(Subject(two_cells(), TRAIN), WIDE) as (pilot, pane, app):
+        await turn_to(pilot, pane, "cells")
+        groups = tuple(group for group in STEP if group.phase == "forward")
+        for event in report(a_kernel_report(FORWARD, groups=groups)):
+            app.subject.state.apply(event)
+        pane.show(app.subject)
+        await pilot.pause()
+        assert "–  –" not in next(row for row in pane.text.splitlines() if "512" in row).replace("fp32", "")
+
+
+async def test_of_many_cells_it_is_made_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels_pane, "_AT_ONCE", 1)
+    async with showing(Subject(two_cells(), TRAIN), WIDE) as (pilot, pane, _):
+        pane.view = "cells"
+        pane.show(pane.subject)
+        assert "working out" in pane.text or "sm90_xmma" in pane.text
+        while "sm90_xmma" not in pane.text:
+            await pilot.pause()
+
+
+async def test_another_session_is_another_table() -> None:
+    async with showing(Subject(two_cells(), TRAIN), WIDE) as (pilot, pane, app):
+        await turn_to(pilot, pane, "cells")
+        other = msgspec.structs.replace(TRAIN, context_length=1024)
+        text = await app.about(pilot, Subject(a_session(*report(a_kernel_report(other))), other))
+        assert "1024" in text
+        assert "512" not in text
+
+
+async def test_ranks_stand_above_their_lines_of_time_and_enter_opens_one() -> None:
+    async with showing(made(a_traffic_report())) as (pilot, pane, app):
+        seen = await turn_to(pilot, pane, "ranks")
+        assert "25.0 to 50.0 % of a rank's communication is beside compute." in seen
+        assert "2 of 4 all-gathers ended before they were needed" in " ".join(seen.split())
+        rows = seen.splitlines()
+        above, below = (next(row for row in rows if f"rank 1 {what}" in row) for what in ("computes", "communicates"))
+        half = len("rank 1 communicates ") + 29
+        assert above.rstrip().endswith("█" * 29 + "·" * 29)
+        assert below.index("█") < below.index("░") == half
+        await pilot.press("down", "enter")
+        assert isinstance(app.screen, Reader)
+        shown = text(kernel_sheets.rank_detail(a_traffic_report(), 1, 76))
+        for seen in ("/traces/rank1.json.gz", "ended 250.0 µs before its backward", "1 all-gather whose module"):
+            assert seen in shown
+
+
+async def test_a_step_of_one_rank_has_no_such_view() -> None:
+    async with showing(made(a_kernel_report())) as (pilot, pane, app):
+        assert " ranks " not in pane.text
+        await turn_to(pilot, pane, "gaps")
+        await pilot.press("v")
+        assert pane.view == "cells"
+        pane.view = "ranks"
+        await app.about(pilot, made(a_kernel_report(launches=7)))
+        assert pane.view == "kernels"
+
+
+@pytest.mark.parametrize("width", [30, 78, 198])
+def test_lines_of_time_fit(width: int) -> None:
+    report = a_traffic_report(ranks=8)
+    assert all(width_of(row) <= width for row in kernel_sheets.timelines(report, width))
+    assert all(width_of(row) <= max(width, 60) for row in kernel_sheets.rank_detail(report, 7, width)[2:])
+
+
+def test_a_line_of_time_of_another_length_has_the_same_shares() -> None:
+    assert shades((1.0, 0.0), 6) == "███···"
+    assert shades((1.0, 0.0, 1.0), 2) == "▓▓"
+    assert shades((0.25,) * 7, 3) == "░░░"
+    assert shades((), 0) == ""
+
+
+def test_ranks_that_did_not_communicate_say_so() -> None:
+    alone = a_traffic_report(communication_ns=0, overlapped_ns=0, operations={}, all_gathers=())
+    assert kernel_sheets.ranks_sheet(alone).lead == "No communication between ranks in this step."
+    assert "gathers in time" not in [column.header for column in kernel_sheets.ranks_sheet(alone).table.columns]

@@ -113,9 +113,8 @@ async def test_cursor_and_key_say_which_cell_live_is_about(size: tuple[int, int]
     app = Cs336App(replay=log_of(lanes_session(), tmp_path), speed=0)
     async with app.run_test(size=size) as pilot:
         shown = await until(pilot, "at its end")
-        assert "lane 7, cuda:7" in shown
-        assert "] shows 7 others" in shown
-        assert "8 × NVIDIA H100" in shown
+        for seen in ("lane 7, cuda:7", "] shows 7 others", "8 × NVIDIA H100"):
+            assert seen in shown
         await pilot.press("right_square_bracket")
         await until(pilot, "lane 0, cuda:0")
         await pilot.press("left_square_bracket", "left_square_bracket")
@@ -126,40 +125,6 @@ async def test_cursor_and_key_say_which_cell_live_is_about(size: tuple[int, int]
         await until(pilot, "lane 2, cuda:2")
         await pilot.press("4", "home", "2")
         await until(pilot, lambda text: "cell 1/20 · ✓ ok" in text)
-
-
-async def test_the_queue_tells_lane_device_state_and_end_of_each_and_all(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(lanes_session(set_aside=3), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("6")
-        shown = await until(pilot, "set aside")
-        rows = [row.split() for row in shown.splitlines()]
-        assert "7 run · 5 wait · 7 ok · 1 OOM · ETA " in shown
-        assert "lane 3, cuda:3, set aside: CUDA error: device lost, twice" in shown
-        assert next(row for row in rows if row[:1] == ["order"]) == "order lane size ctx pass device done in".split()
-        running = [row for row in rows if row[:1] == ["now"]]
-        assert [(row[1], row[5], row[-1]) for row in running][:4] == [
-            ("0", "cuda:0", "0/4"), ("1", "cuda:1", "1/4"), ("2", "cuda:2", "2/4"), ("4", "cuda:4", "3/4")
-        ]  # fmt: skip
-        waiting = [row for row in rows if row[:1] == ["1"]][-1]
-        assert "cuda" not in " ".join(waiting)
-        assert waiting[-1] == "queued"
-
-
-async def test_the_queue_of_a_session_of_jobs_tells_why_cells_wait(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(jobs_session(), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("6")
-        shown = await until(pilot, "pending: Resources")
-        assert "2 run · 2 wait · 1 ok · 1 killed" in shown
-        assert "pending: Priority" in shown
-        assert "slurm ci" in shown.splitlines()[0]
-        assert [row.split()[:3] for row in shown.splitlines() if " n2 " in row] == [
-            ["now", "7_3", "n2"],
-            ["–", "7_1", "n2"],
-        ]
 
 
 def form_of(lanes: str, gpus: int = 4, **entries: object) -> Form:

@@ -1,23 +1,15 @@
-"""Painting only what changed."""
+"""Lines, of which only what changed is painted, and a list of rows with a cursor."""
+
+from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from textual.app import App, ComposeResult
 from textual.geometry import Region
 
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, fit, line, spread, width_of
-
-
-class Page(App[None]):
-    def compose(self) -> ComposeResult:
-        yield Lines()
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
-
-        return VARIABLE_DEFAULTS
-
+from cs336_tui.tui.widgets.rows import Rows
+from tests.tui.one_pane import showing
 
 words = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=12)
 lines = st.lists(st.builds(Span, words, st.sampled_from(["text", "muted"])), max_size=5).map(tuple)
@@ -36,8 +28,7 @@ def test_the_right_half_gives_way() -> None:
 
 
 async def test_a_repaint_of_the_same_repaints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Page().run_test(size=(30, 3)) as pilot:
-        widget = pilot.app.query_one(Lines)
+    async with showing(Lines(), size=(30, 3)) as (_, widget, _app):
         painted: list[Region] = []
         refresh = widget.refresh
         monkeypatch.setattr(widget, "refresh", lambda *regions, **_: painted.extend(regions) or refresh(*regions))
@@ -51,8 +42,7 @@ async def test_a_repaint_of_the_same_repaints_nothing(monkeypatch: pytest.Monkey
 
 
 async def test_markup_in_data_is_text() -> None:
-    async with Page().run_test(size=(30, 3)) as pilot:
-        widget = pilot.app.query_one(Lines)
+    async with showing(Lines(), size=(30, 3)) as (pilot, widget, _):
         widget.paint([line("[bold red]50%[/] of $HOME")])
         await pilot.pause()
         assert widget.text == "[bold red]50%[/] of $HOME"
@@ -62,11 +52,22 @@ async def test_every_role_has_a_style_in_every_bundled_theme() -> None:
     from cs336_tui.tui.preferences import load_bundled
     from cs336_tui.tui.widgets.lines import _ROLES
 
-    app = Page()
-    async with app.run_test(size=(30, 3)) as pilot:
+    async with showing(Lines(), size=(30, 3)) as (pilot, widget, app):
         for theme in load_bundled().themes:
             app.register_theme(theme)
             app.theme = theme.name
             await pilot.pause()
-            app.query_one(Lines).paint([line(("x", role)) for role in _ROLES])
-            assert {app.query_one(Lines).style_of(role) for role in _ROLES}
+            widget.paint([line(("x", role)) for role in _ROLES])
+            assert {widget.style_of(role) for role in _ROLES}
+
+
+async def test_a_cursor_on_a_row_that_is_still_to_come_stays_there() -> None:
+    async with showing(Rows(cursor=True), size=(20, 5)) as (pilot, rows, _):
+        rows.fill([line(("first", "text"))])
+        rows.cursor = 3
+        await pilot.resize_terminal(30, 8)
+        await pilot.pause()
+        rows.fill([line((str(number), "text")) for number in range(5)])
+        assert rows.cursor == 3
+        rows.fill([line(("only", "text"))])
+        assert rows.cursor == 0

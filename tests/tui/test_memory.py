@@ -1,34 +1,49 @@
-"""The Memory tab at each of its sizes: views, levels, and its text without a record."""
+"""The Memory tab at each of its sizes: its views, the timeline's cursor and zoom, details, why a cell did not fit."""
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from cs336_tui.analysis.memory import phase_peaks
 from cs336_tui.config.spec import recorded_spec
-from cs336_tui.events.events import CellsPredicted, Event
+from cs336_tui.events.events import CellsPredicted, Event, ReportStage
+from cs336_tui.events.prediction import CATEGORIES
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.windows import Reader
-from cs336_tui.tui.tabs.memory import LEVELS_MB
-from cs336_tui.tui.tabs.memory_tables import blocks_page, difference, peaks_page
+from cs336_tui.tui.tabs.memory import LEVELS_MB, MemoryPane
+from cs336_tui.tui.tabs.memory_tables import blocks_page, difference, oom_page, peaks_page
 from cs336_tui.tui.tabs.memory_timeline import summary
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.rows import Rows
-from tests.made_memory import MB, MemoryMaker, a_memory_report, a_prediction
+from tests.made_memory import MB, MemoryMaker, a_memory_report, a_prediction, an_oom_report, many_events
 from tests.made_ranks import a_rank_memory_report
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of
-from tests.tui.memory_tab import COMPACT, LARGE, SPEC, Tab, pressed, recorded, report_events, session, timed
+from tests.tui.one_pane import (
+    COMPACT,
+    LARGE,
+    PANEL,
+    SPEC,
+    about,
+    out_of_memory,
+    pressed,
+    recorded,
+    report_events,
+    session,
+    showing,
+    timed,
+)
+from tests.tui.watched import comes, text
 
 
 async def test_allocations_above_the_level_are_listed_and_the_level_is_in_sight() -> None:
-    app = Tab(recorded())
-    async with app.run_test(size=LARGE) as pilot:
+    async with recorded(size=LARGE) as (pilot, _, _app):
         text = await pressed(pilot, "v", "v")
-        assert "largest ≥ 1 MB" in text
-        assert "135 weigh" in text
-        assert "forward → backward" in text
-        assert "before → zero_grad" in text
+        for seen in ("largest ≥ 1 MB", "135 weigh", "forward → backward", "before → zero_grad"):
+            assert seen in text
         text = await pressed(pilot, "minus")
         assert "largest ≥ 10 MB" in text
         assert "135 weigh" not in text
@@ -41,9 +56,9 @@ async def test_allocations_above_the_level_are_listed_and_the_level_is_in_sight(
 
 
 async def test_the_lives_of_an_allocation_are_read_in_a_window() -> None:
-    app = Tab(recorded())
-    async with app.run_test(size=COMPACT) as pilot:
-        await pressed(pilot, "v", "v", "down", "down", "enter")
+    async with recorded() as (pilot, _, app):
+        await pilot.press("v", "v", "down", "down", "enter")
+        await pilot.pause()
         assert isinstance(app.screen, Reader)
         text = app.screen.query_one(Rows).text
         assert "20,000,000 bytes (20.0 MB)" in text
@@ -56,16 +71,16 @@ def test_activation_peaks_of_groups_stay_in_a_narrow_list() -> None:
     for number, activations in enumerate((200, 90, 60)):
         spec = a_spec(pass_="train-step", checkpoint=number)
         report = a_memory_report(spec=spec, activation_peak_bytes=activations * MB)
-        phases = tuple(structs.replace(span, peak_bytes=span.peak_bytes + number * MB) for span in report.phases)
-        report = structs.replace(report, peak_bytes=report.peak_bytes + number * MB, phases=phases)
+        phases = tuple(replace(span, peak_bytes=span.peak_bytes + number * MB) for span in report.phases)
+        report = replace(report, peak_bytes=report.peak_bytes + number * MB, phases=phases)
         events += report_events(report, number)
     page = peaks_page(session(*events), None, 48)
-    names, *rows = ("".join(span.text for span in row).split() for row in (page.heading[-1], *page.rows))
+    names, *rows = (row.split() for row in text([page.heading[-1], *page.rows]).splitlines())
     assert names[-1] == "activ."
     assert [row[-1] for row in rows] == ["200", "90.0", "60.0"]
 
 
-async def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicted() -> None:
+def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicted() -> None:
     longer = a_spec(pass_="train-step", context_length=256)
     half = a_spec(pass_="train-step", precision="bf16-mixed")
     too_long = a_spec(pass_="train-step", context_length=4096)
@@ -78,23 +93,21 @@ async def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicte
         CellsPredicted(at=START + 60, predictions=(a_prediction(half, peak_bytes=200 * MB),)),
         specs=(SPEC, longer, half, too_long),
     )
-    app = Tab(Subject(state, SPEC, 0, can_ask=True))
-    async with app.run_test(size=LARGE) as pilot:
-        text = await pressed(pilot, "v")
-        heading, *rows = [row.split() for row in text.splitlines()[-5:]]
-        assert " ".join(heading) == (
-            "size ctx batch pass precision device forward pred. forward backward optimizer step pred. step timed diff "
-            "activ. pred. activ."
-        )
-        recorded = phase_peaks(a_memory_report())
-        phases = [f"{(peak or 0) / MB:.0f}" for peak in (recorded.backward, recorded.optimizer)]
-        assert [tuple(row[-2:]) for row in rows] == [("–", "100"), ("118", "152"), ("118", "–"), ("–", "–")]
-        rows = [row[:-2] for row in rows]
-        assert rows[0][-8:] == ["–", "160", "–", "–", "–", "200", "–", "–"]
-        assert rows[1][0] == ">"
-        assert rows[1][-9:] == ["264", "242", *phases, "301", "303", "305", "-0.7", "%"]
-        assert rows[2][-8:] == ["264", "–", *phases, "301", "–", "503", "–"]
-        assert rows[3][-8:] == ["–", "–", "–", "–", "–", "–", "OOM", "–"]
+    page = peaks_page(state, SPEC, LARGE[0])
+    heading, *rows = (row.split() for row in text([page.heading[-1], *page.rows]).splitlines())
+    assert " ".join(heading) == (
+        "size ctx batch pass precision device forward pred. forward backward optimizer step pred. step timed diff "
+        "activ. pred. activ."
+    )
+    recorded = phase_peaks(a_memory_report())
+    phases = [f"{(peak or 0) / MB:.0f}" for peak in (recorded.backward, recorded.optimizer)]
+    assert rows[1][0] == ">"
+    assert [row[-10:] for row in rows] == [
+        ["–", "160", "–", "–", "–", "200", "–", "–", "–", "100"],
+        ["242", *phases, "301", "303", "305", "-0.7", "%", "118", "152"],
+        ["264", "–", *phases, "301", "–", "503", "–", "118", "–"],
+        ["–", "–", "–", "–", "–", "–", "OOM", "–", "–", "–"],
+    ]
 
 
 def test_a_prediction_is_off_by_a_share_of_what_was_measured() -> None:
@@ -105,46 +118,54 @@ def test_a_prediction_is_off_by_a_share_of_what_was_measured() -> None:
 
 
 async def test_bytes_saved_for_backward_are_given_per_block_with_shares() -> None:
-    app = Tab(recorded())
-    async with app.run_test(size=COMPACT) as pilot:
+    async with recorded() as (pilot, _, _app):
         text = await pressed(pilot, "V")
-        assert "layers.0 to layers.2, each: 29.9 MB" in text
-        assert "89.7 MB in 3 Transformer blocks" in text
+        for seen in ("layers.0 to layers.2, each: 29.9 MB", "89.7 MB in 3 Transformer blocks", "21.1", "2 other kinds"):
+            assert seen in text
         assert text.count("Backward0") == 5
-        assert "21.1" in text
-        assert "2 other kinds" in text
 
 
-async def test_the_backward_of_each_block_is_given_with_what_is_expected_of_it() -> None:
-    for size in (COMPACT, LARGE):
-        app = Tab(recorded())
-        async with app.run_test(size=size) as pilot:
-            await pressed(pilot, "V")
+@pytest.mark.parametrize("width", [COMPACT[0], LARGE[0]])
+def test_the_backward_of_each_block_is_given_with_what_is_expected_of_it(width: int) -> None:
+    page = blocks_page(a_memory_report(), width, 0)
+    heading, *rows = text([page.heading[-1], *page.rows]).splitlines()
+    assert heading.split()[:6] == ["block", "gradients", "saved", "expected", "change", "diff"]
+    assert ("in forward" in heading) == (width == LARGE[0])
+    assert [row.split()[:6] for row in rows] == [
+        [f"layers.{n}", "20.000", "29.884", "-9.884", "-9.884", "512"] for n in range(3)
+    ]
+    assert page.details[1].startswith("layers.1\n\ngradients: 20,000,000 bytes\n")
+    assert "\ndiff: 512 bytes\n" in page.details[1]
+    assert "change + saved: the gradients by memory alone" in page.details[1]
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (
+            a_memory_report(saved=(), blocks=()),
+            ["This record does not say what is saved for backward.",
+             "This record does not say how blocks change memory in backward."],
+        ),
+        (
+            a_memory_report(spec=a_spec(pass_="forward"), saved=(), blocks=()),
+            ["Nothing is saved for backward: forward has no backward."] * 2,
+        ),
+        (
+            a_memory_report(spec=recorded_spec("run.pickle", "cuda:0"), saved=(), blocks=(), allocator_peak_bytes=None),
+            ["A recording does not say what is saved for", "A recording does not say how blocks change memory"],
+        ),
+    ],
+    ids=["a record", "a pass without backward", "a recording"],
+)  # fmt: skip
+async def test_what_a_record_does_not_say_of_blocks_is_said(report: MemoryReport, said: list[str]) -> None:
+    async with showing(MemoryPane(), about(report)) as (pilot, _, _app):
+        for words in said:
             text = await pressed(pilot, "V")
-            heading, *rows = text.splitlines()[-4:]
-            assert heading.split()[:6] == ["block", "gradients", "saved", "expected", "change", "diff"]
-            assert ("in forward" in heading) == (size == LARGE)
-            assert [row.split()[:6] for row in rows] == [
-                [f"layers.{n}", "20.000", "29.884", "-9.884", "-9.884", "512"] for n in range(3)
-            ]
-    details = blocks_page(a_memory_report(), 80, 0).details[1]
-    assert details.startswith("layers.1\n\ngradients: 20,000,000 bytes\n")
-    assert "\ndiff: 512 bytes\n" in details
-    assert "change + saved: the gradients by memory alone" in details
-    app = Tab(Subject(session(*report_events(a_memory_report(blocks=()))), SPEC, 0))
-    async with app.run_test(size=COMPACT) as pilot:
-        await pressed(pilot, "V")
-        assert "This record does not say how blocks change memory in backward." in await pressed(pilot, "V")
-
-
-async def test_a_pass_without_backward_says_that_nothing_is_saved() -> None:
-    forward = a_spec(pass_="forward")
-    report = a_memory_report(spec=forward, saved=())
-    app = Tab(Subject(session(*report_events(report), specs=(forward,)), forward, 0))
-    async with app.run_test(size=COMPACT) as pilot:
-        assert "Nothing is saved for backward: forward has no backward." in await pressed(pilot, "V")
-        lost = a_memory_report(spec=SPEC, saved=())
-        assert "does not say what is saved" in await app.about(pilot, recorded(lost))
+            assert words in text
+            assert ("allocator's own" in text) is not bool(report.spec.recording)
+        peaks = await pressed(pilot, "V", "V")
+        assert ("recording" in peaks.split()) == bool(report.spec.recording)
 
 
 @pytest.mark.parametrize("size", [COMPACT, LARGE])
@@ -155,76 +176,57 @@ async def test_memory_of_each_rank_is_shown_in_every_view(size: tuple[int, int])
     )
     made = [*report_events(a_rank_memory_report(whole)), *report_events(a_rank_memory_report(other), 1)]
     made += report_events(a_rank_memory_report(spec), 2)
-    app = Tab(Subject(state_of([*session_start([spec]), *cell_start(0), cell_end(0), *made]), spec, 0))
-    async with app.run_test(size=size) as pilot:
+    subject = Subject(state_of([*session_start([spec]), *cell_start(0), cell_end(0), *made]), spec, 0)
+    async with showing(MemoryPane(), subject, size) as (pilot, _, _app):
         for keys in ((), ("left", "right"), ("plus",), ("h",), ("enter",), ("v", "v"), ("v",), ("v",), ("v",)):
             text = await pressed(pilot, *keys)
             assert "state  activ." in text
         rows = [line.split() for line in text.splitlines() if line.split()[:1] == ["initialised"]]
         assert [row[1:3] for row in rows] == [["0", "ddp"], ["0", "zero1"], ["1", "ddp"], ["1", "zero1"]]
         assert "of each rank, MB" in text
-        await pressed(pilot, "end")
-        assert "devices: cpu, torch 2.13.0" in app.pane.text
-
-
-async def test_a_recording_does_not_claim_that_its_step_has_no_backward() -> None:
-    spec = recorded_spec("run.pickle", "cuda:0")
-    report = a_memory_report(spec=spec, saved=(), blocks=(), allocator_peak_bytes=None)
-    app = Tab(Subject(state_of([*session_start((spec,)), *report_events(report)]), spec, 0))
-    async with app.run_test(size=COMPACT) as pilot:
-        for keys, what in ((("V",), "what is saved for backward"), (("V",), "how blocks change memory")):
-            text = await pressed(pilot, *keys)
-            assert f"A recording does not say {what}" in text
-            assert "has no backward" not in text
-            assert "allocator's own" not in text
-        peaks = (await pressed(pilot, "V", "V")).splitlines()
-        assert "recording" in [row.split()[0] for row in peaks if row.strip()]
+        assert "devices: cpu, torch 2.13.0" in await pressed(pilot, "end")
 
 
 def test_the_summary_leaves_out_what_has_no_room_and_cuts_no_word() -> None:
     report = a_memory_report(activation_peak_bytes=120 * MB)
     for width in range(20, 160):
-        text = "".join(span.text for span in summary(report, a_prediction(report.spec), width))
-        assert text.startswith("peak 301 MB in optimizer")
-        assert "…" not in text
-        assert len(text) <= max(width, len("peak 301 MB in optimizer"))
-        assert ("activation peak 120 MB" in text) == (width >= len("peak 301 MB in optimizer · activation peak 120 MB"))
-    assert "recorded by" in text
+        shown = text([summary(report, a_prediction(report.spec), width)])
+        assert shown.startswith("peak 301 MB in optimizer")
+        assert "…" not in shown
+        assert len(shown) <= max(width, len("peak 301 MB in optimizer"))
+        assert ("activation peak 120 MB" in shown) == (
+            width >= len("peak 301 MB in optimizer · activation peak 120 MB")
+        )
+    assert "recorded by" in shown
 
 
 async def test_the_list_of_the_largest_begins_at_a_level_that_has_some() -> None:
     maker = MemoryMaker()
     maker.phase("forward")
     maker.allocate(1000, "activations", "aten::mm")
-    app = Tab(recorded(maker.report(spec=SPEC)))
-    async with app.run_test(size=COMPACT) as pilot:
+    async with recorded(maker.report(spec=SPEC)) as (pilot, _, _app):
         text = await pressed(pilot, "v", "v")
         assert "largest ≥ 0 MB" in text
         assert "mm" in text
 
 
 async def test_only_keys_that_do_something_are_offered() -> None:
-    app = Tab(Subject(session(), SPEC, 0))
-    async with app.run_test(size=COMPACT) as pilot:
-        await pressed(pilot)
+    async with showing(MemoryPane(), Subject(session(), SPEC, 0)) as (pilot, _, app):
 
         def offered() -> set[str]:
             return {binding.binding.description for binding in app.screen.active_bindings.values()}
 
-        assert not {"Moment", "Zoom", "Peak", "Level"} & offered()
-        assert "Make report" not in offered()
-        await app.about(pilot, recorded())
+        assert not {"Moment", "Zoom", "Peak", "Level", "Make report"} & offered()
+        await app.about(pilot, about(a_memory_report()))
         assert {"Moment", "Zoom", "Peak", "Make report"} <= offered()
         await pressed(pilot, "v", "v")
         assert {"Level"} == {"Moment", "Zoom", "Peak", "Level"} & offered()
 
 
 async def test_without_a_record_it_says_how_to_make_one() -> None:
-    app = Tab(Subject(session(), SPEC, 0, can_ask=True))
-    async with app.run_test(size=COMPACT) as pilot:
-        text = await pressed(pilot)
-        assert "Press n to make it" in text
-        assert "timeline │ peaks" in text
+    async with showing(MemoryPane(), Subject(session(), SPEC, 0, can_ask=True)) as (pilot, pane, app):
+        assert "Press n to make it" in pane.text
+        assert "timeline │ peaks" in pane.text
         await pressed(pilot, "n", "right", "plus", "h", "home", "down", "enter", "right_square_bracket")
         assert app.asked == [("make_report", ("memory", SPEC, 0)), ("step_cell", (1,))]
         assert len(app.screen_stack) == 1
@@ -232,31 +234,171 @@ async def test_without_a_record_it_says_how_to_make_one() -> None:
 
 
 async def test_without_any_cell_every_view_says_what_to_do() -> None:
-    app = Tab(Subject(SessionState()))
-    async with app.run_test(size=COMPACT) as pilot:
-        assert "Choose cells in Configure" in await pressed(pilot)
+    async with showing(MemoryPane(), Subject(SessionState())) as (pilot, pane, _):
+        assert "Choose cells in Configure" in pane.text
         assert "No peaks yet" in await pressed(pilot, "v")
         assert "Choose cells in Configure" in await pressed(pilot, "v")
 
 
 @pytest.mark.parametrize("size", [(110, 3), (40, 8), (12, 5), (300, 80)])
 async def test_no_room_is_too_small_or_too_large(size: tuple[int, int]) -> None:
-    app = Tab(recorded())
-    async with app.run_test(size=size) as pilot:
+    async with recorded(size=size) as (pilot, _, _app):
         await pressed(pilot, "right", "plus")
-        for _ in range(4):
-            text = await pressed(pilot, "v", "down")
+        for view in ("peaks", "largest", "blocks", "saved"):
+            text = await pressed(pilot, "v")
+            names = {"peaks": ["timed", "> "], "largest": ["largest ≥ 1 MB", "held for", "60.0"]}.get(view, [])
+            assert size[0] < 110 or [name for name in names if name not in text] == [], "a low panel has a row"
+            text = await pressed(pilot, "down")
             assert text
             assert all(len(row) <= size[0] for row in text.splitlines())
 
 
-async def test_a_small_panel_keeps_the_names_of_its_columns_and_a_row() -> None:
-    app = Tab(recorded())
-    async with app.run_test(size=(110, 3)) as pilot:
-        text = await pressed(pilot, "v")
-        assert "timed" in text
-        assert "> " in text
-        text = await pressed(pilot, "v")
-        assert "largest ≥ 1 MB" in text
-        assert "held for" in text
-        assert "60.0" in text
+@pytest.mark.parametrize("size", [COMPACT, PANEL, LARGE])
+async def test_the_timeline_begins_at_the_peak_with_what_is_live_there(size: tuple[int, int]) -> None:
+    async with recorded(size=size) as (_, pane, _app):
+        seen = (
+            *("peak 301 MB in optimizer", "allocator's own 301 MB", "predicted 303 MB (+0.7 %)", "400 MB ┤"),
+            *("end of forward╵", "peak▲", "301 MB live", "event 70 of 71", "passes.py:129 _optimizer", "60.0 "),
+            *(category.replace("_", " ") for category in CATEGORIES),
+        )
+        assert [words for words in seen if words not in pane.text] == []
+        assert ("∂ transformer.py:158 forward" in pane.text) == (size == LARGE), "made in backward"
+
+
+async def test_the_cursor_goes_by_columns_to_the_ends_and_to_the_peak() -> None:
+    async with recorded(size=PANEL) as (pilot, pane, _):
+        record = a_memory_report()
+        assert pane.event == record.peak_event
+        assert "before the step" in await pressed(pilot, "home")
+        assert pane.event == 0
+        await pressed(pilot, "right")
+        one = pane.event
+        await pressed(pilot, "full_stop")
+        assert pane.event > one + 9
+        await pressed(pilot, "shift+left", "left", "left")
+        assert pane.event == 0
+        assert "event 71 of 71" in await pressed(pilot, "end")
+        await pressed(pilot, "home", "h")
+        assert pane.event == record.peak_event
+
+
+async def test_a_column_stands_for_its_highest_moment() -> None:
+    report = many_events(20_001)
+    async with recorded(report, PANEL) as (pilot, pane, _):
+        await pressed(pilot, "home", "right", "right")
+        assert pane.window is not None
+        live = _live_bytes(report)
+        in_column = range(pane.window.edge(2), pane.window.edge(3))
+        assert pane.event in in_column
+        assert live[pane.event] == max(live[event] for event in in_column)
+        assert f"event {pane.event + 1:,} of 20,001" in pane.text
+
+
+def _live_bytes(report: MemoryReport) -> list[int]:
+    change = [0] * (report.events + 1)
+    for size, born, died in zip(report.bytes, report.born, report.died, strict=True):
+        change[born] += size
+        change[died] -= size if died >= 0 else 0
+    return list(accumulate(change[:-1]))
+
+
+async def test_zooming_keeps_the_cursor_and_says_what_is_in_sight() -> None:
+    async with recorded(many_events(20_001)) as (pilot, pane, _):
+        await pressed(pilot, "h")
+        event = pane.event
+        assert "in sight" in await pressed(pilot, *["plus"] * 6)
+        assert pane.event == event
+        before = pane.window
+        assert before is not None
+        assert before.end - before.first == pytest.approx(20_001 / 64, abs=8)
+        await pressed(pilot, *["comma"] * 7)
+        assert pane.event < before.first, "the window goes where the cursor goes"
+        assert pane.window is not None
+        assert pane.window.column_of(pane.event) is not None
+        assert "in sight" not in await pressed(pilot, *["minus"] * 7)
+
+
+async def test_up_and_down_go_to_where_phases_begin() -> None:
+    async with recorded(size=PANEL) as (pilot, pane, _):
+        await pressed(pilot, "home")
+        seen = []
+        for _ in range(5):
+            await pressed(pilot, "down")
+            seen.append(pane.event)
+        assert seen == [span.first for span in a_memory_report().phases]
+        assert "· loss ·" in await pressed(pilot, "up", "up")
+
+
+async def test_everything_about_a_moment_is_read_in_a_window() -> None:
+    async with recorded(size=(120, 40)) as (pilot, _, app):
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, Reader)
+        text = app.screen.query_one(Rows).text
+        for seen in ("snapshot, for pytorch.org/memory_viz: /sessions/sample/memory-1.pickle", "Live bytes by place",
+                     "60.0 MB in 3 allocations · feed-forward · transformer.py:158 forward",
+                     "_foreach_sqrt"):  # fmt: skip
+            assert seen in text
+
+
+async def test_what_a_record_lacks_is_said_beside_its_timeline() -> None:
+    note = "No allocator events: workspaces are not seen."
+    async with recorded(a_memory_report(recorder="tensors", note=note, allocator_peak_bytes=None)) as (_, pane, _app):
+        assert note in pane.text
+        assert "allocator's own n/a" in pane.text
+
+
+async def test_a_large_record_is_read_while_the_screen_goes_on() -> None:
+    async with recorded(many_events(200_001), LARGE) as (pilot, pane, _):
+
+        def is_read() -> bool:
+            done = "live, 100 % of the peak" in pane.text
+            assert done or pane.text == "" or "reading the record ..." in pane.text
+            return done
+
+        await comes(pilot, is_read)
+        assert "of 200,001" in await pressed(pilot, "left", "right")
+
+
+async def test_a_cell_that_ran_out_of_memory_says_why_first() -> None:
+    async with showing(MemoryPane(), out_of_memory(*report_events(an_oom_report()))) as (pilot, pane, app):
+        assert "Memory ran out in forward: 2.15 GB was asked for with 80.0 GB" in pane.text
+        assert "Observed" in pane.text
+        assert "predicted to need 96.0 GB in backward, 15.0 GB more" in pane.text
+        rows = {row.split("  ")[0]: row.split()[-3:] for row in pane.text.splitlines()}
+        assert rows["activations"] == ["47", "%", "48.0"]
+        assert "transformer.py:135 weigh" in await pressed(pilot, *["pagedown"] * 3)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, Reader)
+    guessed = an_oom_report(observed=False, note="The process was killed.")
+    said = " ".join(text(list(oom_page(guessed, None, COMPACT[0], 0).rows)).split())
+    assert "Predicted, not observed" in said
+    assert "The process was killed." in said
+
+
+async def test_the_reason_can_be_asked_for_and_comes_by_itself() -> None:
+    subject = out_of_memory()
+    async with showing(MemoryPane(), subject) as (pilot, pane, app):
+        assert "tried to allocate 2 GiB" in pane.text
+        assert "Press n" in pane.text
+        await pressed(pilot, "n")
+        assert app.asked == [("make_report", ("oom", subject.spec, 0))]
+        assert subject.spec is not None
+        waits = replace(subject, asked=frozenset({("oom", subject.spec)}))
+        assert "Next: the reason" in await app.about(pilot, waits)
+        started, finished = report_events(an_oom_report())
+        subject.state.apply(started)
+        subject.state.apply(ReportStage(at=START + 51, report=0, stage="forward"))
+        assert "finding out why: forward" in await app.about(pilot, subject)
+        subject.state.apply(finished)
+        assert "Memory ran out in forward" in await app.about(pilot, subject)
+
+
+async def test_stepping_over_a_cell_that_did_not_fit_comes_back_to_the_view_before() -> None:
+    async with recorded() as (pilot, _, app):
+        assert "Allocations of at least 1 MB" in await pressed(pilot, "v", "v")
+        assert "Memory ran out" in await app.about(pilot, out_of_memory(*report_events(an_oom_report())))
+        text = await app.about(pilot, about(a_memory_report()))
+        assert "OOM" not in text
+        assert "Allocations of at least 1 MB" in text

@@ -16,12 +16,12 @@ from cs336_tui.events.prediction import Prediction
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.estimate import EstimatePane
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, flops, table
-from cs336_tui.tui.tabs.report import Subject
+from cs336_tui.tui.tabs.memory_tables import peaks_page
 from tests.made_memory import MB, a_prediction
 from tests.made_predictions import made_prediction
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
-from tests.tui.memory_tab import LARGE, Tab, pressed
-from tests.tui.watched import WIDE, Benches, log_of, until
+from tests.tui.one_pane import LARGE
+from tests.tui.watched import WIDE, log_of, text, until
 
 WRITTEN = a_spec(pass_="train-step")
 COMPILED = msgspec.structs.replace(WRITTEN, compile="default")
@@ -40,18 +40,17 @@ def ran(*specs: CellSpec) -> list[Event]:
 
 
 @pytest.mark.parametrize("specs", [(WRITTEN, COMPILED), (COMPILED, WRITTEN)], ids=["compiled last", "compiled first"])
-async def test_what_was_measured_compiled_is_not_told_of_what_is_written(specs: tuple[CellSpec, ...]) -> None:
+def test_what_was_measured_compiled_is_not_told_of_what_is_written(specs: tuple[CellSpec, ...]) -> None:
     predicted = CellsPredicted(at=START + 60, predictions=(a_prediction(WRITTEN, peak_bytes=450 * MB),))
-    app = Tab(Subject(state_of([*ran(*specs), predicted]), WRITTEN, 0, can_ask=True))
-    async with app.run_test(size=LARGE) as pilot:
-        heading, *rows = [row.split() for row in (await pressed(pilot, "v")).splitlines()[-3:]]
-        assert "compile" in heading
-        of = {next(word for word in row if word in ("off", "default")): row for row in rows}
-        timed = {spec.compile: str(500 - 100 * place) for place, spec in enumerate(specs)}
-        assert {name: row[row.index("450") + 1] for name, row in of.items()} == timed
-        assert of["off"][0] == ">"
-        assert of["default"][0] != ">"
-        assert of["default"][-3] == "–", "the prediction is of the model as it is written"
+    page = peaks_page(state_of([*ran(*specs), predicted]), WRITTEN, LARGE[0])
+    heading, *rows = (row.split() for row in text([page.heading[-1], *page.rows]).splitlines())
+    assert "compile" in heading
+    of = {next(word for word in row if word in ("off", "default")): row for row in rows}
+    timed = {spec.compile: str(500 - 100 * place) for place, spec in enumerate(specs)}
+    assert {name: row[row.index("450") + 1] for name, row in of.items()} == timed
+    assert of["off"][0] == ">"
+    assert of["default"][0] != ">"
+    assert of["default"][-3] == "–", "the prediction is of the model as it is written"
 
 
 async def test_the_estimate_of_a_session_stands_beside_the_peak_of_its_own_cells(tmp_path: Path) -> None:
@@ -73,17 +72,6 @@ def test_cells_of_an_estimate_are_told_apart_by_their_variants() -> None:
 def test_a_model_of_ones_own_is_named_in_an_estimate() -> None:
     shown = table([EstimateRow(OWN, None), EstimateRow(msgspec.structs.replace(OWN, batch_size=8), None)])
     assert shown.texts("model") == ("GPT", "GPT")
-
-
-async def test_the_estimate_tab_shows_the_column() -> None:
-    bench = Benches()
-    app = Cs336App(bench, initial=sweep_from(passes=("forward",), compiles=("off",), attentions=("naive", "sdpa")))
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: bool(bench.made) and bool(bench.predicted))
-        app.take(app.live, [CellsPredicted(at=START, predictions=tuple(map(made_prediction, bench.predicted[-1])))])
-        await pilot.press("i")
-        await until(pilot, "attention")
-        await until(pilot, "sdpa")
 
 
 @pytest.mark.parametrize(

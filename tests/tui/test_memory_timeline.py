@@ -151,9 +151,9 @@ windows = st.builds(
 )
 
 
-@given(made=windows)
-def test_zooming_keeps_the_event_in_sight_and_never_leaves_the_record(
-    made: tuple[EventWindow, int, int, list[float]],
+@given(made=windows, other=st.integers(0, 10**6))
+def test_a_window_stays_in_the_record_with_its_event_and_follows_one_that_leaves_it(
+    made: tuple[EventWindow, int, int, list[float]], other: int
 ) -> None:
     window, event, room, factors = made
     for factor in factors:
@@ -163,13 +163,6 @@ def test_zooming_keeps_the_event_in_sight_and_never_leaves_the_record(
         column = window.column_of(event)
         assert column is not None
         assert window.edge(column) <= event < window.edge(column + 1)
-
-
-@given(made=windows, other=st.integers(0, 10**6))
-def test_a_window_follows_an_event_that_leaves_it(made: tuple[EventWindow, int, int, list[float]], other: int) -> None:
-    window, event, room, factors = made
-    for factor in factors:
-        window = window.zoomed(factor, event, room)
     other = min(other, window.events - 1)
     followed = window.following(other)
     assert followed.column_of(other) is not None

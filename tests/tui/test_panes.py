@@ -1,31 +1,59 @@
-"""Texts of the panes for a given session."""
+"""Live, the heading, and everything known of a cell: their texts for a given session."""
+
+from __future__ import annotations
 
 import re
+from pathlib import Path
 
-import msgspec
+import numpy as np
 import pytest
 
-from cs336_tui.events.environment import GpuProcess, GpuSample, HostSample, RankSample
-from cs336_tui.events.events import CellFinished, CellsQueued, ChildOutput, DeviceSampled, Notice, StageChanged
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.events import (
+    CellFinished,
+    CellsQueued,
+    CellStarted,
+    ChildOutput,
+    EffectiveSettings,
+    Event,
+    ModelBuilt,
+    ModelPrepared,
+    Notice,
+    StageChanged,
+)
+from cs336_tui.events.peaks import PeakCache
 from cs336_tui.session.state import SessionState
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.format import title_rows
 from cs336_tui.tui.help import help_page
-from cs336_tui.tui.screen import heading
+from cs336_tui.tui.judging import assess
+from cs336_tui.tui.screen import MainScreen, heading
 from cs336_tui.tui.tabs.cell_detail import cell_detail
-from cs336_tui.tui.tabs.device import Run, device_lines
-from cs336_tui.tui.tabs.live import live_lines
+from cs336_tui.tui.tabs.device import DevicePane, Run, device_lines
+from cs336_tui.tui.tabs.live import LivePane, live_lines
 from cs336_tui.tui.tabs.status import status
+from cs336_tui.worker.measure.timing import why_stopped
+from tests.analysis.judging import a_cell, judged
+from tests.made_memory import a_memory_report
 from tests.samples import (
     START,
     a_spec,
+    cell_end,
     cell_start,
     mixed_session,
-    ranks_sampled,
     ranks_session,
     session_start,
     state_of,
     steps,
 )
-from tests.tui.watched import demo, in_the_middle, text
+from tests.session.made import Cell, session_of
+from tests.tui.one_pane import report_events
+from tests.tui.watched import WIDE, demo, in_the_middle, log_of, text, until
+
+
+def live_of(spec: CellSpec, *events: Event, width: int = 60) -> str:
+    """The pane of a cell that has started, after these events."""
+    return live(state_of([*session_start([spec]), *cell_start(0), *events]), 0, width)
 
 
 def live(state: SessionState, cell: int, width: int = 60, height: int = 30) -> str:
@@ -33,21 +61,9 @@ def live(state: SessionState, cell: int, width: int = 60, height: int = 30) -> s
     return text(live_lines(state, shown, width, height))
 
 
-def test_the_live_pane_shows_where_a_run_is() -> None:
-    shown = live(state_of(demo(in_the_middle)), 5)
-    assert "large · ctx 512 · train-step · fp32 · cuda:0" in shown
-    assert "cell 6/18 · measuring 6/10 · ETA 1:52" in shown
-    assert "86/270 steps" in shown
-    assert "347.64 ms ± 0.76 std (n=6)" in shown
-    assert "5.89k tokens/s" in shown
-    for phase in ("zero_grad", "forward", "loss", "backward", "optimizer"):
-        assert phase in shown
-
-
 def test_a_cell_stopped_while_compiling_shows_no_step() -> None:
-    events = [*session_start([a_spec()]), *cell_start(0)]
     end = CellFinished(at=START + 12, cell=0, status="cancelled", stage="compiling", error="stopped by the user")
-    shown = live(state_of([*events, end]), 0)
+    shown = live_of(a_spec(), end)
     assert " 0/6 steps\n" in shown
     assert "✗ cancelled while compiling\n" in shown
     assert "100 %" not in shown
@@ -60,22 +76,6 @@ def test_what_is_to_be_typed_is_never_cut_in_two(width: int) -> None:
     state = state_of([*session_start([a_spec()]), *cell_start(0), end])
     assert "--model-arg" in live(state, 0, width)
     assert "--model-arg" in text(cell_detail(state, state.cells[0], width))
-
-
-@pytest.mark.parametrize(
-    ("stage", "words"),
-    [("building", "building the model"), ("warm-up", "warm-up 0/2"), ("finishing", "finishing")],
-)
-def test_each_stage_has_its_words(stage: str, words: str) -> None:
-    events = [*session_start([a_spec()]), *cell_start(0), StageChanged(at=START + 11, cell=0, stage=stage)]
-    assert words in live(state_of(events), 0)
-
-
-def test_warmup_steps_are_not_called_measured() -> None:
-    events = [*session_start([a_spec()]), *cell_start(0), *steps(0, (0.4, 0.2))]
-    shown = live(state_of(events), 0)
-    assert "latest warm-up step, not measured" in shown
-    assert "std" not in shown.partition("│")[0]
 
 
 def test_a_failure_says_status_stage_step_and_error() -> None:
@@ -98,62 +98,10 @@ def test_panes_fit_any_room(width: int, height: int) -> None:
     heading(state, "", "", width)
 
 
-def gpu_text(gpu: GpuSample | None, why: str | None = None) -> str:
-    host = HostSample(cpu=0.47, memory_used_bytes=12 * 10**9, memory_total_bytes=64 * 10**9, load_1m=1.8, cpu_count=2)
-    sample = DeviceSampled(at=START, host=host, gpu=gpu, why=why)
-    return text(device_lines(state_of([sample]), sample, None, None, 28, 30))
-
-
-def test_a_gpu_that_reports_nothing_is_not_available_field_by_field() -> None:
-    shown = gpu_text(GpuSample())
-    assert shown.count("n/a") >= 7
-    assert "None" not in shown
-
-
-def test_other_users_of_the_gpu_are_named_with_a_sign() -> None:
-    others = (GpuProcess(pid=1, memory_bytes=2 * 10**9), GpuProcess(pid=2))
-    assert "! 2 processes, 2.00 GB" in " ".join(gpu_text(GpuSample(other_processes=others)).split())
-    assert "none" in gpu_text(GpuSample(other_processes=()))
-
-
-def test_reasons_for_lower_clocks_are_said() -> None:
-    assert "limited  power cap" in gpu_text(GpuSample(clock_reasons=("power cap",)))
-    assert "limited  no" in gpu_text(GpuSample(clock_reasons=()))
-
-
-def test_without_a_gpu_the_host_comes_first_and_the_reason_is_told() -> None:
-    shown = gpu_text(None, why="no NVML: the driver's library was not found")
-    assert shown.index("47 %") < shown.index("no NVML")
-    assert "12.0/64.0 GB" in shown
-    assert "1.8 on 2 CPUs" in shown
-    assert "CPU 0–100 %" in shown
-
-
-def test_a_lost_gpu_leaves_no_old_value_behind() -> None:
-    host = HostSample(cpu=0.1)
-    old = DeviceSampled(at=START, host=host, gpu=GpuSample(utilisation=0.99, power_w=640.0))
-    lost = DeviceSampled(at=START + 1, host=host, why="the GPU is lost")
-    shown = text(device_lines(state_of([old, lost]), lost, None, None, 28, 30))
-    assert "the GPU is lost" in shown
-    assert "99 %" not in shown
-    assert "640" not in shown
-
-
 def test_every_status_differs_by_more_than_colour() -> None:
     state = state_of(mixed_session())
     seen = {status(cell).text for cell in state.cells.values()}
     assert seen == {"✓ ok", "▲ OOM", "✗ failed", "· queued"}
-
-
-def test_the_detail_of_a_cell_has_all_of_it() -> None:
-    state = state_of(mixed_session())
-    shown = text(cell_detail(state, state.cells[0], 80))
-    for part in ("412.3", "153.70", "sample, n-1, n=4", "peak reserved   4.00 GB", "float32", "4 × 128 = 512 tokens"):
-        assert part in shown
-    assert shown.index("Warm-up steps") < shown.index("Measured steps")
-    crashed = text(cell_detail(state, state.cells[2], 80))
-    assert "Segmentation fault" in crashed
-    assert "\x1b" not in crashed
 
 
 def test_the_heading_names_session_and_machine_as_they_fit() -> None:
@@ -179,7 +127,6 @@ def test_a_session_with_output_of_no_cell_and_unknown_cells_is_shown() -> None:
     state = state_of(events)
     assert "process killed" in live(state, 3)
     assert "the kernel ended it" in text(cell_detail(state, state.cells[3], 60))
-    assert msgspec.structs.asdict(events[-1])["status"] == "killed"
 
 
 @pytest.mark.parametrize(("width", "height"), [(51, 21), (53, 24), (78, 20), (133, 37)])
@@ -200,10 +147,6 @@ def test_before_the_first_measured_step_ranks_show_the_warm_up() -> None:
     assert "ranks, last warm-up step ms · slowest ▸1\n" in shown
 
 
-def test_a_cell_of_one_rank_has_no_strips() -> None:
-    assert "slowest" not in live(state_of(ranks_session()), 0)
-
-
 def test_the_detail_of_a_cell_has_each_ranks_mean_and_peak() -> None:
     state = state_of(ranks_session(4))
     shown = text(cell_detail(state, state.cells[1], 80))
@@ -211,52 +154,6 @@ def test_the_detail_of_a_cell_has_each_ranks_mean_and_peak() -> None:
     assert "rank 3          106.3 ms mean, 1.03 GB peak RSS" in shown
     assert "skew            6.3 ms mean ± 5.8 std" in shown
     assert "rank 0" not in text(cell_detail(state, state.cells[0], 80))
-
-
-@pytest.mark.parametrize(("ranks", "height", "rows"), [(2, 30, 2), (8, 21, 8), (16, 21, 11)])
-def test_the_device_pane_lists_the_process_of_each_rank(ranks: int, height: int, rows: int) -> None:
-    several = tuple(RankSample(pid=21_000 + rank, rss_bytes=10**9 + rank * 10**7, cores=0.5) for rank in range(ranks))
-    host = HostSample(cpu=0.47, load_1m=1.8, cpu_count=2, child_rss_bytes=1_070_000_000, ranks=several)
-    sample = DeviceSampled(at=START, host=host, why="no NVML: the driver's library was not found")
-    shown = text(device_lines(state_of([sample]), sample, None, None, 28, height)).splitlines()
-    assert len(shown) <= height
-    assert sum(" 210" in row for row in shown) == rows
-    assert any(row.split() == ["1", "21001", "1.01", "GB", "0.50"] for row in shown)
-    assert any(f"and {ranks - rows} more" in row for row in shown) == (rows < ranks)
-    assert any("no NVML" in row for row in shown)
-    assert not any("cell RSS" in row for row in shown)
-
-
-def test_the_process_of_a_rank_that_has_gone_is_not_available() -> None:
-    host = HostSample(ranks=(RankSample(pid=1), RankSample(pid=2, rss_bytes=10**9, cores=1.0)))
-    sample = DeviceSampled(at=START, host=host)
-    rows = [row.split() for row in text(device_lines(state_of([sample]), sample, None, None, 28, 30)).splitlines()]
-    assert ["0", "1", "n/a", "n/a"] in rows
-
-
-def test_the_device_pane_lists_the_gpu_of_each_rank() -> None:
-    gpus = [
-        GpuSample(memory_used_bytes=61 * 10**9, memory_total_bytes=85 * 10**9, utilisation=0.99, power_w=512.0),
-        GpuSample(memory_used_bytes=60 * 10**9, memory_total_bytes=85 * 10**9, clock_reasons=("power cap",)),
-        GpuSample(uuid="GPU-c"),
-    ]
-    host = HostSample(child_rss_bytes=10**9, ranks=(RankSample(pid=1), RankSample(pid=2), RankSample(pid=3)))
-    sample = DeviceSampled(at=START, host=host, gpu=gpus[0], other_gpus=tuple(gpus[1:]))
-    shown = text(device_lines(state_of([sample]), sample, None, None, 27, 40)).splitlines()
-    assert " 0   61.0 GB  99 %  512 W" in shown
-    assert " 1!  60.0 GB   n/a    n/a" in shown
-    assert any(row.split() == ["2", "n/a", "n/a", "n/a"] for row in shown)
-    assert "cell RSS 1.00 GB at most" in shown
-    assert all(len(row) <= 27 for row in shown)
-
-
-@pytest.mark.parametrize(("ranks", "rows"), [(2, 2), (8, 8), (16, 7)])
-def test_the_gpus_of_many_ranks_fit_beside_the_first_ones_figures(ranks: int, rows: int) -> None:
-    sample = ranks_sampled(ranks, on_gpus=True)
-    shown = text(device_lines(state_of([sample]), sample, None, None, 27, 21)).splitlines()
-    assert len(shown) <= 21
-    assert sum(row.endswith(" W") and "/" not in row for row in shown) == rows
-    assert ("and 9 more" in shown) == (ranks > rows)
 
 
 def test_phases_have_bars_beside_many_ranks_if_strips_side_by_side_make_room() -> None:
@@ -269,3 +166,137 @@ def test_phases_have_bars_beside_many_ranks_if_strips_side_by_side_make_room() -
 def test_no_phase_is_cut_where_there_is_no_room_for_bars() -> None:
     shown = live(state_of(ranks_session(8, is_over=False)), 1, width=50, height=16)
     assert re.search(r"zero 18.39 +fwd 18.39 +loss 18.39 +bwd 18.39\s+sync 18.39 +opt 18.39 +ms", shown)
+
+
+def test_the_detail_of_a_cell_says_how_it_crashed() -> None:
+    state = state_of(mixed_session())
+    shown = text(cell_detail(state, state.cells[0], 80))
+    for part in ("412.3", "153.70", "sample, n-1, n=4", "peak reserved   4.00 GB", "float32", "4 × 128 = 512 tokens"):
+        assert part in shown
+    assert shown.index("Warm-up steps") < shown.index("Measured steps")
+    crashed = text(cell_detail(state, state.cells[2], 80))
+    assert "Segmentation fault" in crashed
+    assert "\x1b" not in crashed
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        ("building", "building the model"),
+        ("warm-up", "warm-up 0/2"),
+        ("finishing", "finishing"),
+        ("compiling", "compiling the model, 0:12"),
+        ("capturing", "capturing a CUDA graph, 0:12"),
+    ],
+)
+def test_each_stage_has_its_words_and_long_ones_say_how_long_they_have_lasted(stage: str, words: str) -> None:
+    since = StageChanged(at=START + 20, cell=0, stage=stage)
+    assert words in live_of(a_spec(compile="default"), since, Notice(at=START + 32, text=""))
+
+
+def test_what_preparing_took_stands_beside_the_rates() -> None:
+    prepared = ModelPrepared(at=START + 20, cell=0, compile_s=12.34, graphs=1, capture_s=0.256)
+    ended = cell_end(0, before_backward_bytes=1_500_000_000)
+    shown = live_of(a_spec(compile="default"), prepared, *steps(0, [0.2], [0.1] * 4), ended, width=110)
+    assert "compiled in 12.3 s · captured in 0.26 s · before backward 1.50 GB" in shown
+
+
+LONG = a_spec(
+    workload="attention",
+    pass_="forward+backward",
+    attention="memory-efficient",
+    compile="reduce-overhead",
+    causal=False,
+)
+
+
+@pytest.mark.parametrize("width", [30, 53, 78, 120])
+def test_a_long_title_takes_two_rows_and_loses_no_part_before_it_must(width: int) -> None:
+    rows = title_rows(LONG.title, width)
+    assert len(rows) <= 2
+    assert " · ".join(row.removesuffix(" ·") for row in rows) == LONG.title
+    assert len(rows[0]) <= width
+    assert (len(rows) == 1) == (len(LONG.title) <= width)
+
+
+def test_the_detail_of_a_cell_tells_variants_with_units() -> None:
+    spec = a_spec(
+        model="my.model:LM", model_args=(("dropout", "0.1"),), model_path=("/repo",), compile="default",
+        checkpoint=2, optimizer="my.optim:AdamW", pass_="train-step",
+    )  # fmt: skip
+    in_force = EffectiveSettings(
+        matmul_precision="highest", attention="LM's own", model_revision="a1b2c3d, my/model.py 0f0f0f0f"
+    )
+    prepared = ModelPrepared(
+        at=START + 13, cell=0, compile_s=31.04, graphs=2, graph_breaks=("call to print (my/model.py:12)",)
+    )
+    built = ModelBuilt(at=START + 12, cell=0, num_params=10, num_params_without_head=9, in_force=in_force)
+    ended = cell_end(0, recompilations=1)
+    events = [CellStarted(at=START + 10, cell=0), built, prepared, *steps(0, [0.3], [0.1] * 4), ended]
+    state = state_of([*session_start([spec]), *events])
+    shown = text(cell_detail(state, state.cells[0], 100))
+    for row in ("compiling       31.0 s", "graphs          2", "graph breaks    1", "call to print (my/model.py:12)",
+                "recompiled 1 time during the steps", "model           my.model:LM", "arguments       dropout=0.1",
+                "module path     /repo", "torch.compile   default",
+                "checkpoint      activations recomputed in groups of 2 blocks", "optimizer       my.optim:AdamW",
+                "model revision  a1b2c3d, my/model.py 0f0f0f0f", "attention       LM's own"):  # fmt: skip
+        assert row in shown
+
+
+def test_the_detail_of_attention_alone_names_no_model() -> None:
+    spec = a_spec(
+        workload="attention", size="d64", d_model=64, num_heads=1, pass_="forward", attention="sdpa", cuda_graph="step"
+    )
+    prepared = ModelPrepared(at=START + 12, cell=0, capture_s=0.0421)
+    ended = cell_end(0, before_backward_bytes=268_435_456, peak_allocated_bytes=300_000_000)
+    events = [*cell_start(0), prepared, *steps(0, [0.3], [0.1] * 4), ended]
+    state = state_of([*session_start([spec]), *events])
+    shown = text(cell_detail(state, state.cells[0], 100))
+    for row in ("workload        attention alone, no model around it", "head dim        64", "mask            causal",
+                "attention       sdpa", "capturing       0.04 s", "before backward 0.268 GB"):  # fmt: skip
+        assert row in shown
+    assert "vocabulary" not in shown
+    assert "graph breaks" not in shown
+
+
+STEADY_S = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)]
+
+
+def told(**spec: object) -> str:
+    state = session_of(Cell(a_spec(**spec), STEADY_S))
+    found = assess(state, state.cells[0], PeakCache(Path("/nowhere")))
+    return " ".join(text(cell_detail(state, state.cells[0], 100, found)).split())
+
+
+def test_the_level_of_an_interval_stands_apart_from_its_sign() -> None:
+    noisy = list(0.1 * np.random.default_rng(5).lognormal(0.0, 0.5, 30))
+    assert "95 % CI ± 23 % of the mean" in judged(a_cell(noisy)).sentence
+    assert why_stopped(STEADY_S, 0.01).endswith("(95 %)")
+    assert "of the mean (95 %)" in told()
+
+
+def test_half_of_the_width_that_was_asked_for_is_said_as_plus_and_minus() -> None:
+    asked = told(steps_auto=0.03, measure_steps=50)
+    assert "interval ± 1.5 % of the mean ends it" in asked
+
+
+def test_the_help_says_how_well_the_mean_is_known_by_default() -> None:
+    shown = " ".join(text(help_page(100, replaying=False).lines).split())
+    assert "the mean is known to ± 0.5 %" in shown
+    assert "auto 2%: until ± 1 %" in shown
+
+
+@pytest.mark.parametrize("size", [WIDE, (200, 60)])
+async def test_a_session_of_reports_says_where_they_are(size: tuple[int, int], tmp_path: Path) -> None:
+    (started, environment, _) = session_start([])
+    app = Cs336App(replay=log_of([started, environment, *report_events(a_memory_report())], tmp_path), speed=0)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "at its end")
+        main = app.main
+        assert isinstance(main, MainScreen)
+        await until(pilot, lambda _: bool(app.state.reports) and "no cells" in main.query_one(LivePane).text)
+        said = " ".join(main.query_one(LivePane).text.split())
+        assert said.endswith("This session has reports and no cells: Kernels (9), Memory (0), Precision (p).")
+        for pane in (main.query_one(LivePane), main.query_one(DevicePane)):
+            assert max(map(len, pane.text.splitlines())) <= pane.content_size.width, "nothing is cut"
+        assert " ".join(main.query_one(DevicePane).text.split()).endswith("waiting for the first sample ...")

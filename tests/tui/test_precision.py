@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
+
 import pytest
-from textual.app import App, ComposeResult
+from textual.pilot import Pilot
 
 from cs336_tui.events.events import ReportFinished, ReportStarted
 from cs336_tui.session.state import SessionState, fold
@@ -15,6 +17,8 @@ from cs336_tui.tui.widgets.rows import Rows
 from tests.made_precision import a_cpu_report, a_precision_report, precision_events
 from tests.samples import START, a_spec
 from tests.session.made import Cell, cell, events_of, session_of
+from tests.tui import one_pane
+from tests.tui.one_pane import OnePane
 from tests.tui.watched import comes
 
 MIXED = a_spec(precision="bf16-mixed")
@@ -26,80 +30,40 @@ CELLS = (
 )
 
 
-class Page(App[None]):
-    def compose(self) -> ComposeResult:
-        yield PrecisionPane()
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
-
-        return VARIABLE_DEFAULTS
-
-
 def session(*cells: Cell, report: bool = True) -> SessionState:
     made = precision_events(a_precision_report(MIXED)) if report else ()
     return fold([*events_of(*(cells or CELLS)), *made])
 
 
-def subject(state: SessionState) -> Subject:
-    return Subject(state, MIXED, 1, can_ask=True)
+def showing(
+    state: SessionState, size: tuple[int, int] = (100, 30)
+) -> AbstractAsyncContextManager[tuple[Pilot[None], PrecisionPane, OnePane[PrecisionPane]]]:
+    return one_pane.showing(PrecisionPane(), Subject(state, MIXED, 1, can_ask=True), size)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (40, 12)])
 async def test_everything_can_be_read_by_scrolling(size: tuple[int, int]) -> None:
-    async with Page().run_test(size=size) as pilot:
-        pane = pilot.app.query_one(PrecisionPane)
-        pane.focus()
-        pane.show(subject(session()))
+    async with showing(session(), size) as (pilot, pane, _):
         seen = pane.text
         for _ in range(16):
             await pilot.press("pagedown")
             seen += "\n" + pane.text
-        assert all(len(row) <= size[0] for row in seen.splitlines())
-        for word in (
-            "fp32 against",
-            "dtypes in this cell's model",
-            "dtypes in the toy model",
-            "0.01 added 1,000 times",
-        ):
-            assert word in seen
-        if size[0] >= 80:
-            for word in ("2.000", "▼ faster", "▲ slower", "fp16-mixed: OOM", "layers.*.attention.query", "bfloat16",
-                         "loss float32", "layer norm's output", "9.953125", "-0.046875", "output"):  # fmt: skip
-                assert word in seen
-
-
-async def test_a_wide_window_has_every_column_and_a_narrow_one_the_telling_ones() -> None:
-    async with Page().run_test(size=(200, 60)) as pilot:
-        pane = pilot.app.query_one(PrecisionPane)
-        pane.show(subject(session()))
-        for column in ("interval", "fp32 → this, GB", "5.00 → 3.00", "memory", "class", "count", "inputs", "gradients"):
-            assert column in pane.text
-        assert "0.60" in pane.text
-        assert "1 faster · 1 slower" in pane.text
-        await pilot.resize_terminal(80, 24)
-        pane.show(subject(session()))
-        heading = next(row for row in pane.text.splitlines() if "precision" in row and "speed-up" in row)
-        assert "GB" not in heading
-
-
-async def test_speed_ups_are_there_before_any_report_and_the_invitation_below() -> None:
-    async with Page().run_test(size=(100, 30)) as pilot:
-        pane = pilot.app.query_one(PrecisionPane)
-        pane.show(subject(session(report=False)))
-        assert "▼ faster" in pane.text
-        assert pane.text.index("faster") < pane.text.index("Press n to make it")
-        assert "small · ctx 128 · forward+backward · bf16-mixed" in pane.text
+    assert all(len(row) <= size[0] for row in seen.splitlines())
+    words = ["fp32 against", "dtypes in this cell's model", "dtypes in the toy model", "0.01 added 1,000 times"]
+    if size[0] >= 80:
+        words += ["2.000", "▼ faster", "▲ slower", "fp16-mixed: OOM", "layers.*.attention.query", "bfloat16",
+                  "loss float32", "layer norm's output", "9.953125", "-0.046875", "output"]  # fmt: skip
+    if size[0] == 200:
+        words += ["interval", "fp32 → this, GB", "5.00 → 3.00", "memory", "class", "count", "inputs", "gradients",
+                  "0.60", "1 faster · 1 slower"]  # fmt: skip
+    assert [word for word in words if word not in seen] == []
+    assert ("fp32 → this, GB" in seen) == (size[0] > 100), "a narrow window has the telling columns"
 
 
 async def test_the_experiments_are_those_of_another_cell_where_the_subject_has_no_report() -> None:
-    state = session(report=False)
-    for event in precision_events(a_cpu_report(a_spec(precision="fp32"))):
-        state.apply(event)
-    async with Page().run_test(size=(80, 80)) as pilot:
-        pane = pilot.app.query_one(PrecisionPane)
-        pane.show(subject(state))
-        assert "Press n to make it" in pane.text
+    other = precision_events(a_cpu_report(a_spec(precision="fp32")))
+    async with showing(fold([*events_of(*CELLS), *other]), (80, 80)) as (_, pane, _app):
+        assert pane.text.index("▼ faster") < pane.text.index("Press n to make it")
         assert "dtypes in this cell's model" not in pane.text
         heading = next(row for row in pane.text.splitlines() if "CUDA float16" in row)
         assert heading.split() == ["part", "CUDA", "float16", "CUDA", "bfloat16", "float16", "bfloat16"]
@@ -110,67 +74,54 @@ async def test_the_experiments_are_those_of_another_cell_where_the_subject_has_n
 
 
 async def test_an_empty_session_says_what_to_do() -> None:
-    async with Page().run_test(size=(80, 24)) as pilot:
-        pane = pilot.app.query_one(PrecisionPane)
-        pane.show(Subject(SessionState()))
+    async with one_pane.showing(PrecisionPane(), Subject(SessionState()), (80, 24)) as (_, pane, _app):
         assert "Choose fp32 and another under" in pane.text
         assert "Choose cells in Configure (1)" in pane.text
 
 
 async def test_a_report_that_is_being_made_or_failed_says_so() -> None:
     state = session(report=False)
-    async with Page().run_test(size=(100, 30)) as pilot:
-        pane = pilot.app.query_one(PrecisionPane)
-        state.apply(ReportStarted(at=START, report=0, kind="precision", spec=MIXED))
-        pane.show(subject(state))
+    state.apply(ReportStarted(at=START, report=0, kind="precision", spec=MIXED))
+    async with showing(state) as (_, pane, app):
         assert "starting ..." in pane.text
         state.apply(ReportFinished(at=START + 1, report=0, status="failed", error="ValueError: no such thing"))
-        pane.show(subject(state))
+        app.paint()
         assert "failed: ValueError: no such thing" in pane.text
         assert "▼ faster" in pane.text
 
 
 async def test_a_cell_that_ends_adds_its_speed_up_at_once() -> None:
-    async with Page().run_test(size=(100, 30)) as pilot:
-        pane = pilot.app.query_one(PrecisionPane)
-        *before, end = events_of(*CELLS[:2])
-        state = fold(before)
-        pane.show(subject(state))
+    *before, end = events_of(*CELLS[:2])
+    state = fold(before)
+    async with showing(state) as (_, pane, app):
         assert "No cell of this session was measured both" in pane.text
         state.apply(end)
-        pane.show(subject(state))
+        app.paint()
         assert "▼ faster" in pane.text
 
 
 async def test_the_note_of_a_report_is_shown() -> None:
     note = "Pass forward has no backward, so there are no gradients."
-    state = fold([*events_of(*CELLS), *precision_events(a_precision_report(MIXED, note=note, toy=()))])
-    async with Page().run_test(size=(100, 50)) as pilot:
-        pane = pilot.app.query_one(PrecisionPane)
-        pane.show(subject(state))
+    made = precision_events(a_precision_report(MIXED, note=note, toy=()))
+    async with showing(fold([*events_of(*CELLS), *made]), (100, 50)) as (_, pane, _app):
         assert f"! {note}" in pane.text
         assert "This device supports autocast neither to bf16 nor to fp16." in pane.text
 
 
 async def test_enter_on_a_speed_up_tells_the_reason_of_its_verdict() -> None:
-    async with Page().run_test(size=(100, 30)) as pilot:
-        pane = pilot.app.query_one(PrecisionPane)
-        pane.focus()
-        pane.show(subject(session()))
+    async with showing(session()) as (pilot, pane, app):
         await pilot.press("enter")
-        assert not isinstance(pilot.app.screen, Reader)
+        assert not isinstance(app.screen, Reader)
         row = next(place for place, text in enumerate(pane.text.splitlines()) if "▼ faster" in text)
         await pilot.press(*["down"] * (row - 1), "enter")
-        await comes(pilot, lambda: isinstance(pilot.app.screen, Reader))
-        shown = pilot.app.screen.query_one(Rows)
+        await comes(pilot, lambda: isinstance(app.screen, Reader))
+        shown = app.screen.query_one(Rows)
         await comes(pilot, lambda: "the whole 95 % interval is below 1" in " ".join(shown.text.split()))
         assert "peak allocated 3.00 GB" in shown.text
 
 
 async def test_many_cells_are_worked_out_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "_AT_ONCE", 1)
-    async with Page().run_test(size=(100, 30)) as pilot:
-        pane = pilot.app.query_one(PrecisionPane)
-        pane.show(subject(session_of(*CELLS)))
+    async with showing(session_of(*CELLS)) as (pilot, pane, _):
         await comes(pilot, lambda: "▼ faster" in pane.text)
         assert "working out" not in pane.text

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
+from textual.pilot import Pilot
 
 from cs336_tui.config.spec import SpecError
 from cs336_tui.tui.app import Cs336App
@@ -16,15 +21,27 @@ def bench() -> Benches:
     return Benches()
 
 
+@asynccontextmanager
+async def opened(
+    bench: Benches, *, size: tuple[int, int] = WIDE, runs: bool = False, **options: Any
+) -> AsyncIterator[tuple[Cs336App, Pilot[int]]]:
+    """An app that has read its machine, and if it `runs` its first cell."""
+    app = Cs336App(bench, **options)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        if runs:
+            await pilot.press("r")
+            await until(pilot, lambda _: bool(app.live.state.running))
+        yield app, pilot
+
+
 def order(app: Cs336App) -> list[int]:
     """Numbers of the waiting cells as shown."""
     return [cell + 1 for cell in app.live.state.waiting]
 
 
 async def test_before_a_run_the_queue_shows_what_run_would_add(bench: Benches) -> None:
-    app = Cs336App(bench, options=RunOptions(repeats=2))
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
+    async with opened(bench, options=RunOptions(repeats=2)) as (_, pilot):
         await pilot.press("6")
         text = await until(pilot, "Run would add 6 cells")
         assert "after OOM: skip larger" in text
@@ -37,9 +54,7 @@ async def test_before_a_run_the_queue_shows_what_run_would_add(bench: Benches) -
 
 
 async def test_run_while_cells_run_adds_behind_those_that_wait(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, "NVIDIA")
+    async with opened(bench) as (app, pilot):
         await pilot.press("r")
         text = await until(pilot, "▶ running")
         assert "r Add" in text.splitlines()[-1]
@@ -54,11 +69,7 @@ async def test_run_while_cells_run_adds_behind_those_that_wait(bench: Benches) -
 
 
 async def test_nothing_is_added_to_a_run_that_is_being_stopped(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
-        await pilot.press("r")
-        await until(pilot, "▶ running")
+    async with opened(bench, runs=True) as (app, pilot):
         bench.may_stop.clear()
         await pilot.press("s")
         await until(pilot, "stopping ...")
@@ -71,9 +82,7 @@ async def test_nothing_is_added_to_a_run_that_is_being_stopped(bench: Benches) -
 
 
 async def test_a_sweep_that_is_refused_leaves_the_app_ready(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, "NVIDIA")
+    async with opened(bench) as (app, pilot):
         bench.made[0].refuse_sweep = SpecError("device", "cuda:3", "this machine has cpu")
         await pilot.press("r")
         await until(pilot, "this machine has cpu")
@@ -85,9 +94,7 @@ async def test_a_sweep_that_is_refused_leaves_the_app_ready(bench: Benches) -> N
 
 @pytest.mark.parametrize("size", [SMALL, WIDE, (40, 12)])
 async def test_cells_are_moved_skipped_and_wait_again_by_key(size: tuple[int, int], bench: Benches) -> None:
-    app = Cs336App(bench, options=RunOptions(repeats=2))
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with opened(bench, options=RunOptions(repeats=2), size=size) as (app, pilot):
         await pilot.press("r")
         await until(pilot, lambda _: order(app) == [2, 3, 4, 5, 6])
         await pilot.press("6")
@@ -112,11 +119,7 @@ async def test_cells_are_moved_skipped_and_wait_again_by_key(size: tuple[int, in
 
 
 async def test_the_queue_is_held_after_the_running_cell_and_goes_on(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
-        await pilot.press("r")
-        await until(pilot, "▶ running")
+    async with opened(bench, runs=True) as (app, pilot):
         await pilot.press("6", "P")
         text = await until(pilot, "paused after this")
         assert "· paused" in text.splitlines()[0]
@@ -132,9 +135,7 @@ async def test_the_queue_is_held_after_the_running_cell_and_goes_on(bench: Bench
 
 
 async def test_failed_cells_run_again_by_key(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
+    async with opened(bench) as (app, pilot):
         bench.made[0].outcomes = {0: "failed", 2: "killed"}
         bench.go_on.set()
         await pilot.press("r")
@@ -149,9 +150,7 @@ async def test_failed_cells_run_again_by_key(bench: Benches) -> None:
 
 
 async def test_the_oom_rule_is_seen_and_turned(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
+    async with opened(bench) as (_, pilot):
         await pilot.press("6")
         await until(pilot, "after OOM: skip larger")
         await pilot.press("M")

@@ -11,6 +11,7 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.report import ReportPane
 from tests.made_kernels import a_kernel_report
 from tests.samples import START, a_spec, mixed_session
+from tests.tui.test_queue import opened
 from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, log_of, screen_text, until
 
 
@@ -23,19 +24,13 @@ def done(number: int = 0, **changes: object) -> ReportFinished:
     return ReportFinished(at=START + 2, report=number, status="ok", content=a_kernel_report(a_spec(**changes)))
 
 
-async def ready(pilot, app: Cs336App) -> None:  # type: ignore[no-untyped-def]
-    await until(pilot, lambda _: app.live.state.environment is not None)
-
-
 @pytest.mark.parametrize(
     ("size", "key", "kind"), [(SMALL, "9", "kernels"), (WIDE, "0", "memory"), ((40, 12), "p", "precision")]
 )
 async def test_before_any_run_a_tab_is_about_the_first_cell_of_the_choices(
     size: tuple[int, int], key: str, kind: str, bench: Benches
 ) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=size) as pilot:
-        await ready(pilot, app)
+    async with opened(bench, size=size) as (app, pilot):
         await pilot.press("escape", key)
         await until(pilot, "tiny · ctx 128 · forward")
         pane = app.main.query_one(f"#{kind}", ReportPane)
@@ -51,9 +46,7 @@ async def test_before_any_run_a_tab_is_about_the_first_cell_of_the_choices(
 
 
 async def test_a_report_runs_in_its_tab_can_be_stopped_and_then_be_made(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=SMALL) as pilot:
-        await ready(pilot, app)
+    async with opened(bench, size=SMALL) as (app, pilot):
         await pilot.press("escape", "9", "n")
         text = await until(pilot, "warm-up ...")
         assert "kernels: warm-up" in text.splitlines()[0]
@@ -72,11 +65,7 @@ async def test_a_report_runs_in_its_tab_can_be_stopped_and_then_be_made(bench: B
 
 
 async def test_a_report_waits_for_the_running_cell_and_comes_before_the_next(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot, app)
-        await pilot.press("escape", "r")
-        await until(pilot, "▶ running")
+    async with opened(bench, runs=True) as (app, pilot):
         await pilot.press("9")
         await until(pilot, "never while one is timed")
         await pilot.press("n")
@@ -90,9 +79,7 @@ async def test_a_report_waits_for_the_running_cell_and_comes_before_the_next(ben
 
 
 async def test_what_is_run_while_a_report_is_made_comes_behind_it_and_is_shown(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=SMALL) as pilot:
-        await ready(pilot, app)
+    async with opened(bench, size=SMALL) as (app, pilot):
         await pilot.press("escape", "0", "n")
         await until(pilot, "warm-up ...")
         await pilot.press("r")
@@ -115,9 +102,7 @@ async def test_what_is_run_while_a_report_is_made_comes_behind_it_and_is_shown(b
 async def test_the_end_of_a_report_is_told_where_it_is_not_seen(
     ends: ReportFinished, said: str, bench: Benches
 ) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await ready(pilot, app)
+    async with opened(bench) as (_, pilot):
         bench.made[0].report_ends = ends
         await pilot.press("escape", "9", "n")
         await until(pilot, "warm-up ...")
@@ -129,9 +114,7 @@ async def test_the_end_of_a_report_is_told_where_it_is_not_seen(
 async def test_a_report_that_cannot_be_asked_for_says_why_and_the_app_is_ready(bench: Benches) -> None:
     from cs336_tui.session.log import LogError
 
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await ready(pilot, app)
+    async with opened(bench) as (app, pilot):
         bench.made[0].refuse = LogError("no room for a log")
         await pilot.press("escape", "p", "n")
         await until(pilot, "no room for a log")
@@ -157,11 +140,7 @@ async def test_keys_step_through_the_cells_of_the_session_and_results_follow(tmp
 
 
 async def test_a_chosen_cell_stays_while_others_run(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot, app)
-        await pilot.press("escape", "r")
-        await until(pilot, "▶ running")
+    async with opened(bench, runs=True) as (app, pilot):
         await pilot.press("9")
         pane = app.main.query_one("#kernels", ReportPane)
         await until(pilot, lambda _: pane.subject.cell == 0)
@@ -192,9 +171,7 @@ async def test_a_replayed_report_is_shown_and_none_can_be_asked_for(tmp_path: Pa
 
 
 async def test_the_command_palette_makes_reports_and_names_gpus(bench: Benches) -> None:
-    app = Cs336App(bench)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot, app)
+    async with opened(bench) as (app, pilot):
         await pilot.press("escape", "colon", *"Report memory", "enter")
         await pilot.pause(0.3)
         await pilot.press("enter")

@@ -1,4 +1,4 @@
-"""The Roofline tab: its drawing, its table, and measuring a peak from it."""
+"""The Roofline tab: drawing, table, measuring a peak; a session of collectives: its columns, its curve of busbw."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from cs336_tui.analysis.collectives import Curve, Point
+from cs336_tui.analysis.published import published
 from cs336_tui.analysis.roofline import Ceiling
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import PeakCache, PeakError, peak_key
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.charts.roofline import CellPoint, Roof, roofline_chart
+from cs336_tui.tui.charts.roofline import CellPoint, Roof, bandwidth_lines, roofline_chart
+from cs336_tui.tui.tabs.cell_detail import cell_detail
+from cs336_tui.tui.tabs.kernels import KernelsPane
+from cs336_tui.tui.tabs.live import live_lines
+from cs336_tui.tui.tabs.memory import MemoryPane
+from cs336_tui.tui.tabs.precision import PrecisionPane
+from cs336_tui.tui.tabs.report import ReportPane, Subject
 from cs336_tui.tui.tabs.roofline import RooflinePane, chart_lines, doubts, roofline_of
 from cs336_tui.tui.widgets.columns import Laid
-from cs336_tui.tui.widgets.lines import Line, Lines
+from cs336_tui.tui.widgets.lines import Line
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, a_spec
-from tests.session.made import Cell, events_of, session_of
-from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, until
+from tests.session.made import Cell, events_of, results_of, session_of
+from tests.tui.one_pane import showing
+from tests.tui.watched import SMALL, WIDE, Benches, log_of, text, until
 
 UNIT = ("TFLOP/s", 1e12)
 CEILING = Ceiling(flops_per_s=50e12, bytes_per_s=2.5e12, source="made")  # ridge at 20 FLOP/B
@@ -106,24 +117,6 @@ def app_of(folder: Path, *, measured: bool = True) -> Cs336App:
     return Cs336App(replay=log_of(events_of(*CELLS), folder), speed=0, peaks=peaks)
 
 
-@pytest.mark.parametrize("size", [SMALL, WIDE, (200, 60)], ids=str)
-async def test_drawing_and_table_are_in_sight_at_every_size(size: tuple[int, int], tmp_path: Path) -> None:
-    app = app_of(tmp_path)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("l", "home")
-        shown = await until(pilot, lambda shown: "── measured 50 TFLOP/s, 2500 GB/s" in shown and "% peak" in shown)
-        assert "NVIDIA H100 80GB HBM3 · fp32" in shown
-        assert "╌╌ data sheet 67 TFLOP/s, 3350 GB/s" in shown
-        assert "FLOP/B" in shown
-        assert "●" in app.query_one("#roofline-chart", Lines).text
-        table = app.query_one("#roofline-rows", Rows).text.splitlines()
-        assert table[0].split()[0] == "#"
-        assert "TFLOP/s" in table[0]
-        assert [row.split()[0] for row in table[1:4]] == ["1", "2", "3"]
-        assert "Traceback" not in shown
-
-
 @pytest.mark.parametrize("width", [57, 80, 100])
 def test_rows_are_told_apart_by_what_cells_do_not_share(width: int) -> None:
     roofline = roofline_of(session_of(*CELLS), lambda _: None, None)
@@ -162,12 +155,14 @@ def test_that_a_gpus_other_users_were_not_observed_is_said_at_the_end() -> None:
     assert any("other processes and throttling were not observed" in note for note in roofline.sheet.table.footnotes)
 
 
-async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane(tmp_path: Path) -> None:
+async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane_and_follows_it(tmp_path: Path) -> None:
     app = app_of(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, "at its end")
+        assert not app.query(RooflinePane), "it is made when it is first opened"
         await pilot.press("l")
-        await until(pilot, "% peak")
+        shown = await until(pilot, "% peak")
+        assert "╌╌ data sheet 67 TFLOP/s, 3350 GB/s" in shown
         await pilot.press("home")
         await until(pilot, "cell 1/3")
         await pilot.press("down")
@@ -175,30 +170,15 @@ async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane(tmp_pa
         await until(pilot, "cell 2/3")
         await pilot.press("enter")
         await until(pilot, "Measured steps, ms")
-
-
-async def test_the_cursor_follows_the_cell_that_is_looked_at(tmp_path: Path) -> None:
-    app = app_of(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("4", "home", "down")
-        await until(pilot, "cell 2/3")
-        app.main.open("roofline")
-        app.main.set_focus(None)
-        await until(pilot, "% peak")
-        await until(pilot, lambda _: app.query_one("#roofline-rows", Rows).cursor == 1)
-
-
-async def test_copying_gives_the_whole_table_as_markdown(tmp_path: Path) -> None:
-    app = app_of(tmp_path)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("l")
-        await until(pilot, "% peak")
-        await pilot.press("c")
+        await pilot.press("escape", "c")
         await until(pilot, lambda _: "| cell" in app.clipboard)
         assert "% of measured peak" in app.clipboard
-        assert app.clipboard.count("small · ") >= 3
+        assert app.clipboard.count("small · ") >= 3, "the whole table"
+        await pilot.press("4", "end")
+        await until(pilot, "cell 3/3")
+        app.main.open("roofline")
+        app.main.set_focus(None)
+        await until(pilot, lambda _: app.query_one("#roofline-rows", Rows).cursor == 2)
 
 
 async def test_a_session_that_cannot_measure_says_where_to(tmp_path: Path) -> None:
@@ -219,12 +199,12 @@ async def test_without_cells_it_says_what_to_do() -> None:
         await until(pilot, "Choose cells in Configure (1) and press r")
 
 
-async def test_a_peak_is_measured_kept_and_drawn(tmp_path: Path) -> None:
+async def test_a_peak_is_measured_kept_and_drawn_or_it_says_why_not(tmp_path: Path) -> None:
     benches, cache = Benches(), PeakCache(tmp_path)
     app = Cs336App(benches, peaks=cache)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, "NVIDIA H100 80GB HBM3")
-        benches.made[0].peak = made_peak(50e12)
+        benches.made[0].peak = PeakError("out of memory")
         await pilot.press("r")
         await until(pilot, "▶ running")
         for _ in range(3):
@@ -237,36 +217,15 @@ async def test_a_peak_is_measured_kept_and_drawn(tmp_path: Path) -> None:
         assert "s Stop" in await until(pilot, "s Stop")
         await pilot.press("n")  # once is enough
         benches.go_on.set()
+        await until(pilot, "! cuda:0 fp32: out of memory")
+        await until(pilot, lambda _: not app.run_in_progress)
+        benches.made[0].peak = made_peak(50e12)
+        await pilot.press("n")
         await until(pilot, "── measured 50 TFLOP/s")
-        assert benches.peaks_measured == [("cuda:0", "fp32")]
+        assert benches.peaks_measured == [("cuda:0", "fp32")] * 2
         assert not app.run_in_progress
         key = peak_key(ENVIRONMENT, "cuda:0", "fp32", 32)
         assert PeakCache(tmp_path).get(key) == made_peak(50e12)
-
-
-async def test_a_peak_that_cannot_be_measured_says_why(tmp_path: Path) -> None:
-    benches = Benches()
-    app = Cs336App(benches, peaks=PeakCache(tmp_path))
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA H100 80GB HBM3")
-        benches.made[0].peak = PeakError("out of memory")
-        benches.go_on.set()
-        await pilot.press("r")
-        await until(pilot, lambda shown: shown.count("✓ ok") >= 3)
-        await pilot.press("l")
-        await until(pilot, "Press n")
-        await pilot.press("n")
-        await until(pilot, "! cuda:0 fp32: out of memory")
-
-
-async def test_the_tab_is_made_when_it_is_first_opened(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
-        assert not app.query(RooflinePane)
-        await pilot.press("l")
-        await until(pilot, "data sheet 989.4 TFLOP/s")
-        assert app.query(RooflinePane)
 
 
 @pytest.mark.parametrize("passes", [("forward",), ("forward", "train-step")])
@@ -276,3 +235,106 @@ def test_what_all_cells_have_that_is_not_as_usual_is_named(passes: tuple[str, ..
     named = " ".join([*sheet.table.texts("cell"), *sheet.table.footnotes[:1]])
     assert "compile default" in named
     assert "checkpoint 2" in named
+
+
+TIMES_S = {"1MB": 0.001, "10MB": 0.004, "100MB": 0.02}
+OTHERS = ("pass", "tokens/s", "FLOP/s", "ctx", "batch")
+
+
+def specs(**choices: object) -> tuple[CellSpec, ...]:
+    several = {"sizes": tuple(TIMES_S), "ranks": (2, 4), "devices": ("cpu",)}
+    return sweep_from(**{"workload": "collective"} | several | choices).cells()
+
+
+def cells(**choices: object) -> tuple[Cell, ...]:
+    return tuple(Cell(spec, [TIMES_S[spec.size] * spec.ranks / 2] * 12) for spec in specs(**choices))
+
+
+async def curve_after(key: str, folder: Path, size: tuple[int, int]) -> str:
+    """The screen once it shows the curve of busbw, after a key in a replayed session of collectives."""
+    app = Cs336App(replay=log_of(events_of(*cells()), folder), speed=0)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press(key)
+        return await until(pilot, lambda shown: "busbw of all-reduce" in shown)
+
+
+async def test_results_have_the_columns_of_collectives_and_the_curve_below(tmp_path: Path) -> None:
+    shown = await curve_after("4", tmp_path, SMALL)
+    heading = next(row for row in shown.splitlines() if " operation " in row)
+    for title in ("size", "ranks", "mean ms", "busbw", "verdict"):
+        assert title in heading
+    assert not any(title in heading for title in OTHERS)
+    # 100 MB in 20 ms over 2 ranks are 5 GB/s; over 4 in 40 ms 2.5 GB/s x 6/4
+    rows = [row.split() for row in shown.splitlines() if " 100MB " in row and "all-reduce" in row]
+    assert [("5" in row, "3.75" in row) for row in rows] == [(True, False), (False, True)]
+    assert "●4" in shown
+    assert "GB/s" in shown
+
+
+async def test_the_roofline_of_collectives_is_their_curve(tmp_path: Path) -> None:
+    assert "100MB" in await curve_after("l", tmp_path, WIDE)
+
+
+def test_curves_are_of_the_chosen_operation_and_higher_where_faster() -> None:
+    results = results_of(*cells(collectives=("all-reduce", "broadcast")))
+    chosen = next(spec for spec in specs() if spec.ranks == 4)
+    heading, *rows = text(bandwidth_lines(results, chosen, (), 70, 14)).splitlines()
+    assert "busbw of all-reduce" in heading
+    marked = [row.index("●") for row in rows if "●" in row]
+    assert len(marked) >= 3
+    assert marked == sorted(marked, reverse=True)  # the smaller the size, the lower it is
+    assert "1MB" in rows[-1]
+
+
+def test_published_curves_stand_beside_ones_own() -> None:
+    (chosen, *_) = specs()
+    shown = text(bandwidth_lines(results_of(*cells()), chosen, published(), 100, 16))
+    assert "○ published on CPU of a machine with H100s" in shown
+    assert "PCIe" not in shown
+    assert "published" not in text(bandwidth_lines(results_of(*cells()), chosen, (), 100, 16))
+
+
+def test_curves_that_differ_in_more_than_ranks_are_named() -> None:
+    several = (*cells(), *cells(precisions=("bf16",)))
+    shown = text(bandwidth_lines(results_of(*several), several[0].spec, (), 100, 16))
+    assert "bf16" in shown.splitlines()[0] + shown.splitlines()[1]
+
+
+@pytest.mark.parametrize("size", [(10, 3), (70, 4), (23, 20)])
+def test_without_room_or_two_sizes_there_is_no_curve(size: tuple[int, int]) -> None:
+    chosen = specs()[0]
+    assert bandwidth_lines(results_of(*cells()), chosen, (), *size) == []
+    assert bandwidth_lines(results_of(*cells(sizes=("1MB",))), chosen, (), 70, 14) == []
+    assert bandwidth_lines((), chosen, (), 70, 14) == []
+
+
+def test_live_and_details_speak_of_messages_alone() -> None:
+    state = session_of(Cell(specs()[0], [0.001] * 12))
+    (cell,) = state.cells.values()
+    shown = text(live_lines(state, cell, 60, 30)) + text(cell_detail(state, cell, 80))
+    assert "algbw 1, busbw 1 GB/s" in shown
+    for word in ("forward", "tokens", "parameters", "context", "Mean of each phase"):
+        assert word not in shown
+
+
+@pytest.mark.parametrize("pane", [KernelsPane, MemoryPane, PrecisionPane])
+async def test_reports_of_a_collective_are_not_offered(pane: type[ReportPane]) -> None:
+    state = session_of(*cells())
+    async with showing(pane(), Subject(state, state.cells[0].spec, 0, can_ask=True)) as (_, shown, _app):
+        assert "A collective has no model" in shown.text
+        assert "Press n" not in shown.text
+
+
+async def test_a_message_without_room_is_told_and_not_tried_again() -> None:
+    spec = specs()[0]
+    async with showing(MemoryPane(), Subject(session_of(Cell(spec, status="oom")), spec, 0)) as (_, pane, _app):
+        assert "Cells of several ranks are not run again" in " ".join(pane.text.split())
+
+
+def test_points_between_two_sizes_lie_on_a_line() -> None:
+    from cs336_tui.tui.charts.roofline import _between
+
+    curve = Curve("", specs()[0], (Point("1MB", 10**6, 1e9), Point("100MB", 10**8, 4e9)))
+    assert _between(curve.points, 1e7) == pytest.approx(2e9)
+    assert _between(curve.points, 9e5) == _between(curve.points, 2e8) == 0

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 from textual.widgets import Input
 
-from cs336_tui.events.events import CellsQueued
+from cs336_tui.events.events import SessionAnnotated
 from cs336_tui.session.log import LogError
 from cs336_tui.session.store import info_of
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.sessions import SessionsPane
-from tests.samples import mixed_session
+from tests.samples import START, mixed_session
 from tests.tui.kept_sessions import DEMO, MIXED, STOPPED, keep, stopped_session
+from tests.tui.test_queue import opened
 from tests.tui.watched import SMALL, WIDE, Benches, demo, screen_text, until
 
 
@@ -30,9 +32,8 @@ def bench() -> Benches:
     return Benches()
 
 
-async def to_sessions(app: Cs336App, pilot) -> SessionsPane:  # type: ignore[no-untyped-def]
+async def to_sessions(app: Cs336App, pilot: Pilot[int]) -> SessionsPane:
     """Open the tab and wait for its list."""
-    await until(pilot, lambda _: app.live.state.environment is not None)
     await pilot.press("7")
     pane = app.query_one(SessionsPane)
     await until(pilot, lambda _: len(pane.infos) == 3 and pane.has_focus)
@@ -40,24 +41,8 @@ async def to_sessions(app: Cs336App, pilot) -> SessionsPane:  # type: ignore[no-
     return pane
 
 
-@pytest.mark.parametrize("size", [SMALL, WIDE, (40, 12)])
-async def test_the_list_is_newest_first_with_how_its_cells_stand(
-    size: tuple[int, int], bench: Benches, folder: Path
-) -> None:
-    app = Cs336App(bench, session_dir=folder)
-    async with app.run_test(size=size) as pilot:
-        pane = await to_sessions(app, pilot)
-        assert [info.session for info in pane.infos] == [DEMO, MIXED, STOPPED]
-        text = screen_text(app)
-        assert DEMO[:10] in text
-        if size != (40, 12):
-            assert "✓ 18 ok ▲ 1 OOM" in text
-            assert "✓ 1 ok · 2 left" in text
-
-
 async def test_an_opened_session_fills_every_pane_and_b_goes_back(bench: Benches, folder: Path) -> None:
-    app = Cs336App(bench, session_dir=folder)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(bench, session_dir=folder) as (app, pilot):
         await to_sessions(app, pilot)
         await pilot.press("down", "enter")
         text = await until(pilot, "opened, b goes back")
@@ -74,11 +59,7 @@ async def test_an_opened_session_fills_every_pane_and_b_goes_back(bench: Benches
 
 
 async def test_looking_at_a_session_does_not_disturb_what_runs(bench: Benches, folder: Path) -> None:
-    app = Cs336App(bench, session_dir=folder)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
-        await pilot.press("r")
-        await until(pilot, "▶ running")
+    async with opened(bench, session_dir=folder, runs=True) as (app, pilot):
         await to_sessions(app, pilot)
         await pilot.press("enter")
         await until(pilot, "b goes back to what runs")
@@ -89,8 +70,7 @@ async def test_looking_at_a_session_does_not_disturb_what_runs(bench: Benches, f
 
 
 async def test_a_session_is_named_and_annotated(bench: Benches, folder: Path) -> None:
-    app = Cs336App(bench, session_dir=folder)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(bench, session_dir=folder) as (app, pilot):
         await to_sessions(app, pilot)
         await pilot.press("N")
         await until(pilot, "A name for session")
@@ -105,8 +85,7 @@ async def test_a_session_is_named_and_annotated(bench: Benches, folder: Path) ->
 
 
 async def test_deleting_asks_and_q_is_no(bench: Benches, folder: Path) -> None:
-    app = Cs336App(bench, session_dir=folder)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(bench, session_dir=folder) as (app, pilot):
         pane = await to_sessions(app, pilot)
         await pilot.press("down")
         for no in ("escape", "n", "q"):
@@ -123,8 +102,7 @@ async def test_deleting_asks_and_q_is_no(bench: Benches, folder: Path) -> None:
 
 
 async def test_resuming_runs_what_has_no_result_into_that_session(bench: Benches, folder: Path) -> None:
-    app = Cs336App(bench, session_dir=folder)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(bench, session_dir=folder) as (app, pilot):
         await to_sessions(app, pilot)
         await pilot.press("end", "u")
         await until(pilot, "cell 2/3")
@@ -141,8 +119,7 @@ async def test_resuming_runs_what_has_no_result_into_that_session(bench: Benches
 
 
 async def test_a_session_that_cannot_go_on_leaves_the_one_before(bench: Benches, folder: Path) -> None:
-    app = Cs336App(bench, session_dir=folder)
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
+    async with opened(bench, session_dir=folder) as (app, pilot):
         await until(pilot, "NVIDIA")
         bench.made[0].go_on.set()
         await pilot.press("r")
@@ -168,8 +145,7 @@ async def test_a_session_that_cannot_go_on_leaves_the_one_before(bench: Benches,
 
 
 async def test_nothing_is_resumed_while_cells_run_or_when_nothing_is_left(bench: Benches, folder: Path) -> None:
-    app = Cs336App(bench, session_dir=folder)
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
+    async with opened(bench, session_dir=folder) as (app, pilot):
         await to_sessions(app, pilot)
         await pilot.press("u")
         await until(pilot, "has nothing")
@@ -212,5 +188,14 @@ async def test_a_title_that_holds_markup_and_escapes_is_text(bench: Benches, tmp
         assert app.screen.query_one(Input).value == "[bold]x[/]\x1b[31m"
 
 
-def test_the_sample_is_what_the_tests_think() -> None:
-    assert sum(isinstance(event, CellsQueued) for event in stopped_session()) == 1
+async def test_a_list_of_sessions_that_is_all_in_sight_keeps_no_room_for_where_one_is(tmp_path: Path) -> None:
+    for place in range(12):
+        named = SessionAnnotated(at=START + 1, name=f"{place:02} a name that is not so short")
+        keep(tmp_path, f"{DEMO[:-4]}{place:04}", [*demo(), named])
+    app = Cs336App(Benches(), session_dir=tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        await pilot.press("7")
+        pane = app.query_one(SessionsPane)
+        await until(pilot, lambda _: len(pane.infos) == 12)
+        assert pane.position_width == 0

@@ -1,33 +1,28 @@
-"""A user's own models and variants on the screen: choosing, folding, running, reading results."""
+"""Choices of models and variants in Configure, a user's own among them, and those that this machine cannot run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 
-from cs336_tui.analysis.merge import merge
+from cs336_tui.config import presets
+from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.presets import Preset, RecentModel, recent_models, remember
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS
-from cs336_tui.events.events import CellStarted, EffectiveSettings, ModelBuilt, ModelPrepared, Notice, StageChanged
+from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.configure.entries import RecentEntry, fold_label
+from cs336_tui.tui.configure.entries import RecentEntry, fold_label, listed
 from cs336_tui.tui.configure.form import entries_of
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.format import title_rows, told_variants
-from cs336_tui.tui.tabs.cell_detail import cell_detail
-from cs336_tui.tui.tabs.compare import ComparePane
-from cs336_tui.tui.tabs.compare_pages import pairs_page
-from cs336_tui.tui.tabs.live import live_lines
+from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
-from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
-from tests.session.made import Cell, session_of
+from tests.samples import ENVIRONMENT, a_spec
 from tests.tui.configuring import NARROW, WIDE, opened
-from tests.tui.watched import SMALL, Benches, log_of, nothing_in_background, text, until
+from tests.tui.watched import SMALL, Benches, ScriptedBench, until
 from tests.tui.watched import WIDE as WIDE_SCREEN
 
 MINE = Sweep(
@@ -205,114 +200,7 @@ async def test_a_run_keeps_its_models_and_offers_them() -> None:
         assert pane.query_one(RecentEntry).display
 
 
-# While it runs.
-
-
-def live(spec: CellSpec, *events: object, width: int = 60, height: int = 30) -> str:
-    state = state_of([*session_start([spec]), *cell_start(0), *events])  # type: ignore[list-item]
-    cell = state.cells[0]
-    return text(live_lines(state, cell, width, height))
-
-
-@pytest.mark.parametrize(
-    ("stage", "words"), [("compiling", "compiling the model, 0:12"), ("capturing", "capturing a CUDA graph, 0:12")]
-)
-def test_long_stages_say_how_long_they_have_lasted(stage: str, words: str) -> None:
-    since = StageChanged(at=START + 20, cell=0, stage=stage)
-    assert words in live(a_spec(compile="default"), since, Notice(at=START + 32, text=""))
-
-
-def test_what_preparing_took_stands_beside_the_rates() -> None:
-    prepared = ModelPrepared(at=START + 20, cell=0, compile_s=12.34, graphs=1, capture_s=0.256)
-    ended = cell_end(0, before_backward_bytes=1_500_000_000)
-    shown = live(a_spec(compile="default"), prepared, *steps(0, [0.2], [0.1] * 4), ended, width=110)
-    assert "compiled in 12.3 s · captured in 0.26 s · before backward 1.50 GB" in shown
-
-
-LONG = a_spec(
-    workload="attention",
-    pass_="forward+backward",
-    attention="memory-efficient",
-    compile="reduce-overhead",
-    causal=False,
-)
-
-
-@pytest.mark.parametrize("width", [30, 53, 78, 120])
-def test_a_long_title_takes_two_rows_and_loses_no_part_before_it_must(width: int) -> None:
-    rows = title_rows(LONG.title, width)
-    assert len(rows) <= 2
-    assert " · ".join(row.removesuffix(" ·") for row in rows) == LONG.title
-    assert len(rows[0]) <= width
-    assert (len(rows) == 1) == (len(LONG.title) <= width)
-
-
-def test_a_model_that_cannot_be_imported_says_so_in_one_line_and_what_it_printed() -> None:
-    spec = a_spec(model="my.model:LM", model_path=("/repo",))
-    why = "my.model: ModuleNotFoundError: No module named 'einops' (/repo/my/model.py, line 3)"
-    shown = live(spec, cell_end(0, "failed", error=why, stage="building"), width=110)
-    assert "✗ failed while building" in shown
-    assert why in shown
-    assert "· LM" in shown
-
-
 # What was found.
-
-
-def test_the_detail_of_a_cell_tells_variants_with_units() -> None:
-    spec = a_spec(
-        model="my.model:LM", model_args=(("dropout", "0.1"),), model_path=("/repo",), compile="default",
-        checkpoint=2, optimizer="my.optim:AdamW", pass_="train-step",
-    )  # fmt: skip
-    in_force = EffectiveSettings(
-        matmul_precision="highest", attention="LM's own", model_revision="a1b2c3d, my/model.py 0f0f0f0f"
-    )
-    prepared = ModelPrepared(
-        at=START + 13, cell=0, compile_s=31.04, graphs=2, graph_breaks=("call to print (my/model.py:12)",)
-    )
-    built = ModelBuilt(at=START + 12, cell=0, num_params=10, num_params_without_head=9, in_force=in_force)
-    ended = cell_end(0, recompilations=1)
-    events = [CellStarted(at=START + 10, cell=0), built, prepared, *steps(0, [0.3], [0.1] * 4), ended]
-    state = state_of([*session_start([spec]), *events])
-    shown = text(cell_detail(state, state.cells[0], 100))
-    for row in (
-        "compiling       31.0 s",
-        "graphs          2",
-        "graph breaks    1",
-        "call to print (my/model.py:12)",
-        "recompiled 1 time during the steps",
-        "model           my.model:LM",
-        "arguments       dropout=0.1",
-        "module path     /repo",
-        "torch.compile   default",
-        "checkpoint      activations recomputed in groups of 2 blocks",
-        "optimizer       my.optim:AdamW",
-        "model revision  a1b2c3d, my/model.py 0f0f0f0f",
-        "attention       LM's own",
-    ):
-        assert row in shown
-
-
-def test_the_detail_of_attention_alone_names_no_model() -> None:
-    spec = a_spec(
-        workload="attention", size="d64", d_model=64, num_heads=1, pass_="forward", attention="sdpa", cuda_graph="step"
-    )
-    prepared = ModelPrepared(at=START + 12, cell=0, capture_s=0.0421)
-    ended = cell_end(0, before_backward_bytes=268_435_456, peak_allocated_bytes=300_000_000)
-    events = [*cell_start(0), prepared, *steps(0, [0.3], [0.1] * 4), ended]
-    state = state_of([*session_start([spec]), *events])
-    shown = text(cell_detail(state, state.cells[0], 100))
-    for row in (
-        "workload        attention alone, no model around it",
-        "head dim        64",
-        "mask            causal",
-        "attention       sdpa",
-        "capturing       0.04 s",
-        "before backward 0.268 GB",
-    ):
-        assert row in shown
-    assert "vocabulary" not in shown
-    assert "graph breaks" not in shown
 
 
 def test_a_table_has_a_column_for_each_variant_that_tells() -> None:
@@ -324,56 +212,72 @@ def test_a_table_has_a_column_for_each_variant_that_tells() -> None:
     assert list(told_variants([alone, a_spec(pass_="forward")])) == ["workload"]
 
 
-def variants_session(choices: Sequence[dict[str, Any]] = ({}, {"attention": "sdpa"})) -> list[object]:
-    specs = [a_spec(**({"pass_": "forward"} | changes)) for changes in choices]
-    events: list[object] = list(session_start(specs))
-    for cell, time_s in enumerate((0.2, 0.1)):
-        events += [*cell_start(cell), *steps(cell, [0.3], [time_s * (1 + 0.001 * n) for n in range(4)]), cell_end(cell)]
-    return events
+WITHOUT_COMPILER = "no C++ compiler was found"
+BARE = msgspec.structs.replace(
+    ENVIRONMENT,
+    devices=(DeviceInfo(name="cpu", label="A CPU", precisions=("fp32", "bf16"), cannot_compile=WITHOUT_COMPILER),),
+)
+"""A machine that has no compiler."""
+NAME = "2026/attention"
 
 
-@pytest.mark.parametrize("size", [SMALL, WIDE_SCREEN, (200, 60)])
-async def test_results_and_queue_show_what_tells_the_cells_apart(size: tuple[int, int], tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(variants_session(), tmp_path), speed=0)  # type: ignore[arg-type]
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("4")
-        seen = await until(pilot, lambda shown: "attention" in shown and "sdpa" in shown)
-        assert "naive" in seen
-        await pilot.press("8")
-        await until(pilot, "Mean step time")
-        pane = app.query_one(ComparePane)
-        await until(pilot, lambda _: nothing_in_background() and "attention" in pane.text)
+def bare(**options: object) -> Cs336App:
+    return Cs336App(partial(ScriptedBench, environment=BARE), **options)  # type: ignore[arg-type]
 
 
-OWN: dict[str, Any] = {"model": "course.basics.model:BasicsTransformerLM", "model_args": (("tie", "yes"),)}
+@pytest.mark.parametrize("size", [SMALL, WIDE_SCREEN])
+async def test_a_preset_of_the_palette_loses_what_the_machine_lacks_and_says_so(size: tuple[int, int]) -> None:
+    app = bare()
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await until(pilot, "A CPU")
+        app.load_preset(presets.preset(NAME))
+        await until(pilot, "left out: compile default")
+        pane = app.query_one(ConfigurePane)
+        asked = presets.preset(NAME).sweep
+        assert pane.sweep == msgspec.structs.replace(asked, compiles=("off",))
+        assert pane.sweep.devices == ("auto",), "what stays is as the preset has it"
+        await until(pilot, f"{NAME} * ▾")
+
+
+async def test_a_preset_of_the_list_does_too() -> None:
+    app = bare()
+    async with app.run_test(size=WIDE_SCREEN, notifications=True) as pilot:
+        await until(pilot, "A CPU")
+        await pilot.press("1", "home", "enter")
+        await until(pilot, "Presets")
+        place = [each.preset.name for each in listed(presets.bundled(), None)].index(NAME)
+        await pilot.press(*["down"] * place, "enter")
+        await until(pilot, WITHOUT_COMPILER)
+        sweep = app.query_one(ConfigurePane).sweep
+        assert sweep is not None
+        assert sweep.compiles == ("off",)
 
 
 @pytest.mark.parametrize(
-    ("models", "told"),
-    [
-        ([OWN, OWN], ["all cells: model course.basics.model:BasicsTransformerLM, model args tie=yes"]),
-        ([{}, OWN], ["size", "reference", "BasicsTransformerLM"]),
-        ([OWN, OWN | {"model": "other.model:BasicsTransformerLM"}], ["course.basics.model:BasicsTransformerLM"]),
-    ],
+    ("may_leave_out", "problems"), [(("compile",), 0), ((), 1)], ids=["of a preset", "asked for by name"]
 )
-async def test_whose_model_it_is_is_seen_in_a_small_window(
-    models: list[dict[str, Any]], told: list[str], tmp_path: Path
-) -> None:
-    events = variants_session([{"size": "custom", "batch_size": 2 + at} | of for at, of in enumerate(models)])
-    app = Cs336App(replay=log_of(events, tmp_path), speed=0)  # type: ignore[arg-type]
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("4")
-        seen = await until(pilot, lambda shown: all(text in shown for text in told))
-        assert "mean ms" in seen
-        assert "attention" not in seen
+async def test_choices_of_the_command_line(may_leave_out: tuple[str, ...], problems: int) -> None:
+    app = bare(initial=sweep_from(preset_name=NAME), may_leave_out=may_leave_out)
+    async with app.run_test(size=WIDE_SCREEN) as pilot:
+        await until(pilot, "A CPU")
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        assert len(app.query_one(ConfigurePane).problems) == problems
 
 
-def test_two_cells_that_differ_in_a_variant_say_in_which() -> None:
-    times_s = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)]
-    a = merge([("a", session_of(Cell(a_spec(pass_="forward"), times_s)))])
-    b = merge([("b", session_of(Cell(a_spec(pass_="forward", attention="sdpa"), times_s)))])
-    page = pairs_page(a, b, 200)
-    assert "attention" in text(list(page.heading))
-    assert "naive | sdpa" in text(list(page.rows))
+async def test_what_somebody_chose_meanwhile_stays() -> None:
+    async with opened(here=False) as hand:
+        hand.pane.load(presets.preset(NAME), ("compile",))
+        await hand.type("batch_size", "2")
+        hand.pane.set_environment(BARE)
+        await hand.settle()
+        (problem,) = hand.pane.problems
+        assert problem.field == "compile"
+
+
+async def test_one_of_which_nothing_would_be_left_is_shown_with_what_is_wrong() -> None:
+    async with opened(here=False) as hand:
+        hand.pane.set_environment(BARE)
+        hand.pane.load(Preset("mine", "", Sweep(compiles=("default",))), ("compile",))
+        await hand.settle()
+        (problem,) = hand.pane.problems
+        assert (problem.field, problem.allowed) == ("compile", WITHOUT_COMPILER)

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -47,7 +47,8 @@ _MANY = 200
 
 def make_launcher(choice: LaunchChoice) -> JobLauncher:
     """The launcher of a choice. Raises `LaunchError` if it cannot be used here."""
-    for option, text in _texts(choice):
+    given = [("--partition", choice.partition or ""), ("--time", choice.time or "")]
+    for option, text in (*given, *(("--slurm", "=".join(pair)) for pair in choice.parameters)):
         if not text.isprintable():  # a line of its own would be run by the batch script
             raise LaunchError(f"{option} {text!r}: expected one line without control characters")
     if choice.launcher == "local":
@@ -57,12 +58,6 @@ def make_launcher(choice: LaunchChoice) -> JobLauncher:
     from cs336_tui.runner.jobs.slurm import SlurmLauncher
 
     return SlurmLauncher(choice)
-
-
-def _texts(choice: LaunchChoice) -> Iterator[tuple[str, str]]:
-    """The texts of a choice that reach a script or a command, with their options."""
-    yield from (("--partition", choice.partition or ""), ("--time", choice.time or ""))
-    yield from (("--slurm", "=".join(pair)) for pair in choice.parameters)
 
 
 class JobsBench:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -294,24 +295,23 @@ class JobLog(_Growing):
                     self.damaged = self.damaged or self._lines
 
 
+@dataclass(eq=False)
 class FollowedJob:
     """A job that may still write, or whose end is not told yet."""
 
-    def __init__(
-        self,
-        submitted: ev.JobSubmitted,
-        left: set[int],
-        logs: Sequence[JobLog],
-        settled: bool,
-    ) -> None:
-        self.submitted, self.left, self.logs = submitted, left, logs
-        self.told: tuple[str, str, str] = ("", "", "")
-        self.status: JobStatus | None = None
-        self.settled = settled
-        """True of a job whose end a former watcher has told; its log may hold more than that one saw."""
-        self.grown_at = self.over_at = self.ended_at = self.heard_at = 0.0
-        self.has_run = False
-        """True once the launcher has said that it runs."""
+    submitted: ev.JobSubmitted
+    left: set[int]
+    logs: Sequence[JobLog]
+    settled: bool
+    """True of a job whose end a former watcher has told; its log may hold more than that one saw."""
+    told: tuple[str, str, str] = ("", "", "")
+    status: JobStatus | None = None
+    grown_at: float = 0.0
+    over_at: float = 0.0
+    ended_at: float = 0.0
+    heard_at: float = 0.0
+    has_run: bool = False
+    """True once the launcher has said that it runs."""
 
     @property
     def is_closed(self) -> bool:

@@ -26,7 +26,8 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, log_path, shares, write_file
 from cs336_tui.runner.jobs.slurm import run_command
 from cs336_tui.runner.lanes import lanes_of, pool_of
-from cs336_tui.runner.nodes import ENDING_S, LOOK_S, SILENT_S, START_S, Node, NodeLost, NodeProcess, Nodes
+from cs336_tui.runner.node_process import LOOK_S, Node, NodeLost, NodeProcess
+from cs336_tui.runner.nodes import ENDING_S, START_S, Nodes
 from cs336_tui.runner.pipes import beside
 from cs336_tui.runner.queue import queued
 from cs336_tui.session.lock import writer_of
@@ -133,7 +134,7 @@ def work_over_nodes(
     logs = [log_path(folder, job, number) for number in range(len(allocation.nodes))]
     wide = tuple(cell for cell in request.cells if nodes.ranks_here(cell.spec, environment))
     take_over = begin_log(logs[0], msgspec.structs.replace(request, cells=wide))
-    known = {cell for event in LogReader(logs[0]) if isinstance(event, ev.CellsQueued) for cell in _numbers(event)}
+    known = _cells_in(logs[0])
     waiting = bench.resume(recall, take_over=take_over, checked=False, trusted=trusted)
     if {cell.cell for cell in wide} & set(waiting):
         bench.work()
@@ -158,8 +159,12 @@ def work_over_nodes(
             each.join()
 
 
-def _numbers(queued: ev.CellsQueued) -> range:
-    return range(queued.first, queued.first + len(queued.specs))
+def _cells_in(log: Path) -> set[int]:
+    """The cells that a log has; none of one that cannot be read."""
+    with contextlib.suppress(LogError):
+        queues = (event for event in LogReader(log) if isinstance(event, ev.CellsQueued))
+        return {cell for queue in queues for cell in range(queue.first, queue.first + len(queue.specs))}
+    return set()
 
 
 def _parts(request: JobRequest, wide: Sequence[JobCell], logs: Sequence[Path]) -> list[Sequence[JobCell]]:
@@ -168,15 +173,9 @@ def _parts(request: JobRequest, wide: Sequence[JobCell], logs: Sequence[Path]) -
     if not any(log.exists() for log in logs[1:]):
         rest = [cell for cell in request.cells if cell.cell not in apart]
         return [*shares(rest, len(logs))]
-    found: list[Sequence[JobCell]] = []
-    for log in logs[1:]:
-        with contextlib.suppress(LogError):
-            own = {n for event in LogReader(log) if isinstance(event, ev.CellsQueued) for n in _numbers(event)}
-            apart |= own
-            found.append([cell for cell in request.cells if cell.cell in own])
-            continue
-        found.append([])
-    return [[cell for cell in request.cells if cell.cell not in apart], *found]
+    there = [_cells_in(log) for log in logs[1:]]
+    here = {cell.cell for cell in request.cells} - apart.union(*there)
+    return [[cell for cell in request.cells if cell.cell in own] for own in (here, *there)]
 
 
 def _begin(log: Path, cells: Sequence[JobCell], request: JobRequest) -> bool:
@@ -201,13 +200,13 @@ class _Elsewhere:
         words = ["run-job", str(path), "--node", str(number), *(["--trust"] if trusted else [])]
         command = allocation.command(self._node, *words)
         self._process = NodeProcess(self._node, command, log.with_suffix(".out"))
-        self._stopped = threading.Event()
+        self._process.expect_word(START_S)
         self._thread = threading.Thread(target=self._follow, name=f"node-{number}")
         self._thread.start()
 
     def stop(self) -> None:
         """Have it stop what runs."""
-        self._stopped.set()
+        self._process.expect_end(ENDING_S)
         self._process.hang_up()
 
     def join(self, bench: Bench | None = None) -> None:
@@ -216,22 +215,13 @@ class _Elsewhere:
             self._thread.join(LOOK_S)
 
     def _follow(self) -> None:
-        silent_at, stopped = time.monotonic() + START_S, False
         try:
-            while True:
-                words = self._process.words(LOOK_S)
-                if any(word.over for word in words):
-                    break
-                if words:
-                    silent_at = time.monotonic() + SILENT_S
-                if self._stopped.is_set() and not stopped:
-                    stopped, silent_at = True, time.monotonic() + ENDING_S
-                if time.monotonic() > silent_at:
-                    raise NodeLost("it does not answer" if stopped else f"silent for {SILENT_S:g} s")
+            while not any(word.over for word in self._process.hear()):
+                pass
             self._process.close(ENDING_S)
         except NodeLost as error:
             self._process.close()
-            if not stopped:
+            if not self._process.is_ending:
                 _tell_lost(self._log, f"node {self._node.name} was lost: {error}")
 
 

@@ -32,7 +32,6 @@ BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600)
 SLOWEST = "▸"
 _GAP = 2
 _SHORTEST_BAR = 3
-_STEPS = (1, 2, 5, 10)
 _LEAST_SPAN = 0.02
 """Least width of an axis, as a share of its high end."""
 _ONE, _POINT, _WHISKER = "│", "●", "━"
@@ -92,10 +91,13 @@ def axis(label: str) -> Span:
 
 def nice_ceiling(value: float) -> float:
     """The smallest of 1, 1.5, 2, 3, 4, 5, 6, 8 times a power of ten that is at least `value`."""
-    if value <= 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= value * (1 - 1e-9))
+    return round_step(value, (1, 1.5, 2, 3, 4, 5, 6, 8, 10)) if value > 0 else 1.0
+
+
+def round_step(least: float, steps: Sequence[float] = (1, 2, 5, 10)) -> float:
+    """The smallest of 1, 2, 5, or of other `steps` up to 10, times a power of ten that is at least this."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(step * power for step in steps if step * power >= least * (1 - 1e-9))
 
 
 def progress(done: int, total: int, *, width: int, unit: str = "steps") -> Line:
@@ -216,15 +218,9 @@ def scale_of(ratios: Iterable[float]) -> Scale:
     found = [ratio for ratio in ratios if 0 < ratio < math.inf] or [1.0]
     low, high = min(found), max(found)
     span = max(high - low, _LEAST_SPAN * high)
-    below, above = _step(min(span, low) / 5), _step(span / 5)
+    below, above = round_step(min(span, low) / 5), round_step(span / 5)
     first = math.floor(low / below + 1e-9) * below
     return Scale(first, max(math.ceil(high / above - 1e-9) * above, first + above))
-
-
-def _step(least: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is at least this."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
 
 
 def axis_line(scale: Scale, width: int) -> Line:

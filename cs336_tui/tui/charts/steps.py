@@ -10,7 +10,7 @@ import msgspec
 
 from cs336_tui.stats.summaries import quantile
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.bars import AXIS, axis, nice_ceiling
+from cs336_tui.tui.charts.bars import AXIS, axis, nice_ceiling, round_step
 from cs336_tui.tui.widgets.lines import Line, Span, column, runs
 
 _HEADROOM = 1.2
@@ -40,7 +40,7 @@ class _Axis(msgspec.Struct, frozen=True):
         first, median, last = (quantile(shown, share) for share in (0.25, 0.5, 0.75))
         reach = max(_FENCE * (last - first), median * _LEAST_RANGE)
         lowest, highest = max(shown[0], first - reach), min(shown[-1], last + reach)
-        step = _round_step(max(highest - lowest, median * _LEAST_RANGE) / _TICKS)
+        step = round_step(max(highest - lowest, median * _LEAST_RANGE) / _TICKS)
         low, top = math.floor(lowest / step - 0.5) * step, math.ceil(highest / step + 0.1) * step
         return cls(max(low, 0.0), top)
 
@@ -98,7 +98,8 @@ def step_chart(
     separator = "│" * bool(warmup_total)
     for row in range(rows):
         texts = [
-            _across([picture[row] for picture in pictures], each) for pictures in (warm_pictures, measured_pictures)
+            "".join(picture[row] * max(each - 1, 1) + " " * (each > 1) for picture in pictures)
+            for pictures in (warm_pictures, measured_pictures)
         ]
         parts = ((texts[0].ljust(warm_width), "warmup"), (separator, "axis"), (texts[1], "measured"))
         canvas.append(([char for text, _ in parts for char in text], [role for text, role in parts for _ in text]))
@@ -123,12 +124,6 @@ def _axis_of(warm: Sequence[float], measured: Sequence[float], *, zoomed: bool) 
         return _Axis.of_data(found)
     found = sorted([*warm, *measured])
     return _Axis.from_zero(found) if found else None
-
-
-def _round_step(value: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is at least `value`."""
-    power: float = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
 
 
 def _round(time_s: float) -> str:
@@ -221,10 +216,6 @@ def _bins(values: Sequence[float], per_bin: int, total: int) -> list[float]:
     whole = len(values) if len(values) >= total else len(values) // per_bin * per_bin
     chunks = (values[start : min(start + per_bin, whole)] for start in range(0, whole, per_bin))
     return [sum(chunk) / len(chunk) for chunk in chunks]
-
-
-def _across(chars: Sequence[str], each: int) -> str:
-    return "".join(chars if each == 1 else (char * (each - 1) + " " for char in chars))
 
 
 def _names(warm_width: int, has_warmup: bool, ends: Sequence[Sequence[str]], width: int) -> Line:

@@ -33,11 +33,8 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
     """Result, error, phases, every step time (warm-up first), verdicts, settings, machine, and the process's output."""
     head = [*(line((row, "title")) for row in title_rows(cell.spec.title, width, 4)), line(status.status(cell))]
     if cell.spec.recording:
-        told = wrapped(
-            "Recorded elsewhere, not run or timed here: Kernels and Memory show what the file holds.", width, "muted"
-        )
         machine = _titled("Machine", _machine(state, cell))
-        return [*head, (), *told, *([(), *machine] if machine else [])]
+        return [*head, (), *wrapped(status.RECORDED_ELSEWHERE, width, "muted"), *([(), *machine] if machine else [])]
     sections = [
         head,
         _error(cell, width),
@@ -51,7 +48,7 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
         _titled("Measured steps, ms", _times(cell.step_times_s, cell.running.std(state.ddof), width, "measured")),
         _titled("Checks of these steps", all_checks(found.judgement, width) if found and found.judgement else []),
         _titled("Before the first step", _prepared(cell, width)),
-        _limit(cell, width),
+        labelled("whole run", words, width) if (words := limit_words(cell)) else [],
         _titled("Asked for", asked(cell.spec, width)),
         _titled("Effective settings, read back", _in_force(cell, cell.in_force, width) if cell.in_force else []),
         _titled("Machine", _machine(state, cell)),
@@ -86,7 +83,11 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
             row("min to max", _span(summary.min_s, summary.max_s, std)),
             *([row("p95", f"{format.ms(summary.p95_s, std)} ms")] if summary.p95_s is not None else []),
             *([row("tokens/s", format.rate(rate))] if (rate := tokens_per_s(cell.spec, cell.running.mean)) else []),
-            *_bandwidths(cell),
+            *(
+                row(name, f"{bandwidth(of(cell.spec, cell.running.mean))} GB/s")
+                for name, of in (("algbw", algbw), ("busbw", busbw))
+                if cell.spec.is_collective and cell.running.mean
+            ),
             *_found(cell, found, width),
         ]
     if finished := cell.finished:
@@ -108,13 +109,6 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
             again = f"! recompiled {times} during the steps: step times include it"
             lines += wrapped(again, width, "caution", "  ")
     return _titled("Result", lines)
-
-
-def _bandwidths(cell: CellState) -> list[Line]:
-    if not cell.spec.is_collective or not cell.running.mean:
-        return []
-    rates = {"algbw": algbw, "busbw": busbw}
-    return [row(name, f"{bandwidth(rate(cell.spec, cell.running.mean))} GB/s") for name, rate in rates.items()]
 
 
 def _ranks(state: SessionState, cell: CellState, width: int) -> list[Line]:
@@ -240,11 +234,6 @@ def _machine(state: SessionState, cell: CellState) -> list[Line]:
         if cell.spec.recording and (device := environment.device(cell.spec.device)):
             lines.append(row("device", device.label))
     return lines
-
-
-def _limit(cell: CellState, width: int) -> list[Line]:
-    words = limit_words(cell)
-    return labelled("whole run", words, width) if words else []
 
 
 def _span(low_s: float | None, high_s: float | None, std_s: float | None) -> str:

@@ -4,6 +4,7 @@ timed in turns."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -175,27 +176,19 @@ def _page(
 
     texts = [(*row, *(text(row, column) for column in shown)) for row in found.row_keys]
     every = lay_out(columns, texts, 1 << 30)
-    taken, kept = sum(every.widths[: len(names)]) + 2 * len(names), len(names)
-    while kept < len(columns) and (kept == len(names) or taken + every.widths[kept] <= width):
-        taken += every.widths[kept] + 2
-        kept += 1
+    ends = accumulate(each + 2 for each in every.widths)
+    kept = max(sum(end - 2 <= width for end in ends), min(len(names) + 1, len(columns)))
     layout = every._replace(kept=tuple(range(kept)))
     hidden = len(found.column_keys) - (kept - len(names))
     caption = [line((default_caption(found), "title"))]
     if found.baseline:
         caption.append(line((f"{key_name('compare.baseline')}: another baseline", "muted")))
     more = f"{hidden_words(hidden)} {key_name('compare.right')}" if hidden else ""
-    heading = [
-        *joined(caption, width, " · "),
-        line((layout.heading, "muted"), (more, "muted")),
-    ]
+    heading = [*joined(caption, width, " · "), line((layout.heading, "muted"), (more, "muted"))]
     rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
     # Dimensions follow from the size, the session is in the heading.
-    without = (
-        "session",
-        "seed",
-        *(_NOT_ALONE if found.fixed.get("workload", LANGUAGE_MODEL) != LANGUAGE_MODEL else ()),
-    )
+    is_alone = found.fixed.get("workload", LANGUAGE_MODEL) != LANGUAGE_MODEL
+    without = ("session", "seed", *(_NOT_ALONE if is_alone else ()))
     told = {key: at for key, at in found.fixed.items() if FIELDS[key].kind != "model" and key not in without}
     fixed = ", ".join(f"{FIELDS[key].title} {value}" for key, value in told.items())
     rows += [(), *wrapped(f"All cells: {fixed}.", width, "muted", "  ")] if fixed else []

@@ -10,6 +10,7 @@ from cs336_tui.analysis.gpu_words import APPLE, Figure, Numbered, doubtful_reaso
 from cs336_tui.analysis.gpu_words import figures as figures_of
 from cs336_tui.events.environment import GpuSample, HostSample, RankSample
 from cs336_tui.events.events import DeviceSampled
+from cs336_tui.export.writing.tables import known
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
@@ -27,6 +28,7 @@ _LEAST_HISTORY = 8
 """Rows of the history that the rows of devices leave, with its heading."""
 _DETAILS = ("clocks", "limited", "others")
 """Labels of figures of a GPU that its row does not have."""
+_WAITING = "waiting for the first sample ..."
 _LINGER_S = 120.0
 """Seconds for which a run's history stays in sight after its end."""
 
@@ -54,11 +56,7 @@ class DevicePane(Lines):
             self.paint(lines_of_several(state, cell, run, *self.content_size))
             return
         if not state.devices:
-            told = (
-                "recorded elsewhere: no sample of the device"
-                if state.is_recorded
-                else "waiting for the first sample ..."
-            )
+            told = "recorded elsewhere: no sample of the device" if state.is_recorded else _WAITING
             self.paint([(), *wrapped(told, self.content_size.width, "muted")])
             return
         sample = state.devices[-1][0]
@@ -148,10 +146,8 @@ def lines_of_several(
     title = line((f"{count}: {', '.join(sorted(names))}" if names else count, "title"))
     lines = [title, *table(rows, followed, width, total - len(rows))]
     if sample is None or followed is None:
-        return [*lines, (), line(("waiting for the first sample ...", "muted"))]
-    host = sample.host
-    load = format.NOT_AVAILABLE if host.load_1m is None else f"{host.load_1m:.1f}"
-    lines.append(line(("host ", "muted"), f"CPU {format.percent(host.cpu)}, load {load}"))
+        return [*lines, (), line((_WAITING, "muted"))]
+    lines.append(line(("host ", "muted"), f"CPU {format.percent(sample.host.cpu)}, load {_load(sample.host)}"))
     about = [line((f"cell {status.number(followed)}, {status.where(state, followed)}", "title"))]
     if sample.gpu and height - len(lines) > least + len(_DETAILS):
         about += [found for found in _gpu(sample.gpu, None, width) if found[0].text.strip() in _DETAILS]
@@ -192,9 +188,8 @@ def _title(state: SessionState, gpu: GpuSample, place: Numbered | None) -> str:
 
 def _why(state: SessionState, sample: DeviceSampled, gpu: GpuSample | None, width: int) -> list[Line]:
     """Why figures are missing or mean something else."""
-    apple = (
-        next((info for info in state.environment.devices if info.name == "mps"), None) if state.environment else None
-    )
+    devices = state.environment.devices if state.environment else ()
+    apple = next((info for info in devices if info.name == "mps"), None)
     if apple is not None and gpu is None:
         said = [f"{apple.label}: {APPLE}"]
     else:
@@ -240,20 +235,23 @@ def _in_columns(figures: Sequence[Figure], width: int) -> list[Line]:
 def _host(sample: DeviceSampled, width: int) -> list[Line]:
     """The host's figures; beside a GPU only those that affect a run."""
     host = sample.host
-    load = format.NOT_AVAILABLE if host.load_1m is None else f"{host.load_1m:.1f}"
     most = " at most" if host.ranks else ""
     listed = host.ranks and not sample.other_gpus
     rss = [] if listed else [_row("cell RSS", format.size(host.child_rss_bytes) + most)]
     if sample.gpu:
-        return [*labelled("host", f"CPU {format.percent(host.cpu)}, load {load}", width, _LABEL), *rss]
+        return [*labelled("host", f"CPU {format.percent(host.cpu)}, load {_load(host)}", width, _LABEL), *rss]
     cores = f" on {host.cpu_count} CPUs" if host.cpu_count else ""
     return [
         line(("Host", "title")),
         _row("CPU", format.percent(host.cpu)),
         _row("memory", format.used_of(host.memory_used_bytes, host.memory_total_bytes)),
         *rss,
-        _row("load", load + cores),
+        _row("load", _load(host) + cores),
     ]
+
+
+def _load(host: HostSample) -> str:
+    return format.NOT_AVAILABLE if host.load_1m is None else f"{host.load_1m:.1f}"
 
 
 def _gpus(gpus: Sequence[GpuSample], height: int) -> list[Line]:
@@ -273,7 +271,7 @@ def _ranks(ranks: Sequence[RankSample], height: int) -> list[Line]:
     rows = [
         line(
             (f"{rank:>{number_width}} ", "muted"),
-            f"{each.pid:>8}{format.size(each.rss_bytes, format.NOT_AVAILABLE):>9}{_cores(each.cores):>6}",
+            f"{each.pid:>8}{format.size(each.rss_bytes, format.NOT_AVAILABLE):>9}{known('{:.2f}')(each.cores):>6}",
         )
         for rank, each in enumerate(ranks)
     ]
@@ -286,10 +284,6 @@ def _listed(heading: str, rows: list[Line], height: int) -> list[Line]:
     if len(rows) > room:
         rows[room - 1 :] = [line((f"and {len(rows) - room + 1} more", "muted"))]
     return [(), line((heading, "muted")), *rows]
-
-
-def _cores(cores: float | None) -> str:
-    return format.NOT_AVAILABLE if cores is None else f"{cores:.2f}"
 
 
 def _history(

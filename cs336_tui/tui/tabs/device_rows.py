@@ -35,13 +35,9 @@ class DeviceRow(NamedTuple):
 
     @property
     def gpu(self) -> GpuSample | None:
-        return gpu_of(self.sample, self.rank) if self.sample else None
-
-
-def gpu_of(sample: DeviceSampled, rank: int) -> GpuSample | None:
-    """The GPU of a rank of the cell that a sample is about."""
-    gpus = (sample.gpu, *sample.other_gpus)
-    return gpus[rank] if rank < len(gpus) else None
+        """The GPU of this rank of the cell."""
+        gpus = (self.sample.gpu, *self.sample.other_gpus) if self.sample else ()
+        return gpus[self.rank] if self.rank < len(gpus) else None
 
 
 def sample_of(state: SessionState, cell: CellState) -> DeviceSampled | None:

@@ -11,7 +11,7 @@ from textual.containers import Container
 
 from cs336_tui.config.values import bytes_per_s_of
 from cs336_tui.events.gpus import gpu_of_label, known_gpus
-from cs336_tui.tui.dialogs.windows import AskText, Reader, problem_of
+from cs336_tui.tui.dialogs.windows import AskText, Pick, Reader, problem_of
 from cs336_tui.tui.keys import bind, bind_keys
 from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, detail, mark, table
@@ -73,8 +73,6 @@ class EstimateList(WideRows):
         def meant(text: str) -> str:
             gpu = gpu_of_label(text)
             return gpu.name if gpu else ""
-
-        from cs336_tui.tui.dialogs.windows import Pick
 
         here = ("", "the devices of this machine")
         gpus = ((gpu.name, f"{gpu.memory_gib:6.1f} GiB  {gpu.bandwidth_gb_per_s:5,.0f} GB/s") for gpu in known_gpus())

@@ -105,15 +105,10 @@ def kernels_sheet(report: KernelReport, selection: Selection, found: Sequence[Ke
     )
     # A sorted column has the highest rank: it stays in sight.
     table = on_screen(
-        shown_table(found, _COLUMNS, none),
-        _RANKS | {selection.sort: 0},
-        scales=dict.fromkeys(_OF_LAUNCHES, each),
+        shown_table(found, _COLUMNS, none), _RANKS | {selection.sort: 0}, scales=dict.fromkeys(_OF_LAUNCHES, each)
     )
     return Sheet(
-        table,
-        keys=tuple(row.name for row in found),
-        rest=NAME_WIDTH,
-        sort=Sort(selection.sort, selection.descending),
+        table, keys=tuple(row.name for row in found), rest=NAME_WIDTH, sort=Sort(selection.sort, selection.descending)
     )
 
 

@@ -12,12 +12,7 @@ from cs336_tui.analysis.grouping import shared
 from cs336_tui.analysis.kernel_cells import AttentionSplit, CellPart, attention_split
 from cs336_tui.analysis.kernels import Phases, TimeShare
 from cs336_tui.events.kernel_report import KernelReport, RankTraffic
-from cs336_tui.export.subjects.kernel_cells import (
-    cell_keys,
-    kernel_cells_table,
-    notes,
-    results_of,
-)
+from cs336_tui.export.subjects.kernel_cells import cell_keys, kernel_cells_table, notes, results_of
 from cs336_tui.export.subjects.kernel_use import (
     GATHERS,
     SHADES,
@@ -43,14 +38,7 @@ from cs336_tui.stats.quantities import FLOP_RATES, NONE, counted, scale, time_te
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_role
 from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.tabs.kernel_listing import (
-    NAME_WIDTH,
-    NO_PART,
-    model_phases,
-    noun,
-    phase_label,
-    whole_label,
-)
+from cs336_tui.tui.tabs.kernel_listing import NAME_WIDTH, NO_PART, model_phases, noun, phase_label, whole_label
 from cs336_tui.tui.widgets.columns import Sheet, middle, on_screen, shown_table, table_lines, without_shared
 from cs336_tui.tui.widgets.lines import Line, Span, labelled, line, paragraphs, wrapped
 
@@ -73,10 +61,7 @@ _CELL_RANKS = {
 _ALWAYS = ("size", "context", "pass", "recording")
 _NAME_WIDTH = 14
 _OF_TOP = ("top_short", "top_instances", "top_share")
-_DIFFERENCES = {
-    "kernel_difference_s": "kernels - timed ms, %",
-    "span_difference_s": "first to last - timed ms, %",
-}
+_DIFFERENCES = {"kernel_difference_s": "kernels - timed ms, %", "span_difference_s": "first to last - timed ms, %"}
 """The titles of differences that stand alone."""
 _LABEL = len("rank 0 communicates ")
 _LONGEST_MODULE = 26

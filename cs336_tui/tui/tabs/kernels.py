@@ -101,11 +101,7 @@ class KernelsPane(ReportPane):
         if self._cells is None:
             self.fill((), [*joined(first, room), (), line(("working out ...", "muted"))])
             return
-        page = self.columns_page
-        self._laid = laid = (
-            self._laid.at(width, page) if self._laid else Laid(kernel_sheets.cells_sheet(self._cells), width, page)
-        )
-        self.pages = laid.pages
+        laid = self._lay(partial(kernel_sheets.cells_sheet, self._cells), width)
         heading = [*joined([*first, *laid.above], room), *wrapped(laid.sheet.lead, width, "strong"), laid.heading]
         self.draw_from(len(laid), lambda first, last: (heading, laid.lines(first, last)), heading_rows=len(heading))
 
@@ -151,12 +147,7 @@ class KernelsPane(ReportPane):
             self.selection = kernel_listing.still_valid(content, self.selection)
             if self.view not in self._views:
                 self.view = "kernels"
-        self._laid = laid = (
-            self._laid.at(width, self.columns_page)
-            if self._laid
-            else Laid(self._sheet(content), width, self.columns_page)
-        )
-        self.pages = laid.pages
+        laid = self._lay(partial(self._sheet, content), width)
         heading = self._heading(content, laid)
         below = [*kernel_sheets.timelines(content, width)] if self.view == "ranks" else []
 
@@ -165,6 +156,13 @@ class KernelsPane(ReportPane):
             return heading, [*laid.lines(first, last), *after]
 
         self.draw_from(len(laid) + len(below), lines, heading_rows=len(heading))
+
+    def _lay(self, sheet: Callable[[], Sheet], width: int) -> Laid:
+        """The sheet as it is in this width; it is made again only where it may have changed."""
+        page = self.columns_page
+        self._laid = self._laid.at(width, page) if self._laid else Laid(sheet(), width, page)
+        self.pages = self._laid.pages
+        return self._laid
 
     def _sheet(self, content: KernelReport) -> Sheet:
         if self.view != "kernels":
@@ -209,10 +207,8 @@ class KernelsPane(ReportPane):
     def action_next(self, field: str, by: int) -> None:
         """Take the next choice of a filter, or of the order; after the first, if the present one is gone."""
         if self._shown:
-            choices, present = (
-                kernel_listing.choices(self._shown, self.selection, field),
-                getattr(self.selection, field),
-            )
+            choices = kernel_listing.choices(self._shown, self.selection, field)
+            present = getattr(self.selection, field)
             at = choices.index(present) if present in choices else 0
             is_reversed = self.selection.reversed and field != "sort"
             self._select(**{field: choices[(at + by) % len(choices)]}, reversed=is_reversed)
@@ -279,13 +275,9 @@ class KernelsPane(ReportPane):
 
     def action_copy(self) -> None:
         """Copy the whole table to the terminal's clipboard, also over SSH."""
-        over_cells = self.view == "cells"
-        if self._laid is not None and (over_cells or self._shown is not None):
-            of = (
-                "Kernels over cells"
-                if over_cells or not self._shown
-                else f"{self._shown.spec.title} · {self._selected}"
-            )
+        shown = None if self.view == "cells" else self._shown
+        if self._laid is not None and (shown is not None or self.view == "cells"):
+            of = f"{shown.spec.title} · {self._selected}" if shown else "Kernels over cells"
             self.app.copy_to_clipboard(self._laid.sheet.markdown(of))
             self.app.notify("The table was sent to the terminal's clipboard as markdown.", title="Copied")
 

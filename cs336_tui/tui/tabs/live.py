@@ -123,15 +123,15 @@ def live_lines(
     the time of all, if known, which a `race` decides as it goes on. The chart, the phases and the ranks have their rows
     before the first step."""
     if cell.spec.recording:
-        told = "Recorded elsewhere, not run or timed here: Kernels and Memory show what the file holds."
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
-        return [*title, _where(state, cell, held, outlook), (), *wrapped(told, width, "muted")][:height]
+        told = wrapped(status.RECORDED_ELSEWHERE, width, "muted")
+        return [*title, _where(state, cell, held, outlook), (), *told][:height]
     airy = height >= _AIRY_FROM
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         *_lanes(state, cell, width),
         _where(state, cell, held, outlook, left, has_end=not race),
-        _race(race, width) if race else _progress(state, width),
+        spread(line((race, "strong")), line((tab_name("race"), "muted")), width) if race else _progress(state, width),
         _headline(state, cell, found, width),
         _rates(state, cell, found, width),
     ]
@@ -233,10 +233,6 @@ def _lanes(state: SessionState, cell: CellState, width: int) -> list[Line]:
     others = len(state.running) - (cell.cell in state.running)
     how = line((f"{key_name('app.follow_next')} shows {format.plural(others, 'other')}", "muted")) if others else ()
     return [spread(line((status.where(state, cell), "strong")), how, width)]
-
-
-def _race(race: str, width: int) -> Line:
-    return spread(line((race, "strong")), line((tab_name("race"), "muted")), width)
 
 
 def _progress(state: SessionState, width: int) -> Line:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -159,29 +159,23 @@ class MemoryPane(ReportPane):
         elif record.note and height >= _LOW:
             heading += wrapped(record.note, width, "muted")[:1]
         make = partial(memory_timeline.timeline_page, timeline, self.window, self.event, width, height - len(heading))
-        page = self._cached((timeline, self.window, self.event, width, height, len(heading)), make)
+        page = self._cached(make)
         self.fill(page.rows, [*heading, *page.heading])
 
     def _show_table(self, record: MemoryReport, timeline: Timeline) -> None:
         width, height = self.content_size
-        level = LEVELS_MB[self._level]
-        makers: dict[str, Callable[[int, int], Page]] = {
-            "saved": partial(saved_page, record),
-            "blocks": partial(blocks_page, record),
-        }
-        make = makers.get(self.view, partial(memory_tables.largest_page, timeline, level))
-        turned = self.columns_page
-        page = self._cached((timeline, self.view, level, width, turned), lambda: make(width, turned))
+        make = {"saved": partial(saved_page, record), "blocks": partial(blocks_page, record)}.get(
+            self.view, partial(memory_tables.largest_page, timeline, LEVELS_MB[self._level])
+        )
+        page = self._cached(partial(make, width, self.columns_page))
         self._fill(page, [memory_timeline.summary(record, self._prediction(record), width)] if height >= _LOW else [])
 
     def _show_peaks(self) -> None:
         state, spec, width = self.subject.state, self.subject.spec, self.content_size.width
         over = tuple(cell.finished for cell in state.cells.values())
         reports = sum(report.content is not None for report in state.reports.values())
-        turned = self.columns_page
-        of = (state, spec, over, reports, len(state.predictions), width, turned)
-        page = self._cached(("peaks", of), lambda: peaks_page(state, spec, width, turned))
-        self._fill(page)
+        make = partial(peaks_page, state, spec, width, self.columns_page)
+        self._fill(self._cached(make, over, reports, len(state.predictions)))
 
     def _show_oom(self) -> None:
         width, cell, state = self.content_size.width, self._failed, self.subject.state
@@ -191,11 +185,8 @@ class MemoryPane(ReportPane):
             told = [*memory_tables.failure_lines(cell, prediction, width), (), *self._unexplained(latest, width)]
             self.fill((), [*self.above(), *told])
             return
-        report = latest.content
-        turned = self.columns_page
-        make = partial(memory_tables.oom_page, report, prediction, width, turned)
-        page = self._cached(("OOM", report, prediction, width, turned), make)
-        self._fill(page)
+        make = partial(memory_tables.oom_page, latest.content, prediction, width, self.columns_page)
+        self._fill(self._cached(make))
 
     def _fill(self, page: Page, about: Sequence[Line] = ()) -> None:
         """Show the page; on a low screen the columns' names and one row outlast what explains them."""
@@ -222,9 +213,9 @@ class MemoryPane(ReportPane):
         )
         return [*ended, *wrapped(how, width, "text")]
 
-    def _cached(self, of: tuple[object, ...], make: Callable[[], Page]) -> Page:
-        """The page that is shown, if it was made of the same; else a new one."""
-        if of != self._page_of:
+    def _cached(self, make: partial[Page], *more: object) -> Page:
+        """The page that is shown, if it was made alike of the same, and of the same `more`; else a new one."""
+        if (of := (make.func, make.args, *more)) != self._page_of:
             self._page, self._page_of = make(), of
         return self._page
 

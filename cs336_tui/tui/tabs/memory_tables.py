@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -107,11 +108,10 @@ def peaks_page(state: SessionState, spec: CellSpec | None, width: int, columns_p
 
 
 def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:
-    def recorded(key: str, rank: int = 0) -> Column[SpecPeaks]:
-        return Column(key, rank=rank, text=lambda row: figure(getattr(row.recorded, key, None)))
+    def recorded(key: str, rank: int = 0, title: str | None = None, of: str = "recorded") -> Column[SpecPeaks]:
+        return Column(key, title, rank=rank, text=lambda row: figure(getattr(getattr(row, of), key, None)))
 
-    def predicted(key: str, title: str, rank: int) -> Column[SpecPeaks]:
-        return Column(key, title, rank=rank, text=lambda row: figure(getattr(row.predicted, key, None)))
+    predicted = partial(recorded, of="predicted")
 
     def figure(size_bytes: int | None, unknown: str = NONE) -> str:
         return unknown if size_bytes is None else unit.figure(size_bytes)
@@ -123,15 +123,15 @@ def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:
 
     return (
         recorded("forward", 3),
-        predicted("forward_peak_bytes", "pred. forward", 6),
+        predicted("forward_peak_bytes", 6, "pred. forward"),
         recorded("backward", 9),
         recorded("optimizer", 10),
         recorded("step"),
-        predicted("peak_bytes", "pred. step", 1),
+        predicted("peak_bytes", 1, "pred. step"),
         Column("timed", rank=4, text=timed),
         Column("diff", rank=6, text=_difference),
-        recorded("activations", 2)._replace(title="activ."),
-        predicted("activation_peak_bytes", "pred. activ.", 5),
+        recorded("activations", 2, "activ."),
+        predicted("activation_peak_bytes", 5, "pred. activ."),
     )
 
 
@@ -434,18 +434,17 @@ def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit)
 def _categories(
     report: OomReport, predicted: Prediction | None, unit: ByteUnit, width: int, columns_page: int
 ) -> TableLines:
-    def row(name: str, live: int, share: str, peak: int) -> tuple[str, ...]:
-        return name, unit.figure(live), share, unit.figure(peak) if predicted else format.NOT_YET
+    whole, live = report.live_bytes, report.by_category | {"all": report.live_bytes}
+    peaks = predicted.by_category | {"all": predicted.peak_bytes} if predicted else {}
+
+    def share(name: str) -> str:
+        return "" if name == "all" else format.percent(live.get(name, 0) / whole if whole else None)
 
     columns = (
-        Column("held for", left=True),
-        Column(f"live, {unit.name}"),
-        Column("share", rank=2),
-        Column("predicted peak", rank=1),
-    )
-    whole, live = report.live_bytes, {category: report.by_category.get(category, 0) for category in CATEGORIES}
-    shares = {category: format.percent(held / whole if whole else None) for category, held in live.items()}
-    peaks = predicted.by_category if predicted else {}
-    rows = [row(spaced(name), live[name], shares[name], peaks.get(name, 0)) for name in CATEGORIES]
-    rows.append(row("all", whole, "", predicted.peak_bytes if predicted else 0))
-    return table_lines(Table(columns=columns, rows=tuple(rows)), width, page=columns_page, binding=COLUMNS)
+        Column[str]("held for", left=True, text=spaced),
+        Column[str](f"live, {unit.name}", text=lambda name: unit.figure(live.get(name, 0))),
+        Column[str]("share", rank=2, text=share),
+        Column[str]("predicted peak", rank=1,
+                    text=lambda name: unit.figure(peaks.get(name, 0)) if predicted else format.NOT_YET),
+    )  # fmt: skip
+    return table_lines(shown_table((*CATEGORIES, "all"), columns), width, page=columns_page, binding=COLUMNS)

@@ -30,7 +30,7 @@ from cs336_tui.tui.tabs.results_columns import (
     sort_value,
 )
 from cs336_tui.tui.tabs.status import verdict
-from cs336_tui.tui.widgets.columns import UNSORTED, Layout, Sort, ellipsis, lay_out, words_room
+from cs336_tui.tui.widgets.columns import ellipsis, lay_out, words_room
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line
 from cs336_tui.tui.widgets.rows import TableRows
 
@@ -221,7 +221,7 @@ class ResultsPane(TableRows):
         judging, state, layout = self._judging, self._state, self.layout_now
         assert layout is not None
         cells = [self._cells[place] for place in self._order[first:last]]
-        at = [column.key for column in self._columns].index("verdict") if self._has_verdict else -1
+        at = next((place for place, column in enumerate(self._columns) if column.key == "verdict"), -1)
         signs = {id(cell): (Span(f" ◆ {name}", "title"),) for name, cell in zip("AB", self._marked, strict=False)}
         rows: list[Line] = []
         for cell in cells:
@@ -229,16 +229,14 @@ class ResultsPane(TableRows):
             roles = {at: verdict(cell, known).role}
             texts = shortened(self._texts(cell, known)) if self._is_short else self._texts(cell, known)
             rows.append((*layout.spans(texts, roles), status.status(cell), *signs.get(id(cell), ())))
-        return [*self._lines_above(), heading(layout, self.content_size.width, self.sort)], rows
+        names = layout.heading_of(self.sort)
+        names += _STATUS * (len(names) + len(_STATUS) <= self.content_size.width)
+        return [*self._lines_above(), line((names, "muted"))], rows
 
     def _lines_above(self) -> list[Line]:
         """The settings that all cells share, and the columns that do not fit: in one line, if there is room."""
         parts = [line((text, role)) for text, role in ((self._above, "muted"), (self.columns_words, "strong")) if text]
         return joined(parts, self.content_size.width, " · ")
-
-    @property
-    def _has_verdict(self) -> bool:
-        return any(column.key == "verdict" for column in self._columns)
 
     def action_mark(self) -> None:
         if self.cursor < len(self._cells):
@@ -268,9 +266,3 @@ class ResultsPane(TableRows):
 def _title(column: Column[ShownRow]) -> str:
     """The name of a choice in a sentence."""
     return FIELDS[column.key].title if column.key in FIELDS else column.heading
-
-
-def heading(layout: Layout, width: int, sort: Sort = UNSORTED) -> Line:
-    """The columns' names, and that of the status if there is room."""
-    names = layout.heading_of(sort)
-    return line((names + _STATUS if len(names) + len(_STATUS) <= width else names, "muted"))

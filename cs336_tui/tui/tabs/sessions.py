@@ -123,25 +123,19 @@ class SessionsPane(TableRows):
     def _refill(self) -> None:
         stops = f"{key_name('sessions.stop_opening')} stops"
         above = [line((f"… {format.plain(self.opening)} · {stops}", "strong"))] if self.opening else []
-        if self._infos is None:
-            self.fill((), [*above, (), line(("Reading sessions ...", "muted"))])
-        elif self._problem:
-            self.fill((), [*above, (), line((f"! {format.plain(self._problem)}", "caution"))])
-        elif not self.infos:
-            self.fill(
-                (),
-                [
-                    *above,
-                    (),
-                    line(("No sessions yet. Each run is kept here as a session.", "muted")),
-                    line((f"{key_name('sessions.open_file')} opens {_RECORDINGS} (or drop it here).", "muted")),
-                ],
-            )
-        else:
+        if self.infos and not self._problem:
             head = [*above, *self._lay_out(len(above))]
             self.draw_from(
                 len(self.infos), lambda first, last: (head, self._rows_in_sight(first, last)), heading_rows=len(head)
             )
+            return
+        opens = f"{key_name('sessions.open_file')} opens {_RECORDINGS} (or drop it here)."
+        told = [("No sessions yet. Each run is kept here as a session.", "muted"), (opens, "muted")]
+        if self._infos is None:
+            told = [("Reading sessions ...", "muted")]
+        elif self._problem:
+            told = [(f"! {format.plain(self._problem)}", "caution")]
+        self.fill((), [*above, (), *map(line, told)])
 
     def _lay_out(self, above: int) -> list[Line]:
         """The columns that fit, below `above` lines; their heading."""

@@ -38,6 +38,7 @@ _STATUS = {
     "skipped": Span("» skipped", "muted"),
 }
 RECORDED = Span("✓ recorded", "good")
+RECORDED_ELSEWHERE = "Recorded elsewhere, not run or timed here: Kernels and Memory show what the file holds."
 _COUNTED = (("running", "{} run"), ("queued", "{} wait"), ("ok", "{} ok"), ("oom", "{} OOM"), ("failed", "{} failed"),
             ("killed", "{} killed"), ("cancelled", "{} cancelled"), ("skipped", "{} skipped"))  # fmt: skip
 
@@ -54,7 +55,9 @@ def number(cell: CellState) -> int:
 
 def stage(cell: CellState, now: float | None = None) -> str:
     """The stage of a running cell and its progress; with `now` (Unix seconds) the time it has compiled."""
-    since = _since(cell, now)
+    since = ""
+    if now is not None and cell.stage_began_at is not None:
+        since = f", {quantities.duration(max(now - cell.stage_began_at, 0.0))}"
     if cell.stage in ("warm-up", "measuring"):
         return f"{cell.stage} {steps_so_far(cell, now)}"
     words = {
@@ -63,12 +66,6 @@ def stage(cell: CellState, now: float | None = None) -> str:
         "capturing": f"capturing a CUDA graph{since}",
     }
     return words.get(cell.stage, cell.stage) if cell.stage else cell.status
-
-
-def _since(cell: CellState, now: float | None) -> str:
-    if now is None or cell.stage_began_at is None:
-        return ""
-    return f", {quantities.duration(max(now - cell.stage_began_at, 0.0))}"
 
 
 def settled_of(state: SessionState) -> int:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cs336_tui.events.events import CellFinished, CellStarted, DeviceSampled, Event, StageChanged
-from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.device import sampler
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import fold
 from tests.runner.device.conftest import Install
 from tests.runner.device.fake_nvml import FakeGpu, FakeNvmlLibrary
-from tests.watching import Watch, small_spec
+from tests.runner.running import Start
+from tests.watching import endless_spec, small_spec
 
 NEVER = 3600.0
 
 
 @pytest.mark.parametrize("in_process", [False, True])
 def test_a_cell_shorter_than_the_interval_is_sampled_after_it(
-    tmp_path: Path, install_nvml: Install, monkeypatch: pytest.MonkeyPatch, *, in_process: bool
+    start: Start, install_nvml: Install, monkeypatch: pytest.MonkeyPatch, *, in_process: bool
 ) -> None:
     """The sample comes even if the driver answers only after the cell's end."""
     monkeypatch.setattr(sampler, "SAMPLE_AFTER_S", 30.0)
@@ -45,16 +44,13 @@ def test_a_cell_shorter_than_the_interval_is_sampled_after_it(
             over.set()
 
     install_nvml(SlowLibrary(FakeGpu("GPU-a")))
-    watch = Watch()
-    watch.on_event = follow
-    bench = Bench(watch, session_dir=tmp_path, device_interval_s=NEVER, in_process=in_process)
+    running = start(device_interval_s=NEVER, in_process=in_process)
+    running.watch.on_event = follow
     try:
-        bench.prepare()
-        bench.run([small_spec(), small_spec(seed=1)], "a command")
-        log = list(LogReader(bench.log_path))
+        running.run(small_spec(), small_spec(seed=1))
     finally:
         over.set()
-        bench.close()
+    log = list(LogReader(running.bench.log_path))
     kinds = [type(event) for event in log if isinstance(event, CellStarted | CellFinished | DeviceSampled)]
     ends = [place for place, kind in enumerate(kinds) if kind is CellFinished]
     assert len(ends) == 2
@@ -67,40 +63,30 @@ def test_a_cell_shorter_than_the_interval_is_sampled_after_it(
 
 
 def test_a_sample_is_asked_for_when_measuring_ends_and_never_when_it_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = Watch()
+    running = start(device_interval_s=NEVER, in_process=True)
     asked_at: list[str | None] = []
     sample_soon = DeviceSampler.sample_soon
 
     def spy(sampler: DeviceSampler) -> threading.Event:
-        asked_at.append(watch.state.cells[0].stage)
+        asked_at.append(running.cells[0].stage)
         return sample_soon(sampler)
 
     monkeypatch.setattr(DeviceSampler, "sample_soon", spy)
-    bench = Bench(watch, session_dir=tmp_path, device_interval_s=NEVER, in_process=True)
-    try:
-        bench.prepare()
-        bench.run([small_spec()], "a command")
-    finally:
-        bench.close()
+    running.run(small_spec())
     assert asked_at == ["finishing"]
 
 
-def test_a_cell_that_is_stopped_waits_for_no_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_is_stopped_waits_for_no_sample(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "SAMPLE_AFTER_S", NEVER)
     monkeypatch.setattr(DeviceSampler, "sample_soon", lambda _: threading.Event())  # as of a driver that hangs
-    watch = Watch()
-    bench = Bench(watch, session_dir=tmp_path, device_interval_s=NEVER)
+    running = start(device_interval_s=NEVER)
 
     def cancel_once_measuring(event: Event) -> None:
         if isinstance(event, StageChanged) and event.stage == "measuring":
-            bench.cancel()
+            running.bench.cancel()
 
-    watch.on_event = cancel_once_measuring
-    try:
-        bench.prepare()
-        bench.run([small_spec(measure_steps=10_000_000)], "a command")
-    finally:
-        bench.close()
-    assert watch.state.cells[0].status == "cancelled"
+    running.watch.on_event = cancel_once_measuring
+    running.run(endless_spec())
+    assert running.statuses == ["cancelled"]

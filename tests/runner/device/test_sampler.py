@@ -74,14 +74,6 @@ def test_a_machine_without_nvml_shows_its_host(start: Start) -> None:
     assert event.host.memory_used_bytes
 
 
-def test_nvml_can_be_left_alone(nvml_library: FakeNvmlLibrary, start: Start) -> None:
-    sampler, events = start(interval_s=0)
-    sampler.watch("GPU-a", os.getpid())
-    with pytest.raises(queue.Empty):
-        events.get(timeout=0.2)
-    assert not nvml_library.calls
-
-
 @pytest.mark.usefixtures("nvml_library")
 def test_a_change_of_interest_is_sampled_at_once(start: Start) -> None:
     sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
@@ -155,9 +147,6 @@ def test_a_list_that_a_slow_driver_gave_is_as_old_as_it_took(install_nvml: Insta
 
 @pytest.mark.usefixtures("nvml_library")
 def test_nobody_waits_for_a_sample_that_will_not_come(start: Start) -> None:
-    off, events = start(interval_s=0)
-    assert off.sample_soon().is_set()
-    assert events.empty()
     sampler, events = start(interval_s=NEVER)
     take(events, 2)
     sampler.stop(timeout_s=10)
@@ -180,23 +169,13 @@ def test_the_interval_is_short_only_while_a_cell_runs(start: Start) -> None:
         events.get(timeout=0.2)
 
 
-@pytest.mark.usefixtures("nvml_library")
-def test_off_says_nothing_and_on_samples_another_gpu_at_once(start: Start) -> None:
-    off, nothing = start(interval_s=0)
-    off.watch("GPU-b", os.getpid())
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
-    take(events, 2)
-    sampler.watch("GPU-b", os.getpid())
-    event = take(events)
-    assert event.gpu is not None
-    assert event.gpu.uuid == "GPU-b"
-    assert nothing.empty()
-
-
-def test_off_from_the_start_opens_nothing(nvml_library: FakeNvmlLibrary, start: Start) -> None:
-    _, events = start(interval_s=0)
+def test_off_says_nothing_and_opens_nothing(nvml_library: FakeNvmlLibrary, start: Start) -> None:
+    sampler, events = start(interval_s=0)
     assert "device-sampler" not in {thread.name for thread in threading.enumerate()}
-    assert events.empty()
+    sampler.watch("GPU-a", os.getpid())
+    assert sampler.sample_soon().is_set()
+    with pytest.raises(queue.Empty):
+        events.get(timeout=0.2)
     assert not nvml_library.calls
 
 

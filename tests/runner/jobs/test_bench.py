@@ -42,29 +42,6 @@ def statuses(state: SessionState) -> list[str]:
     return [cell.status for cell in state.cells.values()]
 
 
-def test_cells_run_in_a_job_and_are_the_sessions(tmp_path: Path):
-    watch, log = Watch(), tmp_path / "s.jsonl"
-    bench = JobsBench(watch, log, poll_s=0.1)
-    bench.submit(queued(small_spec(), small_spec(batch_size=2)), ALLOCATION, SETTINGS)
-    bench.work()
-    bench.close()
-    state = load(log)
-    assert statuses(state) == ["ok", "ok"]
-    assert [len(cell.step_times_s) for cell in state.cells.values()] == [3, 3]
-    assert [cell.step_times_s for cell in watch.state.cells.values()] == [
-        cell.step_times_s for cell in state.cells.values()
-    ]
-    assert {cell.job for cell in state.cells.values()} == {"1"}
-    assert state.environment is not None
-    assert state.jobs["1"].stage == "over"
-    assert state.ended is not None
-    assert state.ended.reason == "finished"
-    modes = {path.name: path.stat().st_mode & 0o777 for path in log.with_suffix(".jobs").iterdir()}
-    assert modes == dict.fromkeys(modes, 0o600)
-    assert modes.keys() >= {"launcher.json", "1.json", "1.jsonl", "1.out"}
-    assert log.with_suffix(".jobs").stat().st_mode & 0o777 == 0o700
-
-
 def test_nothing_is_left_where_nothing_could_be_submitted(tmp_path: Path):
     bench = JobsBench(Watch(), tmp_path / "s.jsonl", make=_refusing)
     with pytest.raises(LaunchError, match="no such partition"):
@@ -133,8 +110,14 @@ def test_a_job_is_watched_taken_over_killed_resumed_and_cancelled(tmp_path: Path
     third.close()
     state = load(log)
     assert statuses(state) == ["cancelled"]
-    assert list(state.jobs) == ["1", "2"]
+    assert {number: job.stage for number, job in state.jobs.items()} == {"1": "over", "2": "over"}
     assert len(state.cells[0].earlier) >= 1
+    assert state.cells[0].step_times_s == again.state.cells[0].step_times_s
+    folder = log.with_suffix(".jobs")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert modes == dict.fromkeys(modes, 0o600)
+    assert modes.keys() >= {"launcher.json", "1.withdrawn", "1.jsonl", "1.out"}
+    assert folder.stat().st_mode & 0o777 == 0o700
     assert wait_gone(again.state.cells[0].pid)
 
 

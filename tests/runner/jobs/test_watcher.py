@@ -16,12 +16,19 @@ from tests.samples import ENVIRONMENT
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Made:
+def unbegun(tmp_path: Path) -> Made:
+    """One job of two cells."""
     return Made(tmp_path, {"1": (0, 1)})
 
 
+@pytest.fixture
+def one(unbegun: Made) -> Made:
+    """The same job, which has begun its log."""
+    unbegun.begin("1", (0, 1))
+    return unbegun
+
+
 def test_whole_lines_are_folded_as_they_come(one: Made):
-    one.begin("1", (0, 1))
     line = to_line(started(0))
     one.write("1", end=line[:20])
     one.step()
@@ -34,7 +41,6 @@ def test_whole_lines_are_folded_as_they_come(one: Made):
 
 
 def test_bytes_that_a_network_file_system_has_not_delivered_are_waited_for(one: Made):
-    one.begin("1", (0, 1))
     whole = to_line(started(0)) + to_line(ended(0))
     before = one.log("1").read_bytes()
     one.log("1").write_bytes(before + bytes(len(whole)) + to_line(started(1)))
@@ -46,7 +52,6 @@ def test_bytes_that_a_network_file_system_has_not_delivered_are_waited_for(one: 
 
 
 def test_a_job_that_closed_its_log_is_over_before_the_launcher_says_so(one: Made):
-    one.begin("1", (0, 1))
     one.run("1", 0, 1)
     one.write("1", END)
     one.step()
@@ -56,7 +61,6 @@ def test_a_job_that_closed_its_log_is_over_before_the_launcher_says_so(one: Made
 
 
 def test_the_log_of_a_job_that_is_over_may_come_later(one: Made):
-    one.begin("1", (0, 1))
     one.run("1", 0, 1)
     one.write("1", END)
     hidden = one.log("1").rename(one.folder / "hidden")
@@ -69,32 +73,31 @@ def test_the_log_of_a_job_that_is_over_may_come_later(one: Made):
     assert one.statuses == ["ok", "ok"]
 
 
-def test_a_log_that_never_comes_ends_its_cells_with_the_launchers_reason(one: Made):
-    one.over("1", JobStatus("over", "node n1 failed to start it", ending="killed"))
-    one.step()
-    one.step(after_s=4.0)
-    assert one.statuses == ["queued", "queued"]
-    one.step(after_s=2.0)
-    assert one.statuses == ["killed", "killed"]
-    ends = [cell.finished for cell in one.state.cells.values()]
+def test_a_log_that_never_comes_ends_its_cells_with_the_launchers_reason(unbegun: Made):
+    unbegun.over("1", JobStatus("over", "node n1 failed to start it", ending="killed"))
+    unbegun.step()
+    unbegun.step(after_s=4.0)
+    assert unbegun.statuses == ["queued", "queued"]
+    unbegun.step(after_s=2.0)
+    assert unbegun.statuses == ["killed", "killed"]
+    ends = [cell.finished for cell in unbegun.state.cells.values()]
     assert [end.error for end in ends if end] == ["job id1: node n1 failed to start it"] * 2
     assert all(end and end.job_over for end in ends)
-    assert one.watcher.is_done
+    assert unbegun.watcher.is_done
 
 
 @pytest.mark.parametrize("reason", ["", "FAILED: exit code 1"])
-def test_a_job_that_failed_is_named_by_the_launcher_if_that_says_anything_and_its_last_words(one: Made, reason: str):
-    output_path(one.folder, "1").write_text("Traceback ...\nImportError: no torch here\n\n")
-    one.over("1", JobStatus("over", reason, ending="failed"))
-    one.end()
-    assert one.statuses == ["failed", "failed"]
+def test_a_job_that_failed_is_named_by_the_launcher_if_it_says_anything_and_its_last_words(unbegun: Made, reason: str):
+    output_path(unbegun.folder, "1").write_text("Traceback ...\nImportError: no torch here\n\n")
+    unbegun.over("1", JobStatus("over", reason, ending="failed"))
+    unbegun.end()
+    assert unbegun.statuses == ["failed", "failed"]
     said = "; ".join(filter(None, (reason, "ImportError: no torch here")))
-    assert [cell.finished.error for cell in one.state.cells.values()] == [f"job id1: {said}"] * 2
+    assert [cell.finished.error for cell in unbegun.state.cells.values()] == [f"job id1: {said}"] * 2
 
 
 def test_cells_that_a_job_stopped_are_called_as_the_launcher_says(one: Made):
     """A job past its limit gets SIGTERM, on which it calls its cells cancelled; Slurm knows better."""
-    one.begin("1", (0, 1))
     one.write("1", started(0), ended(0, "cancelled"), ended(1, "cancelled"), END)
     one.step()
     assert one.statuses == ["running", "queued"]
@@ -105,7 +108,6 @@ def test_cells_that_a_job_stopped_are_called_as_the_launcher_says(one: Made):
 
 
 def test_without_a_word_of_the_launcher_stopped_cells_are_cancelled_in_the_end(one: Made):
-    one.begin("1", (0, 1))
     one.run("1", 0)
     one.write("1", ended(1, "cancelled"), END)
     one.launcher.said.clear()
@@ -117,7 +119,6 @@ def test_without_a_word_of_the_launcher_stopped_cells_are_cancelled_in_the_end(o
 
 
 def test_memory_that_ran_out_is_a_result_of_the_cell_that_ran(one: Made):
-    one.begin("1", (0, 1))
     one.write("1", started(0))
     one.over("1", JobStatus("over", "out of memory", ending="oom"))
     one.end()
@@ -127,7 +128,6 @@ def test_memory_that_ran_out_is_a_result_of_the_cell_that_ran(one: Made):
 
 def test_a_job_that_ran_twice_has_one_result_a_cell(one: Made):
     """Requeued after a preemption: it goes on with its own log."""
-    one.begin("1", (0, 1))
     one.run("1", 0)
     one.write("1", started(1), steps(1, 9.0), ended(1, "cancelled"), ev.SessionEnded(at=6.0, reason="cancelled"))
     one.step()
@@ -149,7 +149,6 @@ def test_a_job_that_ran_twice_has_one_result_a_cell(one: Made):
 
 
 def test_a_killed_run_of_a_requeued_job_waits_again(one: Made):
-    one.begin("1", (0, 1))
     one.write("1", started(0), steps(0, 9.0))
     one.step()
     one.write("1", RESUMED)
@@ -158,7 +157,6 @@ def test_a_killed_run_of_a_requeued_job_waits_again(one: Made):
 
 
 def test_a_damaged_line_is_passed_over_and_told(one: Made):
-    one.begin("1", (0, 1))
     one.run("1", 0)
     one.write("1", end=b'{"type":"CellFinished","cell":\xff\n')
     one.run("1", 1)
@@ -170,7 +168,6 @@ def test_a_damaged_line_is_passed_over_and_told(one: Made):
 
 
 def test_a_cell_whose_end_is_damaged_has_no_result(one: Made):
-    one.begin("1", (0, 1))
     one.run("1", 0)
     one.write("1", started(1), end=b"garbage\n")
     one.write("1", END)
@@ -181,7 +178,6 @@ def test_a_cell_whose_end_is_damaged_has_no_result(one: Made):
 
 
 def test_a_new_watcher_counts_nothing_twice(one: Made):
-    one.begin("1", (0, 1))
     one.run("1", 0)
     one.write("1", started(1), steps(1, 0.5))
     one.step()
@@ -198,7 +194,6 @@ def test_a_new_watcher_counts_nothing_twice(one: Made):
 
 
 def test_of_several_attempts_a_new_watcher_takes_the_last(one: Made):
-    one.begin("1", (0, 1))
     one.write("1", started(0), steps(0, 9.0))
     one.write("1", RESUMED)
     one.step()
@@ -210,7 +205,6 @@ def test_of_several_attempts_a_new_watcher_takes_the_last(one: Made):
 
 
 def test_a_result_that_came_after_the_jobs_end_counts_for_the_next_watcher(one: Made):
-    one.begin("1", (0, 1))
     one.write("1", started(0))
     one.over("1")
     one.end()
@@ -224,18 +218,17 @@ def test_a_result_that_came_after_the_jobs_end_counts_for_the_next_watcher(one: 
     assert one.watcher.is_done
 
 
-def test_a_job_whose_submission_was_not_recorded_is_withdrawn_and_its_number_not_used_again(one: Made):
+def test_a_job_whose_submission_was_not_recorded_is_withdrawn_and_its_number_not_used_again(unbegun: Made):
     """The former watcher was killed while it submitted: the launcher's name for that job is not known."""
-    write_request(one.folder, one.request("2", (1,)))
-    one.watcher = one.new_watcher()
-    assert [path.name for path in one.folder.glob("*.json")] == ["1.json"]
-    assert one.state.notices[-1].text.startswith("job 2 is withdrawn")
-    assert [one.watcher.next_job, one.new_watcher().next_job] == [3, 3]
+    write_request(unbegun.folder, unbegun.request("2", (1,)))
+    unbegun.watcher = unbegun.new_watcher()
+    assert [path.name for path in unbegun.folder.glob("*.json")] == ["1.json"]
+    assert unbegun.state.notices[-1].text.startswith("job 2 is withdrawn")
+    assert [unbegun.watcher.next_job, unbegun.new_watcher().next_job] == [3, 3]
 
 
 def test_a_job_that_stopped_is_over_though_its_launcher_goes_on_calling_it_running(one: Made):
     """As Slurm does where its daemon on the node was killed."""
-    one.begin("1", (0, 1))
     one.run("1", 0)
     one.write("1", ended(1, "cancelled"), END)
     one.step()
@@ -248,7 +241,6 @@ def test_a_job_that_stopped_is_over_though_its_launcher_goes_on_calling_it_runni
 
 def test_a_job_that_was_killed_is_withdrawn_and_its_lock_goes(one: Made):
     """Whatever lives of it stops, as on a node whose daemon was killed: its cells may run again elsewhere."""
-    one.begin("1", (0, 1))
     lock = lock_path(one.log("1"))
     lock.write_bytes(b"{}")
     one.step()
@@ -261,7 +253,6 @@ def test_a_job_that_was_killed_is_withdrawn_and_its_lock_goes(one: Made):
 
 
 def test_a_launcher_that_does_not_answer_is_told_once_and_holds_nothing_up(one: Made):
-    one.begin("1", (0, 1))
     one.launcher.problem = "squeue: Unable to contact slurm controller"
     one.step()
     one.run("1", 0)
@@ -300,7 +291,6 @@ def test_lanes_and_reports_of_several_jobs_get_numbers_of_their_own(tmp_path: Pa
 
 def test_a_job_that_ran_twice_has_its_lanes_once(one: Made):
     lanes = ev.LanesOpened(at=2.5, lanes=tuple(ev.Lane(lane=n, device=f"cuda:{n}") for n in range(2)))
-    one.begin("1", (0, 1))
     one.write("1", lanes, ev.CellStarted(at=3.0, cell=0, lanes=(0,)))
     one.step()
     one.write("1", RESUMED, lanes, ev.CellStarted(at=7.0, cell=0, lanes=(1,)))
@@ -312,7 +302,6 @@ def test_a_job_that_ran_twice_has_its_lanes_once(one: Made):
 
 
 def test_a_report_that_a_job_left_unmade_ends_with_it(one: Made):
-    one.begin("1", (0, 1))
     one.run("1", 0, 1)
     one.write("1", ev.ReportStarted(at=6.0, report=0, kind="kernels", spec=one.specs[0], cell=0))
     one.over("1")
@@ -332,11 +321,11 @@ def test_samples_are_of_the_cells_of_their_job(tmp_path: Path):
     assert [cell.surroundings.samples for cell in made.state.cells.values()] == [0, 1]
 
 
-def test_jobs_that_wait_say_why(one: Made):
-    one.over("1", JobStatus("pending", "Resources"))
-    one.step()
-    one.step()
-    assert [event.reason for event in one.events if isinstance(event, ev.JobChanged)] == ["Resources"]
-    assert one.watcher.cancel()
-    one.step()
-    assert one.launcher.cancelled == ["id1"]
+def test_jobs_that_wait_say_why(unbegun: Made):
+    unbegun.over("1", JobStatus("pending", "Resources"))
+    unbegun.step()
+    unbegun.step()
+    assert [event.reason for event in unbegun.events if isinstance(event, ev.JobChanged)] == ["Resources"]
+    assert unbegun.watcher.cancel()
+    unbegun.step()
+    assert unbegun.launcher.cancelled == ["id1"]

@@ -1,12 +1,15 @@
-"""The Memory tab alone on a screen, and its subjects."""
+"""A pane alone on a screen, and the subjects of the Memory tab."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Generic, TypeVar
 
 from textual import on
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
+from textual.widget import Widget
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
@@ -20,19 +23,20 @@ from tests.made_memory import MB, a_memory_report, an_oom_report
 from tests.samples import MEASURED_S, START, a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.tui.configuring import STYLES, Asked, recording
 
+P = TypeVar("P", bound=Widget)
 COMPACT, PANEL, LARGE = (80, 20), (118, 12), (198, 22)
 """Sizes of the tab in terminals of 80x24, 120x40 and 200x60."""
 SPEC = a_spec(pass_="train-step")
 
 
-class Tab(App[None]):
-    """An app with the tab alone, repainted when its size changes."""
+class OnePane(App[None], Generic[P]):
+    """An app with a pane alone, which shows its subject, if there is one, and again when its size changes."""
 
     CSS_PATH = STYLES
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, pane: P, subject: Subject | None = None) -> None:
         super().__init__()
-        self.subject = subject
+        self.pane, self.subject = pane, subject
         self.asked: Asked = []
         self.requests = recording(self.asked)
 
@@ -40,33 +44,38 @@ class Tab(App[None]):
         return VARIABLE_DEFAULTS
 
     def compose(self) -> ComposeResult:
-        yield MemoryPane()
-
-    @property
-    def pane(self) -> MemoryPane:
-        return self.screen_stack[0].query_one(MemoryPane)
+        yield self.pane
 
     @on(Lines.Resized)
     def paint(self) -> None:
-        self.pane.show(self.subject)
+        if self.subject is not None:
+            self.pane.show(self.subject)  # type: ignore[attr-defined]
 
     async def about(self, pilot: Pilot[None], subject: Subject) -> str:
         """Show another subject; returns the tab's text."""
         self.subject = subject
         self.paint()
         await pilot.pause()
-        return self.pane.text
+        return str(self.pane.text)  # type: ignore[attr-defined]
+
+
+@asynccontextmanager
+async def showing(
+    pane: P, subject: Subject | None = None, size: tuple[int, int] = COMPACT
+) -> AsyncIterator[tuple[Pilot[None], P, OnePane[P]]]:
+    """The pane with the focus, in a terminal of this size."""
+    app = OnePane(pane, subject)
+    async with app.run_test(size=size) as pilot:
+        pane.focus()
+        await pilot.pause()
+        yield pilot, pane, app
 
 
 async def pressed(pilot: Pilot[None], *keys: str) -> str:
-    app = pilot.app
-    assert isinstance(app, Tab)
-    if not app.pane.has_focus:
-        app.pane.focus()
-        await pilot.pause()
+    """The text of the pane after these keys."""
     await pilot.press(*keys)
     await pilot.pause()
-    return app.pane.text
+    return str(pilot.app.pane.text)  # type: ignore[attr-defined]
 
 
 def report_events(content: Report, number: int = 0, cell: int | None = 0) -> list[Event]:
@@ -85,8 +94,18 @@ def session(*more: Event, specs: tuple[CellSpec, ...] = (SPEC,)) -> SessionState
     return state_of([*session_start(specs), *timed(0, peak_allocated_bytes=305 * MB), *more])
 
 
-def recorded(report: MemoryReport | None = None) -> Subject:
-    return Subject(session(*report_events(report or a_memory_report())), SPEC, 0, can_ask=True)
+def about(report: MemoryReport) -> Subject:
+    """A session whose one cell has this report."""
+    return Subject(session(*report_events(report), specs=(report.spec,)), report.spec, 0, can_ask=True)
+
+
+@asynccontextmanager
+async def recorded(
+    report: MemoryReport | None = None, size: tuple[int, int] = COMPACT
+) -> AsyncIterator[tuple[Pilot[None], MemoryPane, OnePane[MemoryPane]]]:
+    """The Memory tab of a session whose one cell has this report."""
+    async with showing(MemoryPane(), about(report or a_memory_report()), size) as shown:
+        yield shown
 
 
 def out_of_memory(*more: Event) -> Subject:
