@@ -1,4 +1,4 @@
-"""Accuracy on step times of known truth: classes by `steadiness.steady`, coverage of intervals of the mean and of
+"""Accuracy on step times of known truth: classes by `stats.steady`, coverage of intervals of the mean and of
 ratios, and detection of differences between interleaved runs."""
 
 from __future__ import annotations

@@ -3,6 +3,7 @@ of a recording, and the ranks' communication beside compute. ``*_ns`` are nanose
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Literal, get_args
 
 import msgspec
@@ -214,7 +215,6 @@ _RULES: tuple[tuple[KernelKind, str], ...] = (
     ("reduction", r"RowwiseMoments|GammaBeta|InternalGradients"),  # parts of normalisations
     ("elementwise", r"elementwise|vectorized|unrolled|index|gather|scatter|embedding|dropout|triu_tril|distribution"),
 )
-_KERNELS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _RULES)
 _FUSES_ATTENTION = re.compile(r"fmha|flash|(?<!scaled_dot_product_)attention", re.IGNORECASE)
 _DTYPES = re.compile(r"\bcutlass::\w+_t\b")  # A library's names of numbers, which others use too
 
@@ -240,7 +240,13 @@ _LIST_OF_TENSORS = ("_foreach_", "_fused_adam", "_amp_foreach_")
 def kernel_kind(name: str) -> KernelKind:
     """Kind of a GPU's kernel or memory operation. Kernels that fuse attention are ``other``."""
     said = _DTYPES.sub("", name)
-    return next((kind for kind, pattern in _KERNELS if pattern.search(said)), "other")
+    return next((kind for kind, pattern in _patterns() if pattern.search(said)), "other")
+
+
+@cache
+def _patterns() -> tuple[tuple[KernelKind, re.Pattern[str]], ...]:
+    """The rules, compiled when a kernel is first named: every start imports this module."""
+    return tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _RULES)
 
 
 def fuses_attention(name: str) -> bool:

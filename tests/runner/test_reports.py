@@ -187,10 +187,12 @@ def test_a_report_asked_for_with_cells_is_due_once_whatever_repeats_them() -> No
 
 
 def test_a_resumed_session_makes_the_reports_that_were_asked_for(tmp_path: Path, bench: Bench) -> None:
-    bench.add([(small_spec(), 1), (small_spec(context_length=16), 1)], "a command", ("kernels",))
-    bench.queue.skip([1], "so that one is left")
+    bench.add([(small_spec(), 1), (small_spec(context_length=16), 1), (small_spec(), 2)], "a command", ("kernels",))
+    bench.queue.skip([1], "so that two are left")
     bench.work()
     bench.close()
+    ends = [type(each) for each in LogReader(bench.log_path) if isinstance(each, CellFinished | ReportStarted)]
+    assert ends == [CellFinished, CellFinished, ReportStarted]
     assert [report.spec for report in load(bench.log_path).reports.values()] == [small_spec()]
     cut = tmp_path / "cut.jsonl"  # as if it had been killed before the report began
     lines = bench.log_path.read_text().splitlines(keepends=True)

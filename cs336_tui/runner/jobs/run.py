@@ -26,7 +26,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, log_path, shares, write_file
 from cs336_tui.runner.jobs.slurm import run_command
 from cs336_tui.runner.lanes import lanes_of, pool_of
-from cs336_tui.runner.node_process import LOOK_S, Node, NodeLost, NodeProcess
+from cs336_tui.runner.node_process import LOOK_S, SILENT_S, Node, NodeLost, NodeProcess
 from cs336_tui.runner.nodes import ENDING_S, START_S, Nodes
 from cs336_tui.runner.pipes import beside
 from cs336_tui.runner.queue import queued
@@ -216,8 +216,11 @@ class _Elsewhere:
 
     def _follow(self) -> None:
         try:
-            while not any(word.over for word in self._process.hear()):
-                pass
+            words = self._process.hear()
+            while not any(word.over for word in words):
+                if words and self._process.is_ending:  # it lives, and ends its cells
+                    self._process.expect_end(SILENT_S)
+                words = self._process.hear()
             self._process.close(ENDING_S)
         except NodeLost as error:
             self._process.close()

@@ -249,8 +249,6 @@ def named(paths: Sequence[Path]) -> str:
 
 def _told_apart(cells: Sequence[Recorded]) -> list[Recorded]:
     """The cells, each once by name, device and kind of report: of equal ones the later gets a number."""
-    import msgspec
-
     taken: dict[tuple[str, str, type], int] = {}
     found = []
     for cell in cells:

@@ -192,12 +192,20 @@ class _Operation(NamedTuple):
     receives_whole: bool = True
 
 
+# A torch without distributed has none of these functions.
 OPERATIONS: Mapping[str, _Operation] = {
     "all-reduce": _Operation(lambda array, _: dist.all_reduce(array), lambda p, _: p, sums=True, in_place=True),
-    "all-gather": _Operation(dist.all_gather_into_tensor, lambda p, _: p + 3 * p, sends_whole=False),
-    "reduce-scatter": _Operation(dist.reduce_scatter_tensor, lambda _, k: k, sums=True, receives_whole=False),
+    "all-gather": _Operation(
+        lambda received, sent: dist.all_gather_into_tensor(received, sent), lambda p, _: p + 3 * p, sends_whole=False
+    ),
+    "reduce-scatter": _Operation(
+        lambda received, sent: dist.reduce_scatter_tensor(received, sent),
+        lambda _, k: k,
+        sums=True,
+        receives_whole=False,
+    ),
     "broadcast": _Operation(lambda array, _: dist.broadcast(array, src=0), lambda p, _: p, in_place=True),
-    "all-to-all": _Operation(dist.all_to_all_single, lambda p, k: k + 3 * p),
+    "all-to-all": _Operation(lambda received, sent: dist.all_to_all_single(received, sent), lambda p, k: k + 3 * p),
 }
 """By the names of `config.values.Operation`. Rank r sends (i + p + 3 r) mod `_PERIOD` as element i of part p, so that
 other ranks, parts and places have other numbers; of an all-gather its only part is r."""

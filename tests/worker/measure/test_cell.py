@@ -12,7 +12,6 @@ from cs336_tui.config.spec import ARCHES, PASSES, SYNCS, Arch, CellSpec, Pass, P
 from cs336_tui.config.values import PHASES
 from cs336_tui.events.events import Notice, StageChanged
 from cs336_tui.worker.measure.timing import StepTime, StepTimer
-from cs336_tui.worker.workload.building import build
 from tests.worker.measure.cells import Report, run, small_spec
 
 CPU_PRECISIONS = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
@@ -108,11 +107,30 @@ def test_pipelined_train_steps_fill_their_window() -> None:
     assert measured.times_s == pytest.approx([sum(t) for t in zip(*measured.phases_s.values(), strict=True)])
 
 
+def looked_up(seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Tokens and embedding table of every step of a train-step cell."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    original = torch.nn.functional.embedding
+
+    def watched(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        seen.append((tokens.clone(), table.detach().clone()))
+        return original(tokens, table)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "embedding", watched)
+        run(small_spec(pass_="train-step", seed=seed))
+    return seen
+
+
 def test_same_seed_same_tokens_and_parameters() -> None:
-    first, again, other = (build(small_spec(seed=seed), torch.device("cpu")) for seed in (3, 3, 4))
-    for seen in (lambda made: made.batch.inputs, lambda made: made.model.token_embedding.weight):
-        assert torch.equal(seen(first), seen(again))
-        assert not torch.equal(seen(first), seen(other))
+    first, again, other = looked_up(3), looked_up(3), looked_up(4)
+    assert len(first) == len(again) == 5
+    for (tokens, table), (same_tokens, same_table) in zip(first, again, strict=True):
+        assert torch.equal(tokens, same_tokens)
+        assert torch.equal(table, same_table)
+    assert not torch.equal(first[0][0], other[0][0])
+    assert not torch.equal(first[0][1], other[0][1])
+    assert not torch.equal(first[0][1], first[1][1]), "the optimizer moves the parameters"
 
 
 def test_no_warm_up() -> None:
