@@ -9,6 +9,10 @@ for each a pickled pair: the judgement, and the error if there is none.
 from __future__ import annotations
 
 import os
+
+if __name__ == "__main__":
+    os.nice(19)  # a cell may be measured, also while numpy is imported
+
 import pickle
 import select
 import sys
@@ -407,5 +411,4 @@ def serve(asked: BinaryIO, answers: BinaryIO, kept_s: float = KEPT_S) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(19)  # a cell may be measured
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,14 +19,38 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cs336_tui.events.events import StepsTimed
+from cs336_tui.events.events import SessionEnded, SessionStarted, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogReader
 from tests.cli import DEMO
 from tests.commands import COMMAND, DIMS, call, once_measuring, run, running
-from tests.watching import PATIENCE_S, small_spec, wait_gone
+from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
 
 MANY_STEPS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 1000 --device cpu --threads 1 --pass forward".split()]
+
+
+def test_a_folder_removed_during_a_run_is_noticed_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    watch = Watch()
+    bench = Bench(watch, session_dir=tmp_path / "s", device_interval_s=0)
+    bench.prepare()
+    thread = threading.Thread(target=bench.run, args=([endless_spec()], "a command"))
+    thread.start()
+    watch.until(lambda state: 0 in state.cells and state.cells[0].step_times_s)
+    shutil.rmtree(tmp_path / "s")
+    watch.until(lambda state: any("was removed while it was written" in notice.text for notice in state.notices))
+    bench.cancel()
+    thread.join(PATIENCE_S)
+    bench.close()
+    assert bench.log_path.parent == tmp_path / "data" / "cs336-tui" / "sessions"
+    assert bench.log_problem is not None
+    assert str(bench.log_path) in bench.log_problem
+    logged = list(LogReader(bench.log_path))
+    assert logged == watch.events[-len(logged) :]
+    assert isinstance(logged[0], SessionStarted)
+    assert isinstance(logged[-1], SessionEnded)
 
 
 def on_streams(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

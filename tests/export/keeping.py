@@ -49,6 +49,11 @@ def shown(table: Table, header: str) -> list[str]:
     return [row[header] for row in by_header(table)]
 
 
+def rounded(point: Iterable[float]) -> str:
+    """A point with as many digits as all platforms agree on."""
+    return ", ".join(f"{x:.5g}" for x in point)
+
+
 def as_drawn(drawing: Drawing | Absent) -> str:
     """A figure's axes: their titles, scales, lines, bars, areas and words, and the legends; or why there is none."""
     if isinstance(drawing, Absent):
@@ -64,10 +69,12 @@ def as_drawn(drawing: Drawing | Absent) -> str:
             ", ".join(tick.get_text() for tick in ticks) for ticks in (axis.get_xticklabels(), axis.get_yticklabels())
         ]
         shapes = [(line.get_xydata(), f", line {line.get_linestyle()}") for line in axis.lines]
-        shapes += [(patch.get_path().vertices, "") for patch in axis.patches]
+        shapes += [(patch.get_patch_transform().transform(patch.get_path().vertices), "") for patch in axis.patches]
         shapes += [(path.vertices, "") for collection in axis.collections for path in collection.get_paths()]
         found += [
-            f"{len(at)} points, mean {', '.join(f'{x:.5g}' for x in at.mean(0))}{how}" for at, how in shapes if len(at)
+            f"{len(at)} points, mean {rounded(at.mean(0))}, from {rounded(at.min(0))} to {rounded(at.max(0))}{how}"
+            for at, how in shapes
+            if len(at)
         ]
     texts = [text for legend in figure.legends for text in (*legend.get_texts(), legend.get_title())]
     return "\n".join([*found, *(f"legend: {text.get_text()}" for text in texts if text.get_text())])

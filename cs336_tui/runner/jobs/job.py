@@ -98,8 +98,8 @@ class JobLauncher(Protocol):
         ...
 
     def submit(self, requests: Sequence[JobRequest], folder: Path) -> Sequence[str]:
-        """Start a job for each request, whose file is in `folder` (`folder.request_path`); returns the launcher's
-        names for them, in order. Its output goes to `folder.output_path`."""
+        """Start a job for each request, whose file is in `folder` (`request_path`); returns the launcher's
+        names for them, in order. Its output goes to `output_path`."""
         ...
 
     def where(self, id: str) -> str:
