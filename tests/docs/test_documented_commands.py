@@ -91,7 +91,7 @@ def without_processes() -> Iterator[None]:
         "cs336_tui.runner.bench.Bench._work": reach,
         "cs336_tui.runner.bench.Bench.resume": reach,
         "cs336_tui.runner.tuning.Tuner.run": reach,
-        "cs336_tui.runner.machine.measure_peak": reach,
+        "cs336_tui.cli.machine.measure_peak": reach,
         "cs336_tui.runner.jobs.bench.JobsBench.submit": reach,
         "cs336_tui.runner.jobs.bench.JobsBench.watch": reach,
         "cs336_tui.cli.selftest._watched": reach,
