@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.merge import Result, measured, pooled
+from cs336_tui.config.flops import algbw, busbw
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.session.state import ActivationPeak

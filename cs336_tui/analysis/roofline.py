@@ -1,23 +1,24 @@
 """Measured cells against the limits of their device: the roofline model (Williams, Waterman, Patterson 2009). A step of
 I operations per byte moved can run at min(peak FLOP/s, I x bandwidth) at best. Two such ceilings are held against it:
 the data sheet's and the one that was measured on the spot. What is not known stays None. Measured speeds of a
-device and its links may be put in the place of a data sheet's."""
+device and its links may be put in the place of a data sheet's. Of collectives: bandwidth over sizes of messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.collectives import busbw
 from cs336_tui.analysis.contention import cores
 from cs336_tui.analysis.estimates import timed_flops
 from cs336_tui.analysis.fields import device_label, machine
-from cs336_tui.analysis.merge import Result, measured
-from cs336_tui.config.flops import least_bytes, step_flops
+from cs336_tui.analysis.grouping import groups, label, telling
+from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.config.flops import bus_factor, busbw, least_bytes, step_flops
 from cs336_tui.config.spec import CellSpec, Precision
+from cs336_tui.config.values import bytes_of
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.gpus import gpu_of_label
@@ -25,6 +26,10 @@ from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, 
 from cs336_tui.events.prediction import prediction_key
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted
+
+if TYPE_CHECKING:
+    from cs336_tui.analysis.published import Published
+
 
 Bound = Literal["compute", "bandwidth"]
 
@@ -362,3 +367,52 @@ def speed_of(
     peak = max(known, key=lambda each: each.best.flops_per_s)
     about = f"measured peak in {peak.precision} of {peak.device_name}, products of {peak.best.size}"
     return Speed(peak.best.flops_per_s, about)
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A message: its size as it was asked for, bytes of the whole array, busbw in bytes/s."""
+
+    size: str
+    bytes: int
+    busbw: float
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Bandwidths of one operation over its sizes, smallest first, all other choices alike; `name` tells it from other
+    curves, `spec` is one of its cells. A published one has the name of its device, and its `source`."""
+
+    name: str
+    spec: CellSpec
+    points: tuple[Point, ...]
+    source: str = ""
+
+
+def curves(results: Iterable[Result]) -> tuple[Curve, ...]:
+    """A curve for each combination of the choices, but for the size, of collectives that were timed."""
+    timed = [each for each in measured(results) if each.spec.is_collective and each.cell.running.mean]
+    keys, ddof = telling(timed, but=("size",)), ddof_of(timed) if timed else 1
+    return tuple(
+        Curve(label(group[0], keys) or group[0].spec.collective, group[0].spec, tuple(_points(group, ddof)))
+        for group in groups(timed, keys).values()
+    )
+
+
+def _points(group: Sequence[Result], ddof: int) -> Iterator[Point]:
+    for members in groups(group, ("size",)).values():
+        spec, found = members[0].spec, pooled(members, ddof)
+        if found and found.mean_s:
+            yield Point(spec.size, spec.message_bytes, busbw(spec, found.mean_s))
+
+
+def published_curves(spec: CellSpec, rows: Iterable[Published]) -> tuple[Curve, ...]:
+    """Published curves of this operation, backend and number of ranks, one for each source."""
+    found: dict[tuple[str, str], list[Point]] = {}
+    for row in rows:
+        if (row.op, row.backend, row.ranks) == (spec.collective, spec.backend_in_use, spec.ranks) and row.mean_ms:
+            size = bytes_of(row.size)
+            rate = size / (row.mean_ms / 1e3) * bus_factor(row.op, spec.ranks)
+            found.setdefault((row.device, row.source), []).append(Point(row.size, size, rate))
+    return tuple(
+        Curve(device, spec, tuple(sorted(points, key=lambda point: point.bytes)), source)
+        for (device, source), points in found.items()
+    )

@@ -275,3 +275,24 @@ def _most_inputs(parts: Sequence[Segment]) -> int:
 
 def _segments_of(cell: Choices) -> tuple[Segment, ...]:
     return segments(cell.num_layers, cell.checkpoint, cell.nesting) if cell.checkpoint else ()
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """Bytes that pass the busiest link at least, as a multiple of the whole array's, as nccl-tests defines it (its
+    PERFORMANCE.md)."""
+    match operation:
+        case "all-reduce":
+            return 2 * (ranks - 1) / ranks
+        case "broadcast":
+            return 1.0
+    return (ranks - 1) / ranks
+
+
+def algbw(spec: CellSpec, step_s: float) -> float:
+    """Bytes of a collective's whole array over the time of a step, bytes/s."""
+    return spec.message_bytes / step_s
+
+
+def busbw(spec: CellSpec, step_s: float) -> float:
+    """The same by the operation's `bus_factor`: to be compared with a link's bandwidth, whatever the ranks."""
+    return algbw(spec, step_s) * bus_factor(spec.collective, spec.ranks)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cs336_tui.analysis.collectives import curves, published_curves
 from cs336_tui.analysis.effects import efficiency
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, settled, telling
 from cs336_tui.analysis.measures import allocated_bytes, peak_bytes
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.analysis.published import published
+from cs336_tui.analysis.roofline import curves, published_curves
 from cs336_tui.analysis.tuning import Entry, EntryStatus, Race, race_of
 from cs336_tui.config.tuning import COSTS
 from cs336_tui.config.values import Pass

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.roofline import link_rates, speed_of
 from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.flops import step_flops
+from cs336_tui.config.flops import algbw, busbw, step_flops
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.peaks import PeakKey

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from cs336_tui.analysis.collectives import published_curves
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.published import published
+from cs336_tui.analysis.roofline import published_curves
 from cs336_tui.cli.ab import ab
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.analysis.collectives import Curve, Point
 from cs336_tui.analysis.published import published
-from cs336_tui.analysis.roofline import Ceiling
+from cs336_tui.analysis.roofline import Ceiling, Curve, Point
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import PeakCache, PeakError, peak_key

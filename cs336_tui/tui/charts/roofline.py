@@ -9,9 +9,9 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from cs336_tui.analysis.collectives import Curve, Point, curves, published_curves
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.published import Published, published
+from cs336_tui.analysis.roofline import Curve, Point, curves, published_curves
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line, runs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.measures import tokens_per_s
 from cs336_tui.config.counts import INTERVAL, steps_words, warmup_words
+from cs336_tui.config.flops import algbw, busbw
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import EffectiveSettings

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from cs336_tui.analysis.collectives import algbw, busbw
 from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
 from cs336_tui.analysis.measures import tokens_per_s
+from cs336_tui.config.flops import algbw, busbw
 from cs336_tui.config.values import phases_of
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.peaks import WRONG_PEAK
