@@ -94,19 +94,22 @@ def test_a_round_shorter_than_the_sampling_interval_has_a_sample_after_it(start,
     assert kinds[-1] == "DeviceSampled"
 
 
-def test_a_child_that_dies_ends_both_cells_and_the_next_round_runs(begin):
+@pytest.mark.parametrize(
+    ("number", "status", "word"), [(signal.SIGKILL, "killed", "SIGKILL"), (signal.SIGSEGV, "failed", "SIGSEGV")]
+)
+def test_a_child_that_dies_ends_both_cells_and_the_next_round_runs(begin, number, status, word):
     running = begin(endless_spec(), endless_spec(**WIDER))
     first = running.once_measuring(0, 1)
-    os.kill(first, signal.SIGSEGV)
+    os.kill(first, number)
     running.watch.until(lambda state: len(state.cells[3].step_times_s) > 3)
     state = running.watch.state
     for cell in (state.cells[0], state.cells[1]):
-        assert cell.status == "failed"
-        assert "SIGSEGV" in cell.finished.error
+        assert cell.status == status
+        assert word in cell.finished.error
         assert cell.finished.stage == "measuring"
         assert cell.finished.step == len(cell.step_times_s) > 3
     running.bench.cancel()
-    assert statuses(running.finish()) == ["failed", "failed", "cancelled", "cancelled"]
+    assert statuses(running.finish()) == [status, status, "cancelled", "cancelled"]
 
 
 def test_a_hang_ends_at_the_timeout(begin):
