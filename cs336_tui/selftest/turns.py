@@ -9,6 +9,7 @@ import os
 import random
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,7 +110,7 @@ def turn_of(steps: Sequence[TimedStep], begin: float, end: float) -> Turn:
     )
 
 
-class Stage(Generic[One]):
+class Stage(ABC, Generic[One]):
     """Started programs, warmed up and stopped. Each of those whose steps are told apart goes on in its turns alone."""
 
     def __init__(
@@ -119,17 +120,17 @@ class Stage(Generic[One]):
         self._groups, self._programs, self._timed, self._patience_s = groups, programs, timed, patience_s
         self._those, self._missing = tuple(programs), list(programs)
 
+    @abstractmethod
     def order(self, rng: random.Random) -> list[tuple[One, ...]]:
         """Those that go on in each turn of a round."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _let(self, go_on: Sequence[One]) -> None:
         """Continue these, stop the others."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _steps(self, one: One) -> list[TimedStep]:
         """Its steps that are known, oldest first."""
-        raise NotImplementedError
 
     def _look(self) -> None:
         """Learn which steps there are. Raises `SelftestError` if there will be no more."""
