@@ -126,12 +126,16 @@ def _uses(workload: Workload, there: Sequence[Tensor]) -> dict[str, int]:
 
 
 def _bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
-    """Bytes of the storages that were not `seen` yet."""
+    """Bytes of the storages that were not `seen` yet; a tensor without memory (fake, functional, sparse) has none."""
     found = 0
     for tensor in tensors:
-        storage = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
-        if storage.nbytes() and storage.data_ptr() not in seen:
-            seen.add(storage.data_ptr())
+        try:
+            storage = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
+            address = 0 if storage.device.type == "meta" else storage.data_ptr()
+        except RuntimeError:
+            continue
+        if address and storage.nbytes() and address not in seen:
+            seen.add(address)
             found += storage.nbytes()
     return found
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._functorch import config as functorch_config
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from cs336_tui.analysis.memory import Timeline
 from cs336_tui.config.variants import RANGES
@@ -297,6 +299,15 @@ def test_a_tensor_that_another_thread_allocated_is_part_of_the_peak() -> None:
     recording = Recording((AllocatorEvent(1, 100),), (1,), {})
     (found,) = without_lost_frees(counted(recording), [130])
     assert found.live == found.peak == 130
+
+
+def test_a_fake_tensor_of_the_compiler_has_no_bytes() -> None:
+    """One that a compiled model left behind says that it is on the CPU."""
+    with functorch_config.patch(fake_tensor_allow_unsafe_data_ptr_access=False), FakeTensorMode():
+        left_behind = torch.empty(1000, 1000)
+    report = record_rank_memory(ReportRequest(kind="memory", spec=bench_spec()), lambda _stage: None)
+    assert left_behind.device.type == "cpu"
+    assert all(sum(moment.by_category.values()) < 4_000_000 for moment in report.moments)
 
 
 def test_a_step_alone_has_each_use_from_the_moment_when_it_comes_to_be() -> None:
