@@ -13,6 +13,7 @@ import msgspec
 from cs336_tui.config.spec import AXES, CellSpec, Pass, Precision
 from cs336_tui.config.values import WITHOUT_BACKWARD, prepared_phases
 from cs336_tui.events.reports import AgreementReport, Sketch
+from cs336_tui.stats.quantities import two_digit_percent
 
 SEQUENCES = 2
 """Sequences that are compared, if the starting point has as many: two show whether one leaks into another."""
@@ -97,7 +98,7 @@ def agreement(of: AgreementReport | str, base: AgreementReport | str) -> Agreeme
     exceeded = tolerance.exceeded(logits, gradients, loss)
     if not exceeded:
         found = (("logits", logits), ("gradients", gradients))
-        said = " and ".join(f"{what} by {percentage(errors.worst_error)}" for what, errors in found if errors)
+        said = " and ".join(f"{what} by {two_digit_percent(errors.worst_error)}" for what, errors in found if errors)
         return Agreement(True, f"differs by rounding alone: {said}; {tolerance.words}", logits, gradients)
     why = f"differs in {', '.join(exceeded)}; {tolerance.words}"
     in_tf32 = msgspec.structs.replace(of.spec, precision="tf32")
@@ -118,17 +119,17 @@ class Tolerance(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"{self.precision} explains {percentage(self.part)}, {percentage(self.whole)} in all"
+        return f"{self.precision} explains {two_digit_percent(self.part)}, {two_digit_percent(self.whole)} in all"
 
     def exceeded(self, logits: Errors | None, gradients: Errors | None, loss: float) -> list[str]:
         """Differences that rounding does not explain, in words; the loss only if it is nothing else."""
         found = []
         for what, errors in (("logits", logits), ("gradients", gradients)):
             if errors and errors.worst_error > self.part:
-                found.append(f"{what} by {percentage(errors.worst_error)} ({errors.worst})")
+                found.append(f"{what} by {two_digit_percent(errors.worst_error)} ({errors.worst})")
             elif errors and errors.whole > self.whole:
-                found.append(f"{what} by {percentage(errors.whole)} in all")
-        return found or ([f"loss by {percentage(loss)}"] if loss > self.whole else [])
+                found.append(f"{what} by {two_digit_percent(errors.whole)} in all")
+        return found or ([f"loss by {two_digit_percent(loss)}"] if loss > self.whole else [])
 
 
 def tolerance_of(of: CellSpec, base: CellSpec) -> Tolerance:
@@ -224,8 +225,3 @@ def _ratio(apart: float, norm: float) -> float:
 
 def _loss_error(of: AgreementReport, base: AgreementReport) -> float:
     return 0.0 if of.loss is None or base.loss is None else _ratio(abs(of.loss - base.loss), abs(base.loss))
-
-
-def percentage(share: float) -> str:
-    """A share with two digits."""
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"

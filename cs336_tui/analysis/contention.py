@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.states import CellState
-from cs336_tui.stats.quantities import counted, fixed_milliseconds, millisecond_decimals, named
+from cs336_tui.stats.quantities import change_percent, counted, fixed_milliseconds, millisecond_decimals, named
 
 
 def unseen(cell: CellState, otherwise: str) -> str:
@@ -24,10 +24,6 @@ def window_s(cell: CellState) -> float:
     assert cell.finished is not None
     known = cell.finished.measured_for_s
     return fsum(cell.step_times_s) if known is None else known
-
-
-def percent(share: float) -> str:
-    return f"{share * 100:.{0 if share >= 0.0995 else 1}f} %"
 
 
 def milliseconds(time_s: float) -> str:
@@ -182,7 +178,7 @@ def _waiting(cell: CellState) -> Finding:
     of_all = f"each of its {threads} threads" if threads > 1 else "its thread"
     who = of_all if cell.finished.longest_cpu_wait_s is None else "a thread"
     holds = share >= LEAST_WAIT
-    text = f"{who} was runnable but waiting {percent(share)} of the time"
+    text = f"{who} was runnable but waiting {change_percent(share)} of the time"
     cores, ranks = _usable_cores(cell), _ranks_here(cell)
     if cores and threads * ranks > cores:
         advice = f"--threads {cores // ranks}" if cores >= ranks else f"at most {counted(cores, 'rank')} here"
@@ -230,7 +226,7 @@ def _steal(cell: CellState) -> Finding:
     steal = cell.surroundings.steal
     if steal is None:
         return Finding(None, "")
-    text = f"the hypervisor took {percent(steal)} of the cores' time"
+    text = f"the hypervisor took {change_percent(steal)} of the cores' time"
     return Finding(steal >= LEAST_STEAL, text, "use a machine that is not shared")
 
 

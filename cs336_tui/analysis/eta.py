@@ -21,7 +21,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
-from cs336_tui.stats.quantities import duration
+from cs336_tui.stats.quantities import duration, whole_percent
 
 _work = lru_cache(maxsize=1 << 15)(relative_work)
 kind_of = lru_cache(maxsize=1 << 15)(time_kind)
@@ -396,7 +396,7 @@ def steps_so_far(cell: CellState, now: float | None) -> str:
     """Progress of the running cell's warm-up or measured steps: ``6/10``, ``34/≤1000``, ``51 % of 8s``."""
     spec, warms = cell.spec, cell.stage == "warm-up"
     if (for_s := spec.warmup_for if warms else spec.steps_for) is not None:
-        return f"{min(_spent_s(cell, now) / for_s, 1.0) * 100:.0f} % of {duration_words(for_s)}"
+        return f"{whole_percent(min(_spent_s(cell, now) / for_s, 1.0))} of {duration_words(for_s)}"
     done, most = (cell.warmup_times_s, spec.warmup_steps) if warms else (cell.step_times_s, spec.measure_steps)
     is_auto = spec.warmup_auto if warms else spec.steps_auto is not None
     return f"{len(done)}/{'≤' if is_auto else ''}{most}"

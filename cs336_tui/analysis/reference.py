@@ -30,7 +30,7 @@ from cs336_tui.config.spec import CUSTOM_SIZE, CellSpec, dims_of
 from cs336_tui.config.values import bytes_of, sharing_of
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.events import EffectiveSettings
-from cs336_tui.stats.quantities import count, counted
+from cs336_tui.stats.quantities import count, counted, tenth_percent
 from cs336_tui.stats.summaries import summarize
 
 REMARK = 'published "fp32" is sometimes TF32 in truth, and some published forwards include the loss'
@@ -258,8 +258,8 @@ def _remarks(spec: CellSpec, row: Published) -> Iterator[str]:
         way = short(spec.parallel) if is_imported(spec.parallel) else spec.parallel
         yield f"{row.parallel} there, {way} here"
     if row.communication_ms is not None and row.mean_ms:
-        share = row.communication_ms / row.mean_ms * 100
-        yield f"of it {row.communication_ms:g} ms communication after backward there ({share:.1f} %)"
+        share = tenth_percent(row.communication_ms / row.mean_ms)
+        yield f"of it {row.communication_ms:g} ms communication after backward there ({share})"
     if row.pass_ != spec.pass_ and not row.op:
         yield f"pass {row.pass_} there"
     if row.edition != spec.edition and not row.op:

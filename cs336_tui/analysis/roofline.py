@@ -25,7 +25,7 @@ from cs336_tui.events.gpus import gpu_of_label
 from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
 from cs336_tui.events.prediction import prediction_key
 from cs336_tui.session.states import CellState
-from cs336_tui.stats.quantities import counted
+from cs336_tui.stats.quantities import counted, percent
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.published import Published
@@ -60,7 +60,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
         share = flops_per_s / self.flops_per_s if self.flops_per_s else 0.0
         if share <= WRONG_PEAK:
             return self
-        said = f"this peak is wrong: a cell achieved {share * 100:.3g} % of it"
+        said = f"this peak is wrong: a cell achieved {percent(share)} % of it"
         return msgspec.structs.replace(self, is_wrong=True, doubt=said, source=f"{self.source}; {said}, {AGAIN}")
 
     @property

@@ -21,14 +21,14 @@ from math import fsum
 from statistics import fmean
 from typing import BinaryIO, NamedTuple
 
-from cs336_tui.analysis.contention import Finding, contention, milliseconds, percent, ran_beside, unseen
+from cs336_tui.analysis.contention import Finding, contention, milliseconds, ran_beside, unseen
 from cs336_tui.analysis.judgement import Check, Judgement, VerdictName, limited_note
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.processes import BLOCKING, slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.intervals import MeanInterval, mean_interval
-from cs336_tui.stats.quantities import TOO_NOISY, counted, is_too_noisy
+from cs336_tui.stats.quantities import TOO_NOISY, change_percent, counted, is_too_noisy
 from cs336_tui.stats.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling
 
 LEAST_SHARE = 0.9
@@ -80,7 +80,7 @@ def launching(cell: CellState, idle: float | None = None) -> Finding:
     all_s = fmean(host_s) if each else min(host_s)
     text = (
         f"enqueuing takes the host{'' if each else ' at the quickest'} {milliseconds(all_s)} of a step's "
-        f"{milliseconds(mean_s)} ({percent(all_s / mean_s)})"
+        f"{milliseconds(mean_s)} ({change_percent(all_s / mean_s)})"
     )
     if phases_s := [fmean(phase) for phase in cell.phase_times_s.values() if phase]:
         text += f", its phases {milliseconds(fsum(phases_s))} on the device"
@@ -103,7 +103,7 @@ def launching(cell: CellState, idle: float | None = None) -> Finding:
     elif idle is None:
         text += "; the GPU's idle share is known once its kernels are profiled (cs336-tui kernels)"
     else:
-        text += f"; profiled, the GPU was idle for {percent(idle)} of a step"
+        text += f"; profiled, the GPU was idle for {change_percent(idle)} of a step"
     graph = ", a CUDA graph of the step" if spec.device.startswith("cuda") and spec.cuda_graph == "off" else ""
     advice = f"a faster GPU would not help: a larger batch or context{graph} or fewer kernels would"
     return Finding(holds, text, advice if holds else "", why)
@@ -231,7 +231,7 @@ def _series_checks(
         found = {finding.share: finding for finding in steadiness.findings if finding.name in classes}
         texts = [finding.text.removeprefix("flat: ") for finding in found.values()]
         if found and (loose or hides) and name == "steady":
-            hidden = f"noise of {percent(steadiness.noise or 0.0)} would hide a change"
+            hidden = f"noise of {change_percent(steadiness.noise or 0.0)} would hide a change"
             yield Check(name="steady", holds=None, evidence=hidden, unknown_because=_TOO_FEW)
             continue
         yield Check(
@@ -250,7 +250,7 @@ def _series_checks(
             more = _more_time(cell)
         yield Check(name="too-few-steps", holds=True, evidence=few, advice=more)
     elif hides:
-        noise, change = percent(steadiness.noise or 0.0), percent(steadiness.hidden or 0.0)
+        noise, change = change_percent(steadiness.noise or 0.0), change_percent(steadiness.hidden or 0.0)
         few = f"noise of {noise} in {steps} may hide a change of {change}"
         yield Check(name="too-few-steps", holds=True, evidence=few, advice="--steps 30 or more")
     else:
@@ -259,7 +259,7 @@ def _series_checks(
 
 def _width(interval: MeanInterval) -> str:
     """``± 12 % of the mean``; from `OPEN` on ``too wide (± 96 % of the mean)``."""
-    half = f"± {percent(interval.half_share)} of the mean"
+    half = f"± {change_percent(interval.half_share)} of the mean"
     if is_too_noisy(interval.low, interval.high):
         half = TOO_NOISY
     return f"too wide ({half})" if interval.half_share >= OPEN or half == TOO_NOISY else half

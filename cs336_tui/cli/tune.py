@@ -42,6 +42,7 @@ from cs336_tui.export.subjects.tuning import (
     plan_document,
     plan_heading,
     plan_table,
+    preset_line,
     race_document,
     race_table,
 )
@@ -330,9 +331,9 @@ def _saved(state: SessionState, name: str, code: int, *, overwrite: bool) -> int
         click.echo("no preset saved: no candidate could be measured", err=True)
         return code
     doubt = f"; in doubt: {race.best.why}" if race.best.why else ""
-    about = f"found by tune, goal {race.tuning.goal}: {label(race.tuning, race.best.spec)}{doubt}"
+    preset = Preset(name, preset_line(race, race.best), sweep_of_candidate(race.tuning, race.best.spec))
     try:
-        path = save(Preset(name, about, sweep_of_candidate(race.tuning, race.best.spec)), overwrite=overwrite)
+        path = save(preset, overwrite=overwrite)
     except PresetError as error:
         click.echo(f"no preset saved: {error}", err=True)
         return code or EXIT_CELL_FAILED

@@ -9,6 +9,7 @@ import platformdirs
 from cs336_tui.config.reading import UNREADABLE, file_named_by, read_small, write_quietly
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import Environment
+from cs336_tui.stats.quantities import whole_percent
 
 BUSY_CORES = 0.25
 """Cores in use by others from which on a CPU's measurement may be below its peak."""
@@ -96,7 +97,7 @@ class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         if self.others:
             found.append(f"processes of others on the GPU: {self.others}")
         if self.disagreement is not None and self.disagreement > _AGREE:
-            found.append(f"measured twice, it came out {self.disagreement * 100:.0f} % lower once")
+            found.append(f"measured twice, it came out {whole_percent(self.disagreement)} lower once")
         return "; ".join(found)
 
     @property

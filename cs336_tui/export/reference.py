@@ -17,7 +17,7 @@ from cs336_tui.export.writing.footnotes import provenance_notes
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record
 from cs336_tui.export.writing.verdicts import doubt_word
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, Notation, gigabytes
+from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, Notation, gigabytes, tenth_percent
 from cs336_tui.stats.summaries import Summary
 
 _Texts = tuple[str, ...]
@@ -115,7 +115,7 @@ def _sync_text(cells: Sequence[Result], found: Summary) -> str:
     if sync is None or not sync.last.mean_s or not found.mean_s:
         return ""
     mean = MILLISECONDS.of(sync.last, "mean_s")
-    return f"of it {mean} ms gradient sync here ({sync.last.mean_s / found.mean_s * 100:.1f} %)"
+    return f"of it {mean} ms gradient sync here ({tenth_percent(sync.last.mean_s / found.mean_s)})"
 
 
 def _text(match: Match, found: Summary, notation: Notation) -> _Texts:
@@ -181,8 +181,8 @@ def _kernels_table(found: Sequence[KernelsBeside]) -> Table:
     for beside in found:
         result, part, profiled = beside.part.result, beside.part.part, beside.part.profiled
         top = profiled.top if profiled else None
-        figures = (top.short, str(top.instances), f"{top.share * 100:.1f} %") if top else (NONE, NONE, NONE)
-        matmul = f"{profiled.matmul_share * 100:.1f} %" if profiled else NONE
+        figures = (top.short, str(top.instances), tenth_percent(top.share)) if top else (NONE, NONE, NONE)
+        matmul = tenth_percent(profiled.matmul_share if profiled else None)
         seen = "" if profiled else "not profiled: cs336-tui kernels makes a profile"
         texts.append((_cell(result), part, *figures, matmul, *_here(result), seen))
         for match in beside.matches:

@@ -128,13 +128,28 @@ def half_width(low: float | None, high: float | None, mean: float | None) -> str
     """Half an interval over its mean, in %, without the sign: ``0.42``, ``12``; ``too noisy`` where it says nothing."""
     if low is None or high is None or not mean:
         return UNKNOWN
-    half = (high - low) / 2 / mean * 100
-    return TOO_NOISY if is_too_noisy(low, high) else f"{half:.2g}" if half < 100 else f"{half:.0f}"
+    return TOO_NOISY if is_too_noisy(low, high) else two_digit_percent((high - low) / 2 / mean).removesuffix(" %")
 
 
 def whole_percent(share: float | None) -> str:
     """A share from 0 to 1 as ``99 %``."""
     return UNKNOWN if share is None else f"{share * 100:.0f} %"
+
+
+def tenth_percent(share: float | None, unknown: str = NONE) -> str:
+    """A share as ``46.8 %``, so that all in a column are as fine; a dash for None."""
+    return unknown if share is None else f"{share * 100:.1f} %"
+
+
+def two_digit_percent(share: float) -> str:
+    """A share of any size as ``0.0015 %``, ``12 %``: two significant digits, from 100 on whole numbers."""
+    return f"{share * 100:.2g} %" if share < 0.995 else f"{share * 100:.0f} %"
+
+
+def change_percent(share: float, finest: int = 1) -> str:
+    """A change, or a part of a time, as ``6.1 %``: whole numbers from 10 on; below 1 `finest` decimals."""
+    percent = abs(share) * 100
+    return f"{percent:.{0 if percent >= 9.95 else 1 if percent >= 0.995 else finest}f} %"
 
 
 def used_of(used: int | None, total: int | None) -> str:

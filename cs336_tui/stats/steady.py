@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -23,7 +24,7 @@ import numpy.typing as npt
 
 from cs336_tui.stats.course import SHORTEST, Course, Series, course
 from cs336_tui.stats.patterns import Modes, Wave, clock_tick, find_levels, find_wave, teeth, two_modes
-from cs336_tui.stats.quantities import counted
+from cs336_tui.stats.quantities import change_percent, counted
 from cs336_tui.stats.ratio import MARGIN
 
 Class = Literal["flat", "warm-up", "slowdown", "drift", "bimodal", "periodic", "quantised", "outliers", "too-few"]
@@ -361,7 +362,4 @@ def _by(share: float) -> str:
     return _percent(share) if share < _TENFOLD else f"a factor of {1 + share:.0f}"
 
 
-def _percent(share: float) -> str:
-    """``6.1 %``: two significant digits, whole numbers from 10 on."""
-    percent = abs(share) * 100
-    return f"{percent:.{0 if percent >= 9.95 else 1 if percent >= 0.995 else 2}f} %"
+_percent = partial(change_percent, finest=2)

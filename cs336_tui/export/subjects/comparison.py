@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.analysis.ab import Exposed, Round, Turns
-from cs336_tui.analysis.agreement import COMPARED, Agreement, Errors, agreement, percentage
+from cs336_tui.analysis.agreement import COMPARED, Agreement, Errors, agreement
 from cs336_tui.analysis.comparison import Comparison, Pair, Side
 from cs336_tui.analysis.fields import FIELDS, VARIANTS, shown_of, warmup_value
 from cs336_tui.analysis.merge import Result, grouped
@@ -21,7 +21,7 @@ from cs336_tui.export.subjects.results_columns import LEFT
 from cs336_tui.export.writing.footnotes import provenance_notes, std_kind
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, ratio_record, summary_record
 from cs336_tui.export.writing.verdicts import doubt_word
-from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, counted
+from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, counted, tenth_percent, two_digit_percent
 from cs336_tui.stats.ratio import FROM_ONE_ROUND, Ratio
 from cs336_tui.stats.summaries import Summary
 
@@ -261,7 +261,7 @@ def exposed_words(of: Exposed, level: float) -> str:
         bounds = f" ({text(low_s)} to {text(high_s)}; {level * 100:g} %)"
         shares = f" ({low_s / step_s * 100:.1f} to {high_s / step_s * 100:.1f})"
     return (
-        f"exposed communication of {of.side}: {text(of.mean_s)} ms{bounds}, {of.share * 100:.1f} % of "
+        f"exposed communication of {of.side}: {text(of.mean_s)} ms{bounds}, {tenth_percent(of.share)} of "
         f"the step{shares}: its step time minus that of the same ranks without communication"
     )
 
@@ -333,4 +333,4 @@ def _worst(errors: Errors | None) -> float | None:
 
 
 def _error_text(share: float | None) -> str:
-    return UNKNOWN if share is None else percentage(share)
+    return UNKNOWN if share is None else two_digit_percent(share)

@@ -9,13 +9,12 @@ from cs336_tui.analysis.grouping import SHARED, TELLING, shared, telling
 from cs336_tui.analysis.kernel_cells import CellPart
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.events.kernel_report import FUSED, KernelReport
-from cs336_tui.export.subjects.kernel_use import percent as share
 from cs336_tui.export.subjects.kernel_use import time_column
 from cs336_tui.export.subjects.results_columns import data_value
 from cs336_tui.export.writing.footnotes import provenance_notes
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, known
 from cs336_tui.export.writing.verdicts import doubt_word
-from cs336_tui.stats.quantities import MILLISECONDS, NONE
+from cs336_tui.stats.quantities import MILLISECONDS, NONE, tenth_percent
 
 PROFILED_NOTES = (
     "timed: mean ± std of the measured steps, without a profiler; of a part of a step, of its phases' device time",
@@ -60,10 +59,10 @@ def kernel_cells_table(parts: Sequence[CellPart]) -> Table:
         ),
         Column("top_short", "top kernel", left=True, show=_dashed),
         Column("top_instances", "its instances", rank=6, show=_dashed, short="top ×"),
-        Column("top_share", "its share", rank=2, show=share, short="top"),
-        Column("matmul_share", "matrix multiply", rank=3, show=share, short="matmul"),
+        Column("top_share", "its share", rank=2, show=tenth_percent, short="top"),
+        Column("matmul_share", "matrix multiply", rank=3, show=tenth_percent, short="matmul"),
         Column("softmax_share", "softmax", rank=4, text=softmax),
-        Column("optimizer_share", "optimizer", rank=7, show=share),
+        Column("optimizer_share", "optimizer", rank=7, show=tenth_percent),
         Column("same_as_forward", "same as forward", rank=8, left=True, show=yes_no),
     ]
     caption = "Kernels of all cells"
@@ -154,7 +153,7 @@ def softmax(part: CellPart) -> str:
     """The share of softmax, or why there is none."""
     if part.profiled is None:
         return NONE
-    return FUSED if part.profiled.softmax_share is None else share(part.profiled.softmax_share)
+    return FUSED if part.profiled.softmax_share is None else tenth_percent(part.profiled.softmax_share)
 
 
 def yes_no(same: Value) -> str:

@@ -11,7 +11,7 @@ from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import KernelRow
 from cs336_tui.events.kernel_report import KINDS, AllGather, Gap, KernelReport, RankTraffic
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, known, report_table
-from cs336_tui.stats.quantities import NONE, TIMES, Scale, counted, time_text
+from cs336_tui.stats.quantities import NONE, TIMES, Scale, counted, tenth_percent, time_text
 
 _ROOM = len("12345.67")
 """Of times on a screen: the filter and the order do not move them."""
@@ -50,14 +50,14 @@ def use_table(report: KernelReport) -> Table:
         Column("launches", nouns(report)[1]),
         time_column("total_ns", "time"),
         time_column("span_ns", "from first to last"),
-        Column("idle_share", "GPU idle", show=percent),
+        Column("idle_share", "GPU idle", show=tenth_percent),
         Column("launches_per_s", f"{nouns(report)[1]}/s", rank=4, show=known("{:,.0f}", NONE)),
         Column("gaps", "gaps", rank=1, show=known("{:,}", NONE)),
         time_column("gap_ns", "gaps in all"),
         Column("gap_median_ns", "median gap (µs)", rank=3, show=microseconds),
         Column("gap_largest_ns", "largest gap (µs)", rank=2, show=microseconds),
         time_column("communication_ns", "communication"),
-        Column("overlapped_share", "of it beside compute", rank=1, show=percent),
+        Column("overlapped_share", "of it beside compute", rank=1, show=tenth_percent),
     )
     unknown = {"communication_ns", "overlapped_share"} if report.overlap is None else set[str]()
     unknown |= (
@@ -115,7 +115,7 @@ def step_table(report: KernelReport) -> Table:
         time_column("host_ns", "host"),
         Column("launches", nouns(report)[1]),
         time_column("total_ns", "time"),
-        Column("matmul_share", "matrix multiply", show=percent),
+        Column("matmul_share", "matrix multiply", show=tenth_percent),
     )
     return report_table(
         report,
@@ -153,7 +153,7 @@ def footnotes(report: KernelReport) -> tuple[str, ...]:
     return (
         made,
         f"{report.launches} {nouns(report)[1]}, {milliseconds(report.total_ns)} ms in all; "
-        f"{percent(kernels.named_share(report))} of the time is in a named range",
+        f"{tenth_percent(kernels.named_share(report))} of the time is in a named range",
         *([report.note] if report.note else []),
     )
 
@@ -180,11 +180,6 @@ def microseconds(time_ns: Value) -> str:
     return f"{time_ns / 1e3:,.1f}" if isinstance(time_ns, int | float) else NONE
 
 
-def percent(share: Value) -> str:
-    """A share as ``46.8 %``; a dash for None."""
-    return f"{share * 100:.1f} %" if isinstance(share, int | float) else NONE
-
-
 SHADES = "·░▒▓█"
 """None of the time to all of it."""
 
@@ -195,7 +190,7 @@ TRAFFIC: tuple[Column[RankTraffic], ...] = (
     time_column("compute_ns", "compute"),
     time_column("communication_ns", "communication"),
     time_column("overlapped_ns", "of it beside compute", short="beside compute"),
-    Column("overlapped_share", "overlap", show=percent),
+    Column("overlapped_share", "overlap", show=tenth_percent),
     time_column("uncovered_ns", "of it alone", short="alone"),
     Column("operations", rank=2, left=True, text=lambda each: _operations(each)),
 )

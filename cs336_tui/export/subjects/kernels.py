@@ -23,7 +23,6 @@ from cs336_tui.export.subjects.kernel_use import (
     milliseconds,
     nouns,
     one,
-    percent,
     step_table,
     time_column,
     traffic_table,
@@ -32,7 +31,7 @@ from cs336_tui.export.subjects.kernel_use import (
 )
 from cs336_tui.export.writing.footnotes import std_kind
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes, known, report_table
-from cs336_tui.stats.quantities import FLOPS, NONE, count
+from cs336_tui.stats.quantities import FLOPS, NONE, count, tenth_percent
 
 UNPHASED = "(no phase)"
 UNNAMED = "(no range)"
@@ -114,12 +113,12 @@ def phase_table(report: KernelReport) -> Table:
     columns: tuple[Column[_Part], ...] = (
         Column("phase", left=True, show=lambda name: name or UNPHASED),
         time_column("total_ns", "time"),
-        Column("share", f"share of {whole(report.spec)}", show=percent),
+        Column("share", f"share of {whole(report.spec)}", show=tenth_percent),
         time_column("span_ns", "from first to last", 3),
         Column("instances", launched, rank=1),
-        Column("matmul_share", "matrix multiply", show=percent),
+        Column("matmul_share", "matrix multiply", show=tenth_percent),
         Column("top_short", f"top {singular}", left=True, show=_dashed),
-        Column("top_share", "its share", rank=2, show=percent),
+        Column("top_share", "its share", rank=2, show=tenth_percent),
         Column("top_instances", "its instances", rank=4, show=_dashed),
         Column("top_per_forward", "per forward", rank=5, show=_dashed),
     )
@@ -158,7 +157,7 @@ def kind_table(report: KernelReport) -> Table:
         return Column(
             f"{name}_share",
             name or UNPHASED,
-            text=lambda kind: percent(of_part[kind].share) if kind in of_part else NONE,
+            text=lambda kind: tenth_percent(of_part[kind].share) if kind in of_part else NONE,
         )
 
     columns = (
@@ -185,7 +184,7 @@ def range_table(report: KernelReport) -> Table:
     ways = (time_column("forward_ns", "forward"), time_column("backward_ns", "backward"))
     columns: tuple[Column[RangeShare], ...] = (
         Column("name", "range", left=True, show=lambda name: name or UNNAMED, short="part"),
-        Column("share", f"share of {whole(report.spec)}", show=percent, short="share"),
+        Column("share", f"share of {whole(report.spec)}", show=tenth_percent, short="share"),
         *(ways if knows else ()),
         time_column("total_ns", "both" if knows else "time"),
         Column("instances", nouns(report)[1], rank=1),
@@ -287,8 +286,8 @@ def _step_notes(report: KernelReport) -> Iterator[str]:
         return
     if (idle := kernels.idle_share(report)) is not None:
         yield (
-            f"GPU idle: {percent(idle)} of the {milliseconds(report.span_ns)} ms from the first kernel to the last; "
-            "profiling slows the host, so without it the GPU idles at most this much"
+            f"GPU idle: {tenth_percent(idle)} of the {milliseconds(report.span_ns)} ms from the first kernel to the "
+            "last; profiling slows the host, so without it the GPU idles at most this much"
         )
     if report.host_ns is not None:
         yield f"host time to enqueue the step, while profiled: {milliseconds(report.host_ns)} ms"

@@ -13,7 +13,7 @@ from cs336_tui.events.prediction import ALL_CATEGORIES, CATEGORIES, UNKNOWN_USE,
 from cs336_tui.events.reports import MemoryReport, PhaseSpan, SavedTensor
 from cs336_tui.export.subjects.estimates import CATEGORIES_MEAN
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes, known, report_table
-from cs336_tui.stats.quantities import NONE, ByteUnit, Units, counted
+from cs336_tui.stats.quantities import NONE, ByteUnit, Units, counted, tenth_percent
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import AlikeBlocks, BlockRow, SavedRow, Timeline
@@ -168,7 +168,7 @@ def saved_table(report: MemoryReport) -> Table:
         Column("tensor", rank=3, left=True, text=_saved_tensor),
         Column("times", show=known("{}", ""), short="×"),
         Column("bytes", "MB", show=lambda size: f"{size / 1e6:.3f}", short="", units=SIZES),
-        Column("share", show=lambda share: NONE if share is None else f"{share * 100:.1f} %"),
+        Column("share", show=tenth_percent),
     )
     return report_table(
         report,

@@ -50,7 +50,18 @@ def finding(race: Race) -> str:
     if best.low is None or best.high is None:
         unsure = f" ({TOO_NOISY})" if best.visits > 1 else " (one visit each, so there is no interval)"
     doubt = f" In doubt: {best.why}." if best.why else ""
-    return f"{best.label} takes {factor_words(best, 2)} of {_OF_START[race.tuning.goal]}{unsure}{beside}.{doubt}"
+    return f"{_takes(race, best)}{unsure}{beside}.{doubt}"
+
+
+def _takes(race: Race, best: Entry) -> str:
+    """``attention sdpa takes 0.71 [0.70, 0.73] of the starting point's time a step``."""
+    return f"{best.label} takes {factor_words(best, 2)} of {_OF_START[race.tuning.goal]}"
+
+
+def preset_line(race: Race, best: Entry) -> str:
+    """The line of a preset that the best candidate is saved as."""
+    doubt = f"; in doubt: {best.why}" if best.why else ""
+    return f"found by tune, goal {race.tuning.goal}: {_takes(race, best) if best.number else best.label}{doubt}"
 
 
 def _no_finding(race: Race) -> str:
@@ -96,9 +107,9 @@ def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Tabl
     columns: list[Source[Entry]] = [
         Column("candidate", left=True, read=lambda entry: entry.label),
         Column("status", left=True),
-        Column("ratio", show=known("{:.3f}")),
+        Column("ratio", show=ratio_words),
         lambda entry: attributes(entry, "low", "high", "cost", "visits", "peak_bytes", "compile_s"),
-        Column("interval", text=_interval),
+        Column("interval", text=interval_words),
         Column("visits", rank=4),
         Column("peak", "peak (GB)", rank=2, text=lambda e: gigabytes(e.peak_bytes)),
     ]
@@ -157,10 +168,18 @@ def left_out_lines(left_out: Iterable[LeftOut]) -> Iterator[str]:
         yield f"not tried: {several or named(words)}: {why}"
 
 
-def _interval(entry: Entry) -> str:
+def ratio_words(ratio: float | None, unknown: str = UNKNOWN) -> str:
+    """A ratio to the starting point, with three decimals below 10."""
+    return unknown if ratio is None else f"{ratio:.3f}" if ratio < 10 else f"{ratio:.3g}"
+
+
+def interval_words(entry: Entry) -> str:
+    """The interval of the ratio, as fine as that; of the starting point the word for it."""
     if not entry.number and entry.ratio is not None:
         return BASELINE
-    return "" if entry.low is None or entry.high is None else f"[{entry.low:.3f}, {entry.high:.3f}]"
+    if entry.low is None or entry.high is None:
+        return ""
+    return f"[{entry.low:.3f}, {entry.high:.3f}]" if entry.high < 10 else f"[{entry.low:.3g}, {entry.high:.3g}]"
 
 
 def _rules(race: Race, cells: Mapping[int, CellState] | None) -> dict[int, TimeRule]:

@@ -145,13 +145,11 @@ def save_preset(app: Host) -> None:
 def save_best(app: Host, race: Race, best: Entry) -> None:
     """As `save_preset`, of the best candidate of a race. Asks first if the race's log alone names its code."""
     from cs336_tui.config.tuned_sweep import sweep_of_candidate
-    from cs336_tui.config.tuning import COSTS
+    from cs336_tui.export.subjects.tuning import preset_line
     from cs336_tui.runner.trust import imports_of
 
-    cost = COSTS[race.tuning.goal]
-    doubt = f"; in doubt: {best.why}" if best.why else ""
-    won = f"best of {len(race.entries)} candidates: {best.ratio or 1.0:.3f} of the starting point's {cost}{doubt}"
     about = f"{best.label}, as a preset of your own. / in a name makes a folder."
+    won = preset_line(race, best)
 
     save = partial(_save, app, f"best-{best.spec.size}", sweep_of_candidate(race.tuning, best.spec), about, won)
     away = [str(each) for each in imports_of([best.spec]) if not each.here]

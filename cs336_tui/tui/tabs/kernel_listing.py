@@ -15,7 +15,7 @@ from cs336_tui.analysis.kernels import KernelRow, Phases, rows
 from cs336_tui.events.kernel_report import KINDS, KernelReport
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.export.subjects.kernel_use import NSYS
-from cs336_tui.stats.quantities import NONE, counted, scale, time_text
+from cs336_tui.stats.quantities import NONE, counted, scale, tenth_percent, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.widgets.columns import Sheet, Sort, on_screen, shown_table
@@ -92,7 +92,7 @@ def described(report: KernelReport, selection: Selection, found: Sequence[Kernel
         selection.text and "/" + format.plain(selection.text),
         f"{len(found)} of {count}" if some else count,
         some
-        and f"{time_text(total_ns)}, {share * 100:.1f} % of the {'recording' if report.spec.recording else 'step'}",
+        and f"{time_text(total_ns)}, {tenth_percent(share)} of the {'recording' if report.spec.recording else 'step'}",
     ]
     return " · ".join(part for part in parts if part)
 
@@ -125,7 +125,7 @@ def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[L
     for group in places:
         time_ns = group.total_ns
         share = time_ns / whole.total_ns if whole.total_ns else 0.0
-        figures = f"{group.instances}× {time_text(time_ns)}, {share * 100:.1f} % of its time"
+        figures = f"{group.instances}× {time_text(time_ns)}, {tenth_percent(share)} of its time"
         lines += labelled(f"{group.phase} · {group.range or NO_PART} ", figures, label_width=33)
     seen_on = f"{format.plain(report.device_name)} · torch {format.plain(report.torch)}"
     return [*lines, (), *_labelled("seen on", seen_on), *remarks(report, width)]
@@ -211,7 +211,7 @@ def _figures(row: KernelRow) -> list[Line]:
     each = scale(filter(None, figures[:-1]), at_least=_MS_FROM)
     avg, med, least, most, std = (f"{each.text(value)} {each.unit}" if value is not None else NONE for value in figures)
     return [
-        *_labelled("time", f"{time_text(row.total_ns)}, {row.share * 100:.1f} %"),
+        *_labelled("time", f"{time_text(row.total_ns)}, {tenth_percent(row.share)}"),
         *_labelled("instances", str(row.instances)),
         *_labelled("average", f"{avg} ± {std} (sample std)" if row.instances > 1 and row.std_ns is not None else avg),
         *_labelled("median", med),

@@ -34,7 +34,7 @@ from cs336_tui.export.subjects.kernels import (
     range_table,
 )
 from cs336_tui.export.writing.tables import Column, Table, known
-from cs336_tui.stats.quantities import FLOP_RATES, NONE, counted, scale, time_text
+from cs336_tui.stats.quantities import FLOP_RATES, NONE, counted, scale, tenth_percent, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_role
 from cs336_tui.tui.keys import key_name
@@ -84,8 +84,8 @@ def summary(report: KernelReport) -> tuple[str, ...]:
     return (
         f"{report.launches:,} {what}",
         time_text(report.total_ns) + (f" of {time_text(report.span_ns)} span" if report.span_ns else ""),
-        *([f"idle {idle * 100:.1f} %"] if idle is not None else []),
-        f"named {kernels.named_share(report) * 100:.1f} %",
+        *([f"idle {tenth_percent(idle)}"] if idle is not None else []),
+        f"named {tenth_percent(kernels.named_share(report))}",
         *([f"enqueued in {time_text(host_ns)}"] if host_ns is not None else []),
         *gap_words(report),
     )
@@ -99,7 +99,7 @@ def gap_words(report: KernelReport) -> tuple[str, ...]:
     return (
         *([f"{rate:,.0f} launches/s"] if rate else []),
         f"{counted(gaps.count, 'gap', ',')}" + (f", median {time_text(gaps.median_ns)}" if gaps.count else ""),
-        *([f"communication {share * 100:.1f} % beside compute"] if share is not None else []),
+        *([f"communication {tenth_percent(share)} beside compute"] if share is not None else []),
     )
 
 
@@ -110,12 +110,12 @@ def gaps_sheet(report: KernelReport) -> Sheet:
         return Sheet(Table(columns=(), rows=(), footnotes=("Gaps: only for kernels on a GPU.",)))
     idle = kernels.idle_share(report) or 0.0
     lead = (
-        f"The GPU ran nothing for {time_text(gaps.total_ns)} of {time_text(report.span_ns)} ({idle * 100:.1f} %), in "
-        f"{counted(gaps.count, 'gap', ',')} between kernels, copies and fills."
+        f"The GPU ran nothing for {time_text(gaps.total_ns)} of {time_text(report.span_ns)} ({tenth_percent(idle)}), "
+        f"in {counted(gaps.count, 'gap', ',')} between kernels, copies and fills."
     )
     notes = []
     if overlap and (share := kernels.overlapped_share(report)) is not None:
-        beside = f"in {time_text(overlap.overlapped_ns)} of it, {share * 100:.1f} %, another kernel ran"
+        beside = f"in {time_text(overlap.overlapped_ns)} of it, {tenth_percent(share)}, another kernel ran"
         notes = [f"Communication (NCCL and others) took {time_text(overlap.communication_ns)}; {beside}."]
     table = on_screen(gap_table(report), shows=dict.fromkeys(("after", "before"), partial(middle, width=NAME_WIDTH)))
     return Sheet(msgspec.structs.replace(table, footnotes=tuple(notes)), lead)
@@ -185,12 +185,12 @@ def attention_sheet(report: KernelReport) -> Sheet:
 def _matmul_sentence(report: KernelReport) -> str:
     shares = kernels.matmul_shares(report)
     parts = zip(("forward", "forward + backward", "a full step"), shares, strict=True)
-    said = [f"{share * 100:.1f} % of {part}" for part, share in parts if share is not None]
+    said = [f"{tenth_percent(share)} of {part}" for part, share in parts if share is not None]
     if not said:
         share = next((found.share for found in kernels.by_kind(report) if found.name == kernels.MATMUL), 0.0)
         phases_of_model = model_phases(report)
         part = phase_label(phases_of_model) if any(phases_of_model) else f"the {whole_label(report)}"
-        said = [f"{share * 100:.1f} % of {part}"]
+        said = [f"{tenth_percent(share)} of {part}"]
     return f"Matrix multiplication takes {', '.join(said)}."
 
 
@@ -209,7 +209,7 @@ def _tops(report: KernelReport) -> tuple[str, ...]:
             inside = part != "forward" and top.per_forward is not None
             each = f", {top.per_forward} of them in forward" if inside else ""
             times = "once" if top.row.instances == 1 else f"{top.row.instances} times"
-            share = f"{top.row.share * 100:.1f} %, {time_text(top.row.total_ns)}"
+            share = f"{tenth_percent(top.row.share)}, {time_text(top.row.total_ns)}"
             said.append(f"Top {noun(report, 1)} of {part}: {name}, {share}, {times}{each}.")
     if "loss" in model and len(model) > 1:
         said.append("Forward + backward includes the loss.")
@@ -340,7 +340,7 @@ def cell_detail(part: CellPart, width: int) -> list[Line]:
         facts["launches or calls"] = str(part.profiled.instances)
     lines += _labelled_facts(facts, width)
     if part.profiled and (top := part.profiled.top):
-        time = f"{time_text(top.total_ns)}, {top.share * 100:.1f} %, {counted(top.instances, 'time')}"
+        time = f"{time_text(top.total_ns)}, {tenth_percent(top.share)}, {counted(top.instances, 'time')}"
         lines += [(), line(("Top kernel", "title")), *wrapped(top.name, width, "strong", "  "), line(time)]
     return lines
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.subjects.memory import spaced
-from cs336_tui.stats.quantities import ByteUnit
+from cs336_tui.stats.quantities import ByteUnit, whole_percent
 from cs336_tui.tui.charts.bars import AXIS, axis, nice_ceiling, phase_role
 from cs336_tui.tui.tabs.memory_tables import block_details, blocks_table, difference
 from cs336_tui.tui.widgets.lines import Line, Span, bar, column, facts, fit, line, runs, width_of, wrapped
@@ -282,7 +282,7 @@ def _moment_line(moment: Moment, report: MemoryReport, window: EventWindow, unit
     phase = Span(moment.phase or f"before the {report.subject}", phase_role(moment.phase))
     event = Span(f" · event {moment.event + 1:,} of {report.events:,}", "muted")
     share = moment.total_bytes / report.peak_bytes if report.peak_bytes else 0.0
-    of_peak = Span(f", {share * 100:.0f} % of the peak", "muted")
+    of_peak = Span(f", {whole_percent(share)} of the peak", "muted")
     in_sight = Span(f", in sight {window.first + 1:,} to {window.end:,}", "muted")
     between = Span(" · ", "muted")
     zoomed = () if window.is_whole else (in_sight,)

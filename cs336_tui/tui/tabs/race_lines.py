@@ -15,7 +15,7 @@ from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
 from cs336_tui.config.tuning import COSTS, Tuning, changed
 from cs336_tui.config.variants import short
-from cs336_tui.export.subjects.tuning import BASELINE, factor_words, left_out_lines
+from cs336_tui.export.subjects.tuning import BASELINE, factor_words, interval_words, left_out_lines, ratio_words
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNKNOWN, count, duration, gigabytes
 from cs336_tui.tui import format
@@ -130,7 +130,7 @@ def shortened(tuning: Tuning, spec: CellSpec, width: int) -> str:
 
 def race_words(race: Race) -> str:
     """The race in a line for other tabs: ``race: round 2, 5 of 8 in, best 0.448``."""
-    best = f", best {race.best.ratio:.3f}" if race.best and race.best.ratio is not None else ""
+    best = f", best {ratio_words(race.best.ratio)}" if race.best and race.best.ratio is not None else ""
     how = "over" if race.ended else f"round {race.rounds}, {_in(race)}"
     return f"race: {how}{best}"
 
@@ -170,7 +170,7 @@ def best_line(race: Race, width: int, *, told_end: bool = False) -> Line:
     best = race.best
     if best is None:
         return line(("best  ", "muted"), ("none measured yet" if not race.ended else "none could be measured", "muted"))
-    figures = f"{_ratio(best)} {_interval(best)}".rstrip()
+    figures = f"{ratio_words(best.ratio, '')} {interval_words(best)}".rstrip()
     room = width - len("best  ") - len(figures) - 2
     return facts(
         line(("best  ", "muted"), (figures, "good"), f"  {shortened(race.tuning, best.spec, room)}"),
@@ -234,7 +234,9 @@ def row(race: Race, entry: Entry, columns: Columns, axis: Scale, *, runs: bool =
     role = _role(entry)
     state = entry.status if columns.interval else _SHORT.get(entry.status, entry.status)
     label = shortened(race.tuning, entry.spec, columns.name)
-    text = f"{_ratio(entry):>5} " + (f"{_interval(entry):<{columns.interval}}" if columns.interval else "")
+    text = f"{ratio_words(entry.ratio, ''):>5} "
+    if columns.interval:
+        text += f"{interval_words(entry):<{columns.interval}}"
     if columns.needs:
         peak = gigabytes(entry.peak_bytes) if entry.peak_bytes else UNKNOWN
         compiled = f"{entry.compile_s:.1f}" if entry.compile_s else UNKNOWN
@@ -295,7 +297,7 @@ def detail(state: SessionState, race: Race, entry: Entry, width: int) -> list[Li
 def _facts(race: Race, entry: Entry) -> Iterator[tuple[str, str]]:
     yield "status", f"{entry.status}{f': {entry.why}' if entry.why else ''}"
     if entry.ratio is not None:
-        to_start = f"{_ratio(entry)} {_interval(entry)} to the starting point"
+        to_start = f"{ratio_words(entry.ratio, '')} {interval_words(entry)} to the starting point"
         yield "ratio", to_start if entry.number else f"1: all others are to this {BASELINE}"
     if entry.cost is not None:
         yield "measured", f"{cost_words(race, entry.cost)}, {format.plural(entry.visits, 'visit')}"
@@ -354,15 +356,3 @@ def gains(race: Race, width: int) -> list[Line]:
             "beside the others: where all other choices are the best candidate's.",
             f"{_INTERACTS}: the two differ, by their intervals.")  # fmt: skip
     return [*rows, (), *paragraphs(told, width, "muted", "  ")]
-
-
-def _ratio(entry: Entry) -> str:
-    return "" if entry.ratio is None else f"{entry.ratio:.3f}" if entry.ratio < 10 else f"{entry.ratio:.3g}"
-
-
-def _interval(entry: Entry) -> str:
-    if not entry.number and entry.ratio is not None:
-        return BASELINE
-    if entry.low is None or entry.high is None:
-        return ""
-    return f"[{entry.low:.3f}, {entry.high:.3f}]" if entry.high < 10 else f"[{entry.low:.3g}, {entry.high:.3g}]"

@@ -17,7 +17,7 @@ from cs336_tui.export.subjects.results_columns import COLUMNS, ResultRow
 from cs336_tui.export.writing.tables import Column, Value
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
-from cs336_tui.stats.quantities import MILLISECONDS
+from cs336_tui.stats.quantities import MILLISECONDS, percent
 from cs336_tui.stats.summaries import Summary
 from cs336_tui.tui import format
 from cs336_tui.tui.format import CELL_KEYS, cell_columns, unique_names
@@ -143,7 +143,7 @@ def _share(row: ShownRow) -> str:
     if share is None or row.found is None:
         return format.NOT_YET
     of = " % of spec" if not row.found.peak_is_measured else " % wrong peak" if share > WRONG_PEAK else ""
-    return f"{share * 100:.3g}{of}"
+    return f"{percent(share)}{of}"
 
 
 def _verdict(row: ShownRow) -> str:

@@ -23,7 +23,7 @@ from cs336_tui.export.writing.formats import render
 from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
-from cs336_tui.stats.quantities import NONE, NOT_MEASURED, Rate, bandwidth
+from cs336_tui.stats.quantities import NONE, NOT_MEASURED, Rate, bandwidth, percent
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.roofline import Bandwidths, CellPoint, Roof, roofline_chart
@@ -359,7 +359,7 @@ def doubts(roofline: Roofline, chosen: int, *, can_measure: bool, width: int) ->
     alike = [each for each in roofline.points if (each.machine, each.precision) == (here.machine, here.precision)]
     most = max((point.share_of_measured or 0 for point in alike), default=0.0)
     if most > WRONG_PEAK:
-        said.append(f"it is wrong: a cell achieved {most * 100:.3g} % of it")
+        said.append(f"it is wrong: a cell achieved {percent(most)} % of it")
     elif most > 1:
         said.append("above 100 %: the device was slower when its peak was measured")
     if not said:

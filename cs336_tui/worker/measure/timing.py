@@ -26,7 +26,7 @@ from torch.cuda import Event, current_stream, synchronize  # a user's code may r
 
 from cs336_tui.config.counts import FEWEST, duration_words
 from cs336_tui.stats.intervals import MeanInterval, mean_interval, t_interval
-from cs336_tui.stats.quantities import TOO_NOISY, counted, is_too_noisy
+from cs336_tui.stats.quantities import TOO_NOISY, counted, is_too_noisy, two_digit_percent
 from cs336_tui.stats.ratio import MARGIN
 from cs336_tui.stats.steady import FEWEST as FEWEST_TO_TELL
 from cs336_tui.stats.steady import Class, classify
@@ -335,7 +335,7 @@ def why_stopped(times_s: Sequence[float], share: float) -> str:
     """The reason for which no more steps were measured, in words."""
     interval, stopped = mean_interval(times_s), f"stopped after {len(times_s)} steps"
     known = _known(interval) if interval else ""
-    missed = "" if is_narrow(times_s, share) else f", not at the ± {_half(share / 2)} asked for"
+    missed = "" if is_narrow(times_s, share) else f", not at the ± {two_digit_percent(share / 2)} asked for"
     if not enough_measured(times_s, share):
         return f"{stopped}{missed}, the limit{': ' if known else ''}{known}"
     return f"{stopped}{missed}: {known}{', and its noise no longer changes' if missed else ''}"
@@ -393,10 +393,4 @@ def _known(interval: MeanInterval) -> str:
     level = f"({interval.level * 100:g} %)"
     if is_too_noisy(interval.low, interval.high):
         return f"{TOO_NOISY} to tell the mean {level}"
-    return f"the mean is known to ± {_half(interval.half_share)} {level}"
-
-
-def _half(share: float) -> str:
-    """Half an interval over the mean, in %."""
-    percent = 100 * share
-    return f"{percent:.2g} %" if percent < 9.95 else f"{percent:.0f} %"
+    return f"the mean is known to ± {two_digit_percent(interval.half_share)} {level}"
