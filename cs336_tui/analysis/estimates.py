@@ -24,7 +24,7 @@ TIGHT_SHARE = 0.1
 _SAME = "repeats"
 _MOST_NAMED = 3
 """The most other variants that are named."""
-NOT_MEASURED = "unknown until a cell on this device in this precision is measured"
+NO_TIME_KNOWN = "unknown until a cell on this device in this precision is measured"
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,7 +271,7 @@ def _step_range(
         speeds = _speeds(rates, bandwidth, "B/s") if spec.workload == "norm" else _speeds(rates, peak, "FLOP/s")
         return work / fastest, work / slowest, f"from {counted(len(alike), 'measured cell')}{other}: {speeds}"
     if peak is None:
-        return None, None, NOT_MEASURED
+        return None, None, NO_TIME_KNOWN
     bound = max(timed_flops(prediction) / peak, prediction.min_bytes_moved / bandwidth if bandwidth else 0)
     whose = "the stated peak" if target.stated_flops is not None else "the data sheet's peak"
     return bound, None, f"lower bound from {whose}; no cell measured yet"

@@ -100,7 +100,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pas
 
     @property
     def peak_bytes(self) -> int | None:
-        return peak_bytes(self.peak) if self.peak else None
+        return bytes_of_peak(self.peak) if self.peak else None
 
     def holds(self, figure: Figure) -> bool:
         """True if it is a point of such a figure."""
@@ -109,7 +109,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pas
         return self.mean_ms is not None if figure == "time" else bool(self.peak)
 
 
-def peak_bytes(text: str) -> int:
+def bytes_of_peak(text: str) -> int:
     """Bytes of a peak such as ``46 GB`` or ``18.053 GiB``. Raises ValueError."""
     found = _PEAK.fullmatch(text)
     if not found:
@@ -213,7 +213,7 @@ def _parsed(fields: dict[Any, Any]) -> Published:
     if op and (row.pass_ or row.context or row.batch or (row.ranks or 0) < 2 or row.mean_ms is None):
         raise ValueError(f"op {op}: expected 2 or more ranks and mean_ms, no pass, no context and no batch")
     if row.peak:
-        peak_bytes(row.peak)
+        bytes_of_peak(row.peak)
     elif not row.holds("time") and not row.holds("kernels"):
         raise ValueError("mean_ms is empty, and so are peak, top_kernel and matmul_percent")
     return row

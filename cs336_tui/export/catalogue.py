@@ -137,7 +137,7 @@ def formats_of(what: str) -> tuple[str, ...]:
     return _OWN_FORMATS.get(what, FORMATS)
 
 
-def fitted(choice: Choice, what: str) -> Choice:
+def suited(choice: Choice, what: str) -> Choice:
     """The choice of something else, in the same format if it has that."""
     formats = formats_of(what)
     format_ = choice.format if choice.format in formats else formats[0]

@@ -298,7 +298,7 @@ def why_not_tried(
     return f"not tried: by prediction {who} {gigabytes(needed)} GB, and {device.name} has {have} GB"
 
 
-def resident_bytes(prediction: Prediction) -> int:
+def kept_bytes(prediction: Prediction) -> int:
     """Bytes held between two steps: parameters, buffers, optimizer state; after a train-step gradients, too."""
     held = prediction.by_category
     gradients = held["parameters"] if prediction.spec.pass_ == "train-step" else 0
@@ -307,4 +307,4 @@ def resident_bytes(prediction: Prediction) -> int:
 
 def in_turns_bytes(a: Prediction, b: Prediction) -> int:
     """The peak of two cells in turns: the larger of one's peak beside what the other holds, and the reverse."""
-    return max(a.peak_bytes + resident_bytes(b), b.peak_bytes + resident_bytes(a))
+    return max(a.peak_bytes + kept_bytes(b), b.peak_bytes + kept_bytes(a))

@@ -159,11 +159,11 @@ class _Search:
         return terms
 
     def whole_cost(self, terms: tuple[CourseTerm, ...]) -> float:
-        return float(self.cost(squared(self.fitted(terms).residuals), terms).min())
+        return float(self.cost(squared(self.fit(terms).residuals), terms).min())
 
     def addition(self, terms: tuple[CourseTerm, ...]) -> tuple[float, float, CourseTerm]:
         """The cost of some terms; the least cost with one more term, and that term."""
-        fit = self.fitted(terms)
+        fit = self.fit(terms)
         squares = squared(fit.residuals)
         cost = self.cost(squares[:, None], terms).min()
         keep = 1 - CORRELATIONS[:, None]
@@ -193,7 +193,7 @@ class _Search:
                 best = min(best, (term_cost, term))
         return float(cost), *best
 
-    def fitted(self, terms: tuple[CourseTerm, ...]) -> _Fit:
+    def fit(self, terms: tuple[CourseTerm, ...]) -> _Fit:
         """By Cholesky's decomposition of the columns' products; a column that is no direction of its own becomes 0."""
         columns = np.stack([self.column(term)[0] for term in (CONSTANT, *terms)], axis=1)
         products = np.einsum("pkn,pjn->pkj", columns, columns) + SAME * np.eye(len(terms) + 1)
@@ -217,7 +217,7 @@ class _Search:
 
     def course(self, terms: tuple[CourseTerm, ...]) -> Course:
         """The course of these terms at the likeliest correlation."""
-        costs = self.cost(squared(self.fitted(terms).residuals), terms)
+        costs = self.cost(squared(self.fit(terms).residuals), terms)
         best = int(costs.argmin())
         columns = np.stack([term.values(self.n) for term in (CONSTANT, *terms)])
         heights = np.linalg.lstsq(whitened(columns)[best].T, self.values[best], rcond=None)[0]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.analysis.estimates import (
-    NOT_MEASURED,
+    NO_TIME_KNOWN,
     Estimate,
     duration_range,
     for_target,
@@ -170,7 +170,7 @@ SHEET = "lower bound from the data sheet's peak; no cell measured yet"
         ({}, {"flops": {"forward": 1}, "min_bytes_moved": 3_350_000_000}, H100, 1e-3, SHEET, "at least 1.00 ms"),
         ({}, {"flops": {"forward": 10**12}, "min_bytes_moved": 0}, target(10**12, stated_flops=1e12), 1.0,
          "lower bound from the stated peak; no cell measured yet", "at least 1000 ms"),
-        ({"device": "cpu"}, {}, target_here(CPU, ENVIRONMENT), None, NOT_MEASURED, "n/a"),
+        ({"device": "cpu"}, {}, target_here(CPU, ENVIRONMENT), None, NO_TIME_KNOWN, "n/a"),
     ],
 )  # fmt: skip
 def test_without_measurements_a_peak_and_a_bandwidth_bound_a_step_from_below(

@@ -11,11 +11,11 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.events.codec import to_line
 from cs336_tui.export.catalogue import (
     Choice,
-    fitted,
     formats_of,
     last_choice,
     offers,
     remember,
+    suited,
     text_of,
     usual_name,
     write,
@@ -70,7 +70,7 @@ def test_every_offer_gives_a_text_in_every_format_or_says_in_one_line_why_not(
 def test_an_empty_session_is_offered_too_and_says_so(tmp_path: Path) -> None:
     empty = Source(tmp_path / "none.jsonl", SessionState())
     for offer in offers(empty.state):
-        choice = fitted(Choice(), offer.what)
+        choice = suited(Choice(), offer.what)
         if choice.what in ("results", "summary"):
             continue
         with pytest.raises(UserError):
@@ -145,6 +145,6 @@ def test_the_last_choice_is_kept_and_one_that_cannot_be_made_forgotten(tmp_path:
 
 
 def test_another_thing_keeps_the_format_if_it_has_it() -> None:
-    assert fitted(Choice(format="latex"), "pivot") == Choice(what="pivot", format="latex")
-    assert fitted(Choice(format="latex"), "figures").format == "all"
-    assert fitted(Choice(what="figures", format="svg"), "results").format == "markdown"
+    assert suited(Choice(format="latex"), "pivot") == Choice(what="pivot", format="latex")
+    assert suited(Choice(format="latex"), "figures").format == "all"
+    assert suited(Choice(what="figures", format="svg"), "results").format == "markdown"

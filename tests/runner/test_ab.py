@@ -17,7 +17,7 @@ from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.runner.ab import BOTH_IN_MEMORY, run_rounds
-from cs336_tui.runner.cells import CellRunner, in_turns_bytes, resident_bytes, why_not_tried
+from cs336_tui.runner.cells import CellRunner, in_turns_bytes, kept_bytes, why_not_tried
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
@@ -168,7 +168,7 @@ def test_what_cannot_take_turns_is_refused_before_anything_runs(changes, says):
 
 def test_what_two_cells_need_in_turns_does_not_depend_on_which_is_first() -> None:
     trained, other = made_prediction(small_spec(pass_="train-step", batch_size=64)), made_prediction(small_spec())
-    need = trained.peak_bytes + resident_bytes(other)
+    need = trained.peak_bytes + kept_bytes(other)
     assert in_turns_bytes(trained, other) == in_turns_bytes(other, trained) == need
 
 
@@ -179,10 +179,10 @@ def test_two_that_fit_alone_but_not_together_are_refused(launcher: Launcher, tmp
     found: list[Prediction] = []
     with closing(predictor):
         trained, other = predictor.predict([a, b])
-    assert resident_bytes(trained) >= 16 * trained.num_params, "parameters, gradients and two moments in fp32"
-    assert 4 * other.num_params <= resident_bytes(other) < 8 * other.num_params, "its gradients go with the step"
+    assert kept_bytes(trained) >= 16 * trained.num_params, "parameters, gradients and two moments in fp32"
+    assert 4 * other.num_params <= kept_bytes(other) < 8 * other.num_params, "its gradients go with the step"
     assert in_turns_bytes(trained, other) == max(
-        trained.peak_bytes + resident_bytes(other), other.peak_bytes + resident_bytes(trained)
+        trained.peak_bytes + kept_bytes(other), other.peak_bytes + kept_bytes(trained)
     )
     tight, enough = (
         DeviceInfo(name="cpu", label="a CPU", precisions=("fp32",), memory_bytes=memory_bytes)

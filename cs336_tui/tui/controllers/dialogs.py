@@ -63,7 +63,7 @@ def ask_quit(app: Host) -> None:
 def export(app: Host, *, what: str | None = None, format_: str | None = None) -> None:
     """Ask what of the session goes where, at first what was exported last; `what` and `format_`, where they are given,
     are chosen already."""
-    from cs336_tui.export.catalogue import RESULTS, Choice, fitted, formats_of, last_choice, offers
+    from cs336_tui.export.catalogue import RESULTS, Choice, formats_of, last_choice, offers, suited
     from cs336_tui.export.folder import Source
     from cs336_tui.export.writing.files import canonical
     from cs336_tui.tui.dialogs.export import ExportDialog, Written
@@ -72,9 +72,9 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
         return
     choice = last_choice() or Choice(format=canonical(app.settings.export_format))
     if what is not None:
-        choice = fitted(choice, what)
+        choice = suited(choice, what)
     if format_ is not None:
-        choice = fitted(choice, choice.what if format_ in formats_of(choice.what) else RESULTS)
+        choice = suited(choice, choice.what if format_ in formats_of(choice.what) else RESULTS)
         choice = msgspec.structs.replace(choice, format=format_)
 
     def exported(paths: tuple[Path, ...] | None) -> None:

@@ -82,11 +82,11 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
     def __init__(
         self, offers: Sequence[Offer], first: Choice, source: Source, folder: Path, copy: Callable[[str], None]
     ) -> None:
-        from cs336_tui.export.catalogue import RESULTS, fitted
+        from cs336_tui.export.catalogue import RESULTS, suited
 
         super().__init__()
         self._offers, self._source, self._copies = {offer.what: offer for offer in offers}, source, copy
-        self._choice = first if first.what in self._offers else fitted(first, RESULTS)
+        self._choice = first if first.what in self._offers else suited(first, RESULTS)
         self.folder = folder
         """The folder that was chosen last."""
         self._may_overwrite: Path | None = None
@@ -198,12 +198,12 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
 
     @on(OptionList.OptionHighlighted)
     def _what_chosen(self, event: OptionList.OptionHighlighted) -> None:
-        from cs336_tui.export.catalogue import fitted
+        from cs336_tui.export.catalogue import suited
 
         now = event.option_list.highlighted_option  # the event may be older: the list begins with its first option
         if now is not None and now.id and now.id != self._choice.what:
             before = self._choice.what
-            self._choose(fitted(self._choice, now.id))
+            self._choose(suited(self._choice, now.id))
             for what in (before, now.id):
                 event.option_list.replace_option_prompt(what, self._option(self._offers[what]))
 
