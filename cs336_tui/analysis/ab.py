@@ -81,14 +81,13 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     def exposed(self) -> Exposed | None:
         """The communication of a side's steps that nothing hides; None unless the other is the same ranks without
         any."""
-        a_s, b_s = (of.summary.mean_s if of.summary else None for of in (self.a, self.b))
+        a_s, b_s = (side.summary.mean_s if side.summary else None for side in (self.a, self.b))
         if self.ratio is None or a_s is None or b_s is None:
             return None
         if _is_without_communication(self.a.spec, self.b.spec):
             return Exposed.of("A", a_s, b_s, self.ratio)
-        if _is_without_communication(self.b.spec, self.a.spec):
-            return Exposed.of("B", b_s, a_s, self.ratio.inverse)
-        return None
+        is_of_b = _is_without_communication(self.b.spec, self.a.spec)
+        return Exposed.of("B", b_s, a_s, self.ratio.inverse) if is_of_b else None
 
     @property
     def communicating(self) -> Side:
@@ -162,7 +161,12 @@ def _took_turns(a: Result, b: Result) -> bool:
 
 
 def _round(number: int, a: Result, b: Result) -> Round:
-    note = _why_not_counted(a, b)
+    a_ending, b_ending = _ending(a), _ending(b)
+    note = "; ".join(f"{name} {each}" for name, each in (("A", a_ending), ("B", b_ending)) if each)
+    if a_ending == b_ending != "":
+        note = f"A and B {a_ending}"
+    elif not note and (a.cell.pid != b.cell.pid or len(a.cell.step_times_s) != len(b.cell.step_times_s)):
+        note = "A and B ran one after the other, not in turns"
     pairs: Pairs = () if note else tuple(zip(a.cell.step_times_s, b.cell.step_times_s, strict=True))
     return Round(
         number=number,
@@ -173,17 +177,6 @@ def _round(number: int, a: Result, b: Result) -> Round:
         ratio=paired_ratio([pairs]) if pairs else None,
         note=note,
     )
-
-
-def _why_not_counted(a: Result, b: Result) -> str:
-    why = [_ending(side) for side in (a, b)]
-    if why[0] == why[1] != "":
-        return f"A and B {why[0]}"
-    if any(why):
-        return "; ".join(f"{name} {each}" for name, each in zip("AB", why, strict=True) if each)
-    if a.cell.pid != b.cell.pid or len(a.cell.step_times_s) != len(b.cell.step_times_s):
-        return "A and B ran one after the other, not in turns"
-    return ""
 
 
 def _ending(side: Result) -> str:

@@ -93,7 +93,8 @@ def agreement(of: AgreementReport | str, base: AgreementReport | str) -> Agreeme
         return Agreement(None, why)
     if lost := next(_not_finite(of), ""):
         return Agreement(False, lost)
-    logits, gradients, loss = _errors(_logits(of, base)), _errors(_gradients(of, base)), _loss_error(of, base)
+    logits, gradients = _errors(_logits(of, base)), _errors(_gradients(of, base))
+    loss = 0.0 if of.loss is None or base.loss is None else _ratio(abs(of.loss - base.loss), abs(base.loss))
     tolerance = tolerance_of(of.spec, base.spec)
     exceeded = tolerance.exceeded(logits, gradients, loss)
     if not exceeded:
@@ -147,11 +148,9 @@ def _obstacles(of: AgreementReport, base: AgreementReport) -> Iterator[str]:
         yield f"logits of shape {of.shape}, the starting point's of {base.shape}"
     own, others = ({each.name: each for each in report.parameters} for report in (of, base))
     if own.keys() != others.keys():
-        only, missing = (
-            next(iter(sorted(a - b)), "") for a, b in ((own.keys(), others.keys()), (others.keys(), own.keys()))
-        )
-        found = [f"it has {only}" if only else "", f"it has no {missing}" if missing else ""]
-        yield f"other parameters than the starting point: {', '.join(filter(None, found))}"
+        found = [f"it has {name}" for name in sorted(own.keys() - others.keys())[:1]]
+        found += [f"it has no {name}" for name in sorted(others.keys() - own.keys())[:1]]
+        yield f"other parameters than the starting point: {', '.join(found)}"
         return
     for name, parameter in own.items():
         other = others[name]
@@ -221,7 +220,3 @@ def _errors(parts: Iterable[_Part]) -> Errors | None:
 
 def _ratio(apart: float, norm: float) -> float:
     return apart / norm if norm else math.inf if apart else 0.0
-
-
-def _loss_error(of: AgreementReport, base: AgreementReport) -> float:
-    return 0.0 if of.loss is None or base.loss is None else _ratio(abs(of.loss - base.loss), abs(base.loss))

@@ -14,7 +14,6 @@ from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.measures import allocated_bytes, largest
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, runs_of, without_turns
 from cs336_tui.config.spec import AXES, CellSpec
-from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, ratio_of
 from cs336_tui.stats.summaries import Summary
 
@@ -48,14 +47,11 @@ class Aspect(NamedTuple):
 
 
 _in_force, _machine, _device = attrgetter("cell.in_force"), attrgetter("environment"), attrgetter("spec.device")
+_info = attrgetter("device")
 _own_code = attrgetter("spec.own_code")
 """Fields that bring code of the user's; a revision is of all of it."""
 _attention = attrgetter("spec.workload", "spec.model", "spec.attention", "spec.precision", "spec.device")
 """Settings that decide which kernel computes attention; the settings of each are a choice."""
-
-
-def _device_info(result: Result) -> DeviceInfo | None:
-    return result.environment.device(result.spec.device) if result.environment else None
 
 
 def _device_type(result: Result) -> str:
@@ -95,8 +91,8 @@ _ALL = (
     Aspect("logits", _in_force, "logits_dtype", _precision),
     Aspect("ran", company),
     Aspect("host", _machine, "host"),
-    Aspect("device", _device_info, "label", _device),
-    Aspect("GPU", _device_info, "uuid", lambda result: (_device(result), getattr(result.environment, "host", None))),
+    Aspect("device", _info, "label", _device),
+    Aspect("GPU", _info, "uuid", lambda result: (_device(result), getattr(result.environment, "host", None))),
     *(Aspect(name, _machine, name.lower()) for name in ("torch", "CUDA", "cuDNN", "driver", "Python")),
     Aspect("cs336-tui", _machine, "app"),
 )
@@ -243,7 +239,10 @@ def _partners(a: Sequence[CellSpec], b: Sequence[CellSpec]) -> dict[CellSpec, Ce
     """Which spec of B each spec of A pairs with, in the order of A."""
     if len(a) == len(b) == 1:
         return {a[0]: b[0]}
-    settings = {name: value for name, value in _SETTINGS.items() if _each_has_its_own(name, a, b)}
+    # Settings of which each side has one value, another one than the other side.
+    values = {name: [{getattr(spec, name) for spec in side} for side in (a, b)] for name in _SETTINGS}
+    settled = {name for name, (here, there) in values.items() if len(here) == len(there) == 1 and here != there}
+    settings = {name: value for name, value in _SETTINGS.items() if name in settled}
     partners: dict[CellSpec, CellSpec] = {}
     stages: tuple[dict[str, Any], ...] = ({}, _NAMES, _NAMES | settings)
     for without in stages:
@@ -258,12 +257,6 @@ _NAMES, _SETTINGS = (
     {field: axis.alike for field, axis in AXES.items() if axis.compared == compared} for compared in ("name", "setting")
 )
 """Fields that change no step's work, and fields that two sessions may compare, each with a stand-in."""
-
-
-def _each_has_its_own(name: str, a: Sequence[CellSpec], b: Sequence[CellSpec]) -> bool:
-    """True if each side has one value of it, and these differ."""
-    here, there = ({getattr(spec, name) for spec in side} for side in (a, b))
-    return len(here) == len(there) == 1 and here != there
 
 
 def _by_what_is_left(specs: Sequence[CellSpec], without: Mapping[str, Any]) -> dict[CellSpec, CellSpec]:

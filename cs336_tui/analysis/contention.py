@@ -35,7 +35,7 @@ def seconds(time_s: float) -> str:
     return f"{time_s:.1f} s" if time_s >= 1 else f"{time_s:.2g} s"
 
 
-def cores(number: float) -> str:
+def core_words(number: float) -> str:
     """``1 core``, ``1.5 cores``."""
     return "1 core" if f"{number:.1f}" == "1.0" else f"{number:.1f} cores"
 
@@ -93,9 +93,8 @@ def _gpu_users(cell: CellState) -> Finding | None:
         when, names = "" if around.others else " right after measuring", named(users, between=", ")
         return Finding(True, f"also on the GPU{when}: {names}", "stop what else uses the GPU, or choose a free one")
     if around.others_known:
-        return Finding(
-            False, f"no other process on the GPU in {counted(around.others_known, 'sample')} while measuring"
-        )
+        samples = counted(around.others_known, "sample")
+        return Finding(False, f"no other process on the GPU in {samples} while measuring")
     if after is not None:
         return Finding(False, "no other process on the GPU right after measuring")
     if around.others_stale:
@@ -202,8 +201,12 @@ def _cores(cell: CellState) -> Finding:
     of its cores they do not tell which ones the others took, unless all were in use."""
     around = cell.surroundings
     busy, others, cores, usable = around.busy_cores, around.other_cores, around.cpu_count, _usable_cores(cell)
-    if not around.samples:
-        return _cores_around(cell)
+    if not around.samples:  # the time of the first sample after the window tells
+        if around.other_cores_around is None:
+            return Finding(None, unseen(cell, ""))
+        text = f"other processes used {core_words(around.other_cores_around)} around the time of measuring"
+        is_free = around.other_cores_around < LEAST_OTHERS
+        return Finding(False, text) if is_free else Finding(None, f"{text}, into which no sample fell")
     if busy is None or others is None or not cores or not usable:
         return Finding(None, "which cores were in use is not known")
     text = f"other processes used {others:.1f} of {counted(cores, 'core')} ({min(busy, cores):.1f} busy in all)"
@@ -211,15 +214,6 @@ def _cores(cell: CellState) -> Finding:
         text += f", while the cell may use {usable} only"
     full = busy >= ALL_CORES * cores or (None if busy >= ALL_CORES * usable else False)
     return Finding(full if others >= LEAST_OTHERS else False, text, _QUIET)
-
-
-def _cores_around(cell: CellState) -> Finding:
-    """Others' use in the time of the first sample after the window, if no sample fell into it."""
-    others = cell.surroundings.other_cores_around
-    if others is None:
-        return Finding(None, unseen(cell, ""))
-    text = f"other processes used {cores(others)} around the time of measuring"
-    return Finding(False, text) if others < LEAST_OTHERS else Finding(None, f"{text}, into which no sample fell")
 
 
 def _steal(cell: CellState) -> Finding:
@@ -236,10 +230,10 @@ def _load(cell: CellState) -> Finding:
     if around.load_1m is None or not around.cpu_count:
         return Finding(None, "")
     own = _threads(cell) * _ranks_here(cell)
-    text = (
-        f"load average {around.load_1m:.1f} on {counted(around.cpu_count, 'core')} (this cell's share: {own} at most)"
-    )
-    return Finding(True, text, _QUIET) if around.load_1m > around.cpu_count + own else Finding(False, "")
+    if around.load_1m <= around.cpu_count + own:
+        return Finding(False, "")
+    load = f"load average {around.load_1m:.1f} on {counted(around.cpu_count, 'core')}"
+    return Finding(True, f"{load} (this cell's share: {own} at most)", _QUIET)
 
 
 def _threads(cell: CellState) -> int:

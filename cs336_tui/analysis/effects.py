@@ -75,7 +75,10 @@ def _work(result: Result) -> tuple[object, ...]:
 
 
 def _speedup(base: Sequence[Result], other: Sequence[Result]) -> SpeedUp:
-    fp32, compared = _side(base), _side(other)
+    fp32, compared = (
+        msgspec.structs.replace(side_of(side), peak_allocated_bytes=largest(map(tensor_bytes, measured(side))))
+        for side in (base, other)
+    )
     of_times = ratio_of(runs_of(other), runs_of(base))
     missing = [f"{side.spec.precision} has no timing: {side.note}" for side in (fp32, compared) if side.note]
     typical = next(iter(measured(other)), other[0])
@@ -88,10 +91,6 @@ def _speedup(base: Sequence[Result], other: Sequence[Result]) -> SpeedUp:
         outcome=outcome(of_times),
         explanation="; ".join(missing) + "." if missing else explain(of_times, a=typical.spec.precision, b=BASELINE),
     )
-
-
-def _side(results: Sequence[Result]) -> Side:
-    return msgspec.structs.replace(side_of(results), peak_allocated_bytes=largest(map(tensor_bytes, measured(results))))
 
 
 _MAD_TO_STD = 1.4826
@@ -147,7 +146,7 @@ def warmup_groups(results: Iterable[Result]) -> tuple[WarmupGroup, ...]:
         ordered = sorted(cells, key=lambda result: (FIELDS["warmup"].order(result), result.source, result.cell.cell))
         return WarmupGroup(f"{cells[0].spec.title} · batch {cells[0].spec.batch_size}", machine(cells[0]), ordered)
 
-    order = [FIELDS[name].order for name in ("size", "context", "batch", "pass", "precision", "device")]
+    order = [FIELDS[key].order for key in ("size", "context", "batch", "pass", "precision", "device")]
     by_size = sorted(measured(results), key=lambda result: tuple(rank(result) for rank in order))
     return tuple(map(group, grouped(by_size, alike).values()))
 
@@ -240,15 +239,12 @@ def _of_repeats(results: Sequence[Result]) -> Iterator[tuple[CellSpec, Waited]]:
             continue
         without = {each.cell.repeat: each for each in runs.get((source, where, silent), ())}
         both = [(each, without[each.cell.repeat]) for each in several if each.cell.repeat in without]
-        if len(both) >= FEWEST_REPEATS and (exposed := _between(*zip(*both, strict=True))):
-            yield work, Waited(exposed, len(both), "repeats")
-
-
-def _between(cells: Sequence[Result], without: Sequence[Result]) -> Exposed | None:
-    """The mean step of the one less that of the other, with the interval that the ratio of their runs' means has."""
-    step_s, silent_s = (fmean(each.cell.running.mean for each in several) for several in (cells, without))
-    ratio = ratio_of(runs_of(cells), runs_of(without))
-    return Exposed.of("A", step_s, silent_s, ratio) if ratio else None
+        if len(both) < FEWEST_REPEATS:
+            continue
+        sides = list(zip(*both, strict=True))
+        step_s, silent_s = (fmean(each.cell.running.mean for each in side) for side in sides)
+        if ratio := ratio_of(*map(runs_of, sides)):
+            yield work, Waited(Exposed.of("A", step_s, silent_s, ratio), len(both), "repeats")
 
 
 def work_of_ranks(spec: CellSpec) -> CellSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -92,9 +92,10 @@ def measured_cells(state: SessionState, target: Target) -> tuple[MeasuredCell, .
     """The session's cells that tell how fast the target is: those measured on it whose prediction is known."""
     found = []
     for cell in state.cells.values():
-        prediction = state.prediction_of(cell.spec) if cell.running.n and _ran_on(cell, target) else None
-        if prediction and cell.running.mean and (work := _work(prediction)):
-            found.append(MeasuredCell(cell.spec, cell.running.mean, work / cell.running.mean))
+        mean_s = cell.running.mean if cell.running.n and _ran_on(cell, target) else 0.0
+        prediction = state.prediction_of(cell.spec) if mean_s else None
+        if prediction and (work := _work(prediction)):
+            found.append(MeasuredCell(cell.spec, mean_s, work / mean_s))
     return tuple(found)
 
 
@@ -128,12 +129,6 @@ def _work(prediction: Prediction) -> int:
     """Work to which a step's time is about proportional: FLOPs of the timed phases; of a norm alone, without matrix
     products, the least bytes."""
     return prediction.min_bytes_moved if prediction.spec.workload == "norm" else timed_flops(prediction)
-
-
-def _untimed_too(prediction: Prediction) -> float:
-    """FLOPs of a whole step over those of its timed phases: the forward of `backward` is run but not timed."""
-    whole = sum(forward + backward for forward, backward in prediction.flops_by_range.values())
-    return max(whole / (timed_flops(prediction) or 1), 1.0)
 
 
 def judge(
@@ -223,7 +218,9 @@ def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: _Known
     told = ((known[likeness], unlike) for likeness, unlike in _likenesses(spec) if likeness in known)
     alike, unlike = next(told, ([], ""))
     low_s, high_s, basis = _step_range(spec, prediction, target, alike, unlike)
-    whole = _untimed_too(prediction)
+    # The forward of `backward` is run but not timed.
+    every_flop = sum(forward + backward for forward, backward in prediction.flops_by_range.values())
+    whole = max(every_flop / (timed_flops(prediction) or 1), 1.0)
     return Estimate(
         spec=spec,
         prediction=prediction,
@@ -243,15 +240,14 @@ def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: _Known
 
 
 def _named(cells: Sequence[MeasuredCell]) -> str:
-    names = list(dict.fromkeys(_variant(cell.spec) for cell in cells))
+    names = []
+    for spec in (cell.spec for cell in cells):
+        kind = (f"{spec.workload} alone",) if spec.is_alone else ()
+        names.append(", ".join((*kind, *spec.variants)) or "as written")
+    names = list(dict.fromkeys(names))
     if len(names) > _MOST_NAMED:
         names[_MOST_NAMED:] = ["..."]
     return "; ".join(names)
-
-
-def _variant(spec: CellSpec) -> str:
-    kind = (f"{spec.workload} alone",) if spec.is_alone else ()
-    return ", ".join((*kind, *spec.variants)) or "as written"
 
 
 def _step_range(
@@ -310,26 +306,20 @@ def _in_lanes(times_s: Sequence[float | None], ranks: Sequence[int], lanes: int)
 
 def time_range(low_s: float | None, high_s: float | None) -> str:
     """A step's time in ms: ``12.3 to 15.6 ms``, ``at least 12.3 ms``, ``n/a``."""
-    if low_s is None:
-        return UNKNOWN
     decimals = max(millisecond_decimals(low_s, None) - 1, 0)  # three digits: it is an estimate
-    low = f"{low_s * 1e3:.{decimals}f}"
-    if high_s is None:
-        return f"at least {low} ms"
-    high = f"{high_s * 1e3:.{decimals}f}"
-    return f"{low} ms" if low == high else f"{low} to {high} ms"
-
-
-def _short_duration(time_s: float | None) -> str:
-    """As `duration`, below a minute in seconds with as many digits as say something."""
-    return f"{time_s:.2g} s" if time_s is not None and time_s < 59.5 else duration(time_s)
+    words = _range(low_s, high_s, lambda time_s: f"{time_s * 1e3:.{decimals}f}")
+    return words if low_s is None else f"{words} ms"
 
 
 def duration_range(low_s: float | None, high_s: float | None) -> str:
-    """A longer time as a clock shows it: ``1:05 to 1:20``, ``at least 1:05``, ``n/a``."""
+    """A longer time as a clock shows it, below a minute in seconds: ``1:05 to 1:20``, ``at least 1:05``, ``n/a``."""
+    return _range(low_s, high_s, lambda time_s: f"{time_s:.2g} s" if time_s < 59.5 else duration(time_s))
+
+
+def _range(low_s: float | None, high_s: float | None, show: Callable[[float], str]) -> str:
     if low_s is None:
         return UNKNOWN
-    low, high = _short_duration(low_s), _short_duration(high_s)
-    if high_s is None:
+    low, high = show(low_s), "" if high_s is None else show(high_s)
+    if not high:
         return f"at least {low}"
     return low if low == high else f"{low} to {high}"

@@ -75,6 +75,15 @@ class Counts(NamedTuple):
             Count(min(measured, spec.measure_steps), spec.measure_steps, spec.steps_for),
         )
 
+    def with_those_of(self, cell: CellState) -> Counts:
+        """These, and where one is not known yet, that of this cell if it ended well."""
+        found = self
+        if cell.status == "ok" and found.warmup is None and cell.spec.warmup_auto:
+            found = found._replace(warmup=cell.steps_done - cell.running.n)
+        if cell.status == "ok" and found.measured is None and cell.spec.steps_auto is not None:
+            found = found._replace(measured=cell.running.n)
+        return found
+
 
 Kind = tuple[object, ...]
 """The settings that decide, beside the work, how long a step takes."""
@@ -172,7 +181,7 @@ def prices(state: SessionState) -> Prices:
         kinds = {kind for _, kind in found.alike}
         if counted and len(found.any) >= RECENT and wanted <= kinds and modes <= found.compiling.keys():
             break
-        counts = _with_counts_of(cell, counts)
+        counts = counts.with_those_of(cell)
         found.learn(cell)
     if not found.any:
         for cell in running:
@@ -240,17 +249,6 @@ def sum_s(*values: float | None) -> float | None:
     return None if None in values else sum(filter(None, values))
 
 
-def _with_counts_of(cell: CellState, counts: Counts) -> Counts:
-    """The counts, and where one is not known yet, that of this cell if it ended well."""
-    if cell.status != "ok":
-        return counts
-    if counts.warmup is None and cell.spec.warmup_auto:
-        counts = counts._replace(warmup=cell.steps_done - cell.running.n)
-    if counts.measured is None and cell.spec.steps_auto is not None:
-        counts = counts._replace(measured=cell.running.n)
-    return counts
-
-
 def warm_steps(cell: CellState) -> list[float]:
     """Its latest measured steps, with warm-up steps where those are few; not the first of all, which is cold."""
     measured = cell.step_times_s[-_RECENT_STEPS:]
@@ -273,11 +271,19 @@ def _typical_step(cell: CellState) -> float | None:
 def left_of_running_s(cell: CellState, known: Prices, now: float | None) -> float | None:
     """Seconds that a running cell still needs."""
     mean_s = known.mean_of(_step_of_running(cell, known))
-    steps_s = _steps_left_s(cell, known.counts, mean_s, now)
+    warmup, measured = known.counts.of(cell.spec)
+    if cell.running.n or (cell.spec.warmup_is_open and cell.stage == "measuring"):
+        steps_s = measured.left_s(mean_s, cell.running.n, _spent_s(cell, now))
+    else:
+        spent_s = _spent_s(cell, now) if cell.stage == "warm-up" else 0.0
+        steps_s = sum_s(warmup.left_s(mean_s, len(cell.warmup_times_s), spent_s), measured.left_s(mean_s))
     if cell.steps_done or steps_s is None:
         return steps_s
     passed_s = (now or 0.0) - (cell.started_at or 0.0) if cell.spec.compile == "off" else 0.0
-    return sum_s(steps_s, _left_of_compiling_s(cell, known, now), max(known.extra_s - passed_s, 0.0))
+    compile_s = 0.0 if cell.prepared is not None else known.compiling_of(cell.spec)
+    if compile_s and cell.stage == "compiling" and cell.stage_began_at is not None and now is not None:
+        compile_s = max(compile_s - (now - cell.stage_began_at), 0.0)  # as long as the one before, or a moment yet
+    return sum_s(steps_s, compile_s, max(known.extra_s - passed_s, 0.0))
 
 
 def _step_of_running(cell: CellState, known: Prices) -> float | None:
@@ -289,16 +295,6 @@ def _step_of_running(cell: CellState, known: Prices) -> float | None:
     if priced is None or len(own) > 2:
         return median(own)
     return median([*own, priced, priced]) if kind_of(cell.spec) in known.alike else min(median(own), 2 * priced)
-
-
-def _left_of_compiling_s(cell: CellState, known: Prices, now: float | None) -> float | None:
-    """Seconds that the running cell compiles yet, if it takes as long as the one before; 0 when it takes longer."""
-    whole = known.compiling_of(cell.spec)
-    if cell.prepared is not None:
-        return 0.0
-    if whole is None or cell.stage != "compiling" or cell.stage_began_at is None or now is None:
-        return whole
-    return max(whole - (now - cell.stage_began_at), 0.0)
 
 
 class Ends(msgspec.Struct, frozen=True):
@@ -412,12 +408,3 @@ def _spent_s(cell: CellState, now: float | None) -> float:
     is_window = cell.spec.timer == "do_bench" or (cell.spec.is_window and cell.stage == "measuring")
     began = cell.stage_began_at
     return max(now - began, 0.0) if is_window and now is not None and began is not None else 0.0
-
-
-def _steps_left_s(cell: CellState, counts: Counts, mean_s: float | None, now: float | None) -> float | None:
-    """Seconds of the steps that the running cell is likely to run yet."""
-    warmup, measured = counts.of(cell.spec)
-    if cell.running.n or (cell.spec.warmup_is_open and cell.stage == "measuring"):
-        return measured.left_s(mean_s, cell.running.n, _spent_s(cell, now))
-    spent = _spent_s(cell, now) if cell.stage == "warm-up" else 0.0
-    return sum_s(warmup.left_s(mean_s, len(cell.warmup_times_s), spent), measured.left_s(mean_s))

@@ -12,7 +12,6 @@ from cs336_tui.config.counts import steps_words, warmup_words
 from cs336_tui.config.flops import parameters
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, has_choice
 from cs336_tui.config.variants import REFERENCE, is_imported, short
-from cs336_tui.events.environment import Environment
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import count
 
@@ -73,12 +72,7 @@ def implied_params(spec: CellSpec) -> int:
 
 def device_label(result: Result) -> str:
     """The name of the cell's device, such as the GPU's; torch's name for it where the machine is unknown."""
-    return _label_in(result.environment, result.spec.device)
-
-
-def _label_in(environment: Environment | None, name: str) -> str:
-    device = environment.device(name) if environment else None
-    return device.label if device else name
+    return result.device.label if result.device else result.spec.device
 
 
 def _place(result: Result) -> Result:
@@ -89,8 +83,9 @@ def _place(result: Result) -> Result:
 def machine(result: Result) -> str:
     """The cell's device and the host that it is in."""
     environment = _place(result).environment
+    device = environment.device(result.spec.device) if environment else None
     host = environment.host if environment else ""
-    return f"{_label_in(environment, result.spec.device)} · {host or 'unknown machine'}"
+    return f"{device.label if device else result.spec.device} · {host or 'unknown machine'}"
 
 
 def values(results: Iterable[Result], key: str) -> tuple[str, ...]:
@@ -228,10 +223,6 @@ def _threads(result: Result) -> int:
     return spec.threads or known or (environment.threads if environment else None) or 0
 
 
-def _threads_shown(result: Result) -> str:
-    return "" if result.spec.recording else str(_threads(result) or "unknown")
-
-
 def threads_words(spec: CellSpec) -> str:
     """The intra-op threads as they were asked for."""
     return str(spec.threads or "torch's default")
@@ -240,10 +231,6 @@ def threads_words(spec: CellSpec) -> str:
 def _torch(result: Result) -> str:
     environment = _place(result).environment
     return (environment.torch if environment else None) or "unknown"
-
-
-def _torch_order(result: Result) -> tuple[list[int], str]:
-    return [int(number) for number in re.findall(r"\d+", _torch(result))], _torch(result)
 
 
 _FIRST = ("size", "model", "model-args", "edition", "arch")
@@ -263,7 +250,11 @@ _DEVIATING: Mapping[str, Mapping[str, Any]] = {
         "done": lambda r: steps_done(r.cell),
     },
     "within": {"usual": "any"},
-    "threads": {"kind": "place", "show": _threads_shown, "order": _threads},
+    "threads": {
+        "kind": "place",
+        "show": lambda r: "" if r.spec.recording else str(_threads(r) or "unknown"),
+        "order": _threads,
+    },
 }
 _CHOICES = {key: _choice(key)._replace(**_DEVIATING.get(key, {})) for key in _OF_COLUMN}
 _ALL = (
@@ -271,7 +262,7 @@ _ALL = (
     Field("params", "parameters", "model", lambda result: count(num_params(result)), lambda r: num_params(r) or 0),
     *map(_CHOICES.__getitem__, (*_DIMENSIONS, *_BEFORE_VARIANTS, *_OTHERS, *_LAST)),
     Field("machine", "machine", "place", machine, lambda result: (_device_order(result), machine(result))),
-    Field("torch", "torch", "place", _torch, _torch_order),
+    Field("torch", "torch", "place", _torch, lambda r: ([*map(int, re.findall(r"\d+", _torch(r)))], _torch(r))),
     Field("session", "session", "place", lambda result: result.session, lambda result: result.source),
     Field("repeat", "repeat", "run", lambda result: str(result.cell.repeat), lambda result: result.cell.repeat),
 )

@@ -90,12 +90,17 @@ class Extremes(NamedTuple):
 
 
 class Peak(NamedTuple):
-    """Results of the same peak memory, and the device's own, where it is known."""
+    """Results of the same peak memory."""
 
     kind: str
     bytes: int
     results: tuple[Result, ...]
-    capacity_bytes: int | None
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """The device's own, where it is known."""
+        device = self.results[0].device
+        return device.memory_bytes if device else None
 
 
 def timed(results: Sequence[Result], interval_of: Callable[[Result], MeanInterval | None]) -> tuple[Timed, ...]:
@@ -135,7 +140,11 @@ def extremes(cells: Sequence[Timed]) -> Extremes | None:
 def along(cells: Sequence[Timed]) -> Iterator[Along]:
     """Each choice that was swept: its values against the first one. Machine, device, session and versions, which seldom
     change alone, are one choice. Two cells that ran in turns have the ratio of their pairs of steps."""
-    in_turns = _ratios_in_turns([run for cell in cells for run in cell.runs])
+    in_turns: dict[tuple[CellSpec, CellSpec], Ratio] = {}
+    for turns in map(turns_of, runs_in_turns([run for cell in cells for run in cell.runs])):
+        if turns.ratio:
+            in_turns[turns.a.spec, turns.b.spec] = turns.ratio
+            in_turns[turns.b.spec, turns.a.spec] = turns.ratio.inverse
     firsts = [cell.first for cell in cells]
     by_result = {id(cell.first): cell for cell in cells}
     for key, apart in _swept(firsts):
@@ -154,17 +163,6 @@ def along(cells: Sequence[Timed]) -> Iterator[Along]:
                 yield Along(key, first, other, tuple(pairs))
 
 
-def _ratios_in_turns(results: Sequence[Result]) -> dict[tuple[CellSpec, CellSpec], Ratio]:
-    """The ratio of each two specs of which all runs took turns, either way round."""
-    found: dict[tuple[CellSpec, CellSpec], Ratio] = {}
-    for rounds in runs_in_turns(results):
-        turns = turns_of(rounds)
-        if turns.ratio:
-            found[turns.a.spec, turns.b.spec] = turns.ratio
-            found[turns.b.spec, turns.a.spec] = turns.ratio.inverse
-    return found
-
-
 def _swept(results: Sequence[Result]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The choices that vary, each with the fields that may differ beside it."""
     together = [key for key in ("session", *_HERE) if varies(results, key)]
@@ -181,15 +179,9 @@ def peaks(results: Sequence[Result]) -> tuple[Peak, Peak] | None:
         if sizes:
             by_size = grouped(sizes, lambda pair: pair[0])
             return tuple(  # type: ignore[return-value]
-                Peak(kind, size, tuple(result for _, result in by_size[size]), _capacity(by_size[size][0][1]))
-                for size in (max(by_size), min(by_size))
+                Peak(kind, size, tuple(result for _, result in by_size[size])) for size in (max(by_size), min(by_size))
             )
     return None
-
-
-def _capacity(result: Result) -> int | None:
-    device = result.environment.device(result.spec.device) if result.environment else None
-    return device.memory_bytes if device else None
 
 
 Choices = tuple[tuple[str, Value], ...]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.environment import Environment
+from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import Report
 from cs336_tui.session.state import SessionState, visit_cells
@@ -62,6 +62,11 @@ class Result(NamedTuple):
     def environment(self) -> Environment | None:
         """The machine that the cell ran on; for one that has not started, that of its session."""
         return self.cell.environment or self.state.environment
+
+    @property
+    def device(self) -> DeviceInfo | None:
+        """The device of that machine that the cell ran on; None where it is not known."""
+        return self.environment.device(self.spec.device) if self.environment else None
 
 
 def merge(sessions: Sequence[tuple[str, SessionState]]) -> tuple[Result, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.contention import cores
+from cs336_tui.analysis.contention import core_words
 from cs336_tui.analysis.estimates import timed_flops
 from cs336_tui.analysis.fields import device_label, machine
 from cs336_tui.analysis.grouping import groups, label, telling
@@ -274,7 +274,7 @@ def doubt(peak: DevicePeak) -> str:
         found.append(f"processes of others on the GPU: {peak.others}, so that it may be too low")
     if peak.busy_cores is not None and peak.busy_cores >= BUSY_CORES:
         found.append(
-            f"other processes kept {cores(peak.busy_cores)} busy meanwhile, so that it may be too low: "
+            f"other processes kept {core_words(peak.busy_cores)} busy meanwhile, so that it may be too low: "
             "measure again with --refresh when the machine is idle"
         )
     return "; ".join(found)
