@@ -68,9 +68,8 @@ def fuses_attention(report: KernelReport) -> bool:
     """True if nothing names the softmax of attention, and a kernel or a named range has it and the products in one."""
     ranges = {group.range for group in report.groups}
     others = {group.name for group in report.groups if group.kind == "other"}
-    return "softmax" not in ranges and (
-        not ranges.isdisjoint(_TOGETHER) or any(map(kernel_report.fuses_attention, others))
-    )
+    is_fused = not ranges.isdisjoint(_TOGETHER) or any(map(kernel_report.fuses_attention, others))
+    return is_fused and _SOFTMAX not in ranges
 
 
 def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
@@ -167,15 +166,13 @@ class CellPart(NamedTuple):
         return self._less_timed(self.profiled.span_ns) if self.profiled else None
 
     def _less_timed(self, time_ns: int | None) -> float | None:
-        if time_ns is None or self.timed is None or self.timed.mean_s is None:
-            return None
-        return time_ns / 1e9 - self.timed.mean_s
+        mean_s = self.timed.mean_s if self.timed else None
+        return None if time_ns is None or mean_s is None else time_ns / 1e9 - mean_s
 
     def of_timed(self, difference_s: float | None) -> float | None:
         """A difference as a share of the timed mean."""
-        return (
-            difference_s / self.timed.mean_s if difference_s is not None and self.timed and self.timed.mean_s else None
-        )
+        mean_s = self.timed.mean_s if self.timed else None
+        return difference_s / mean_s if difference_s is not None and mean_s else None
 
 
 def kernel_cells(
@@ -183,9 +180,8 @@ def kernel_cells(
 ) -> tuple[CellPart, ...]:
     """The parts of all cells, and of the `wanted` profiles that no cell is of, in the cells' natural order; empty where
     no step was profiled. Repeats are one cell."""
-    if not any(wanted(report.spec) for state in states for report in state.contents(KernelReport)):
-        return ()
-    return cell_parts(states, results, wanted)
+    profiles = (report for state in states for report in state.contents(KernelReport))
+    return cell_parts(states, results, wanted) if any(wanted(report.spec) for report in profiles) else ()
 
 
 def cell_parts(
@@ -196,7 +192,12 @@ def cell_parts(
     results = [each for each in results if not each.spec.recording or each.state.report_of("kernels", each.spec)]
     groups = list(grouped(results, lambda result: (result.source, result.spec, machine(result))).values())
     contents = {id(state): {report_key(each.spec): each for each in state.contents(KernelReport)} for state in states}
-    found = {id(cells[0]): _report_of(cells[0], contents) for cells in groups}
+    found: dict[int, KernelReport | None] = {}
+    for result in (cells[0] for cells in groups):  # of its session, else of another on the same device and torch
+        key, torch = report_key(result.spec), result.environment.torch if result.environment else None
+        others = [of[key] for of in contents.values() if key in of]
+        alike = (each for each in others if (each.device_name, each.torch) == (device_label(result), torch))
+        found[id(result)] = contents.get(id(result.state), {}).get(key) or next(alike, None)
     taken = {id(report) for report in found.values()}
     for result, report in without_cells(states, results, KernelReport):
         if wanted(report.spec) and id(report) not in taken:
@@ -220,6 +221,13 @@ def step_parts(phases: Sequence[str], whole: str = "step") -> tuple[tuple[str, P
 def profiled(report: KernelReport, phases: Phases = None) -> Profiled:
     """The figures of these phases of a profiled step."""
     groups = in_phases(report, phases)
+    is_named = any(group.range == _SOFTMAX for group in report.groups)
+
+    def is_softmax(group: KernelGroup) -> bool:
+        return (
+            group.range == _SOFTMAX if is_named else group.kind == _SOFTMAX and "loss" not in (group.range, group.phase)
+        )
+
     span = report.span_ns if phases is None else report.phase_spans_ns.get(phases) if isinstance(phases, str) else None
     return Profiled(
         kernel_ns=total_ns(groups),
@@ -227,7 +235,7 @@ def profiled(report: KernelReport, phases: Phases = None) -> Profiled:
         instances=sum(group.instances for group in groups),
         top=top_row(groups),
         matmul_share=matmul_share(groups),
-        softmax_share=_softmax_share(report, groups),
+        softmax_share=None if fuses_attention(report) else share_of(groups, is_softmax),
         optimizer_share=share_of(groups, lambda group: group.phase in OPTIMIZER_PHASES),
     )
 
@@ -258,29 +266,8 @@ def _timed(cells: Sequence[Result], phases: Phases, ddof: int) -> Summary | None
     return summarize(times, ddof) if times else None
 
 
-_Contents = Mapping[int, Mapping[CellSpec, KernelReport]]
-"""The profiles of each session, by the work that they tell of."""
-
-
-def _report_of(result: Result, contents: _Contents) -> KernelReport | None:
-    """The profile of the cell's own session, else that of another one on the same device with the same torch."""
-    key, torch = report_key(result.spec), result.environment.torch if result.environment else None
-    if own := contents.get(id(result.state), {}).get(key):
-        return own
-    others = (found[key] for found in contents.values() if key in found)
-    return next((each for each in others if (each.device_name, each.torch) == (device_label(result), torch)), None)
-
-
 def _together(phases: Sequence[str]) -> str:
     """The name of several phases as one part; the loss is left out beside a backward. Empty if they have none."""
     if not phases or not {*phases} <= {*_MODEL}:
         return phases[0] if len(phases) == 1 else ""
     return "+".join(phase for phase in phases if phase != "loss" or "backward" not in phases)
-
-
-def _softmax_share(report: KernelReport, groups: Sequence[KernelGroup]) -> float | None:
-    if fuses_attention(report):
-        return None
-    if any(group.range == _SOFTMAX for group in report.groups):
-        return share_of(groups, lambda group: group.range == _SOFTMAX)
-    return share_of(groups, lambda group: group.kind == _SOFTMAX and "loss" not in (group.range, group.phase))

@@ -16,7 +16,7 @@ from cs336_tui.analysis.merge import grouped
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import RANGES
-from cs336_tui.events.kernel_report import FUSED, KINDS, KernelGroup, KernelKind, KernelReport, KernelSummary
+from cs336_tui.events.kernel_report import FUSED, KINDS, KernelGroup, KernelKind, KernelReport
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.session.state import SessionState
 
@@ -116,19 +116,20 @@ class RangeError(UserError, ValueError):
 
 def within(report: KernelReport, ranges: Sequence[str]) -> KernelReport:
     """The report of the kernels that every one of these ranges encloses, a phase or a range at any depth; spans, gaps
-    and overlap are of the whole. Names may be patterns such as ``nccl:*``. Raises `RangeError`."""
-    groups = [group for group in report.groups if all(is_within(group, wanted) for wanted in ranges)]
+    and overlap are of the whole. Names may be patterns such as ``nccl:*``; capitals and ``#`` round a name do not
+    matter. Raises `RangeError`."""
+    patterns = [_STEP_RANGE.sub(r"step \1", wanted.casefold().strip("# ")) for wanted in ranges]
+    enclosing = [(group, [name.casefold().strip("# ") for name in group.ranges]) for group in report.groups]
+    groups = [
+        group
+        for group, names in enclosing
+        if all(any(fnmatchcase(name, pattern) for name in names) for pattern in patterns)
+    ]
     if not groups:
         known = ", ".join(range_names(report)[:_MOST_NAMES]) or "no ranges"
         raise RangeError(f"range {', '.join(ranges)}: no kernel of {report.spec.title} is in it; it has {known}")
     launches, total = _instances(groups), total_ns(groups)
     return msgspec.structs.replace(report, groups=tuple(groups), launches=launches, total_ns=total)
-
-
-def is_within(group: KernelGroup, wanted: str) -> bool:
-    """True if a range of this name encloses the group's launches; capitals and ``#`` round a name do not matter."""
-    pattern = _STEP_RANGE.sub(r"step \1", wanted.casefold().strip("# "))
-    return any(fnmatchcase(name.casefold().strip("# "), pattern) for name in group.ranges)
 
 
 def range_names(report: KernelReport) -> tuple[str, ...]:
@@ -198,14 +199,11 @@ def top_row(groups: Sequence[KernelGroup]) -> KernelRow | None:
 
 def by_step(report: KernelReport) -> tuple[StepUse, ...]:
     """The steps that a recording names, in their order."""
-    within_step: dict[str, list[KernelGroup]] = {step: [] for step in report.steps_ns}
-    for group in report.groups:
-        for name in {*group.path} & report.steps_ns.keys():
-            within_step[name].append(group)
-    return tuple(
-        StepUse(step, report.steps_ns[step], _instances(groups), total_ns(groups), matmul_share(groups))
-        for step, groups in within_step.items()
-    )
+    found = []
+    for step, host_ns in report.steps_ns.items():
+        groups = [group for group in report.groups if step in group.path]
+        found.append(StepUse(step, host_ns, _instances(groups), total_ns(groups), matmul_share(groups)))
+    return tuple(found)
 
 
 def launches_per_s(report: KernelReport) -> float | None:
@@ -275,27 +273,23 @@ def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int, ddof: int) -> 
     total, count = total_ns(groups), _instances(groups)
     known = name, short_name(name), groups[0].kind, _of(total, whole_ns), total, count
     if summaries := [group.summary for group in groups if group.summary]:
-        return KernelRow(*known, *_summed_up(summaries, _of(total, count)))
+        mean = _of(total, count)
+        if len(summaries) == 1:
+            (only,) = summaries
+            mean = mean if only.avg_ns is None else only.avg_ns
+            return KernelRow(*known, mean, only.med_ns, only.min_ns, only.max_ns, only.std_ns)
+        least, greatest = _all_known(each.min_ns for each in summaries), _all_known(each.max_ns for each in summaries)
+        return KernelRow(*known, mean, None, min(least, default=None), max(greatest, default=None), None)
     durations = [duration for group in groups for duration in group.durations_ns]
     mean = total / count
     std = math.sqrt(math.fsum((d - mean) ** 2 for d in durations) / (count - ddof)) if count > 1 else 0.0
     return KernelRow(*known, mean, statistics.median(durations), min(durations), max(durations), std)
 
 
-def _summed_up(
-    found: Sequence[KernelSummary], mean: float
-) -> tuple[float, float | None, int | None, int | None, float | None]:
-    """Average, median, least, greatest, standard deviation: one summary's own; of several what they tell together."""
-    least, greatest = [each.min_ns for each in found], [each.max_ns for each in found]
-    if len(found) == 1:
-        (only,) = found
-        return mean if only.avg_ns is None else only.avg_ns, only.med_ns, only.min_ns, only.max_ns, only.std_ns
-    return mean, None, _all_known(min, least), _all_known(max, greatest), None
-
-
-def _all_known(choose: Callable[[Iterable[int]], int], found: Sequence[int | None]) -> int | None:
-    known = [each for each in found if each is not None]
-    return choose(known) if len(known) == len(found) else None
+def _all_known(values: Iterable[int | None]) -> list[int]:
+    """The values; none of them if one is not known."""
+    found = list(values)
+    return [] if None in found else [value for value in found if value is not None]
 
 
 def _shares(
@@ -390,22 +384,17 @@ def _last(name: str) -> str:
 def _detail(arguments: str) -> str:
     """The functor or the inner kernel among template arguments, the innermost that says something."""
     without = _NAMESPACES.sub("", arguments)
-    found = [match for match in _FUNCTOR.finditer(without) if match[1] not in _PLUMBING]
-    if found:
-        return _tidy(found[0][0])
+    for functor in (match for match in _FUNCTOR.finditer(without) if match[1] not in _PLUMBING):
+        # ``MeanOps<float, float, 4>`` as ``MeanOps<float>``: counts and what is said again say nothing.
+        head, _, rest = functor[0].partition("<")
+        parts = (part.strip() for part in rest.rstrip("> ").split(","))
+        telling = dict.fromkeys(part for part in parts if part and not _COUNT.match(part))
+        return f"{head}<{', '.join(telling)}>" if telling else head
     for pattern in (_INNER_KERNEL, _INNER_FUNCTION):
         for inner in pattern.finditer(without):
             if inner[1] not in _PLUMBING and not inner[1].startswith(("gpu_kernel", "at_cuda")):
                 return inner[1]
     return ""
-
-
-def _tidy(text: str) -> str:
-    """``MeanOps<float, float, 4>`` as ``MeanOps<float>``: counts and what is said again say nothing."""
-    head, _, rest = text.partition("<")
-    parts = (part.strip() for part in rest.rstrip("> ").split(","))
-    said = dict.fromkeys(part for part in parts if part and not _COUNT.match(part))
-    return f"{head}<{', '.join(said)}>" if said else head
 
 
 def _short_gemm(base: str, arguments: str) -> str:

@@ -21,7 +21,7 @@ from cs336_tui.events.prediction import (
     Category,
     MemoryBlock,
 )
-from cs336_tui.events.reports import BlockMemory, MemoryReport, PhaseSpan, SavedTensor
+from cs336_tui.events.reports import MemoryReport, PhaseSpan, SavedTensor
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -264,6 +264,7 @@ class BlockRow(NamedTuple):
     expected_bytes: int | None
     """Gradients come, saved tensors go."""
     change_bytes: int
+    """Change of live memory over its backward."""
     difference_bytes: int | None
     """Change less what is expected."""
     seen_gradient_bytes: int | None
@@ -277,20 +278,20 @@ class BlockRow(NamedTuple):
 
 def block_rows(report: MemoryReport) -> tuple[BlockRow, ...]:
     """A row a block, in the model's order; none without a backward, or in an old record."""
-    saved = {block.module: block.bytes for block in report.saved}
-    return tuple(_block_row(block, saved.get(block.module)) for block in report.blocks)
-
-
-def _block_row(block: BlockMemory, saved: int | None) -> BlockRow:
-    expected = None if saved is None else block.gradient_bytes - saved
-    return BlockRow(
-        **msgspec.structs.asdict(block),
-        saved_bytes=saved,
-        expected_bytes=expected,
-        change_bytes=block.change_bytes,
-        difference_bytes=None if expected is None else block.change_bytes - expected,
-        seen_gradient_bytes=None if saved is None else block.change_bytes + saved,
-    )
+    saved_of = {block.module: block.bytes for block in report.saved}
+    found = []
+    for block in report.blocks:
+        saved, change = saved_of.get(block.module), block.after_bytes - block.before_bytes
+        row = BlockRow(
+            **msgspec.structs.asdict(block),
+            saved_bytes=saved,
+            expected_bytes=None if saved is None else block.gradient_bytes - saved,
+            change_bytes=change,
+            difference_bytes=None if saved is None else change + saved - block.gradient_bytes,
+            seen_gradient_bytes=None if saved is None else change + saved,
+        )
+        found.append(row)
+    return tuple(found)
 
 
 class SavedRow(NamedTuple):

@@ -57,11 +57,6 @@ class BlockMemory(msgspec.Struct, frozen=True, kw_only=True):
     gradient_bytes: int
     """Of the gradients of its parameters, as many bytes as these that are trained."""
 
-    @property
-    def change_bytes(self) -> int:
-        """Change of live bytes over its backward: gradients come, saved tensors go."""
-        return self.after_bytes - self.before_bytes
-
 
 class TensorForm(msgspec.Struct, frozen=True):
     """Shape and dtype with which an allocation was first seen."""
@@ -313,11 +308,7 @@ REPORTS: Mapping[str, ReportType] = {
         "Record one step: memory by category, and the lines that allocated it.",
         ("forward", "train-step"),
     ),
-    "rank-memory": ReportType(
-        "Memory of each rank",
-        "memory",
-        RankMemoryReport,
-    ),
+    "rank-memory": ReportType("Memory of each rank", "memory", RankMemoryReport),
     "precision": ReportType(
         "Precision",
         "precision",
