@@ -100,11 +100,8 @@ def _by_promise(race: Race, changes: _Changes, new: Sequence[int]) -> list[int]:
     were measured: the least first. Last those with a value of which none was measured."""
     import numpy as np
 
-    costs = {
-        entry.number: math.log(entry.ratio)
-        for entry in race.entries
-        if entry.ratio is not None and entry.status not in BARRED
-    }
+    allowed = [entry for entry in race.entries if entry.status not in BARRED]
+    costs = {entry.number: math.log(entry.ratio) for entry in allowed if entry.ratio is not None}
     values = list(dict.fromkeys(change for number in costs for change in changes[number]))
     effects: dict[tuple[str, Any], float] = {}
     if values:

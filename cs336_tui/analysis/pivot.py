@@ -48,11 +48,8 @@ def baseline_of(figures: Iterable[Key], named: Sequence[str], chosen: dict[str, 
         raise PivotError(f"baseline {in_words(chosen)}: no cell has all of these")
     found: dict[Key, Key] = {}
     for figure, fields in shows.items():
-        candidates = [
-            candidate
-            for candidate in alike.get(fixed(figure), [])
-            if all(_fits(key, fields, shows[candidate]) for key in loose)
-        ]
+        near = alike.get(fixed(figure), [])
+        candidates = [each for each in near if all(_fits(key, fields, shows[each]) for key in loose)]
         exact = [candidate for candidate in candidates if shows[candidate] == fields | chosen]
         match exact or candidates:
             case [base]:
@@ -164,12 +161,12 @@ def pivot(
         raise PivotError(f"a baseline is for value speedup, not for {value}")
     if not any(result.cell.is_over for result in results):
         raise PivotError("nothing to pivot: no cell has a result yet")
-    row_keys, column_keys = ([field_named(name).key for name in names] for names in (rows, columns))
+    row_keys, column_keys = (tuple(field_named(name).key for name in names) for names in (rows, columns))
     named = (*row_keys, *column_keys)
     taken = {key: values(results, key) for key in FIELDS}
     _check(results, named, taken)
-    groups = _grouped(results, named)
-    if mixed := _mixed(groups.values(), named):
+    groups = grouped(results, lambda result: shown(result, named))
+    if mixed := _mixed(results, named):
         raise PivotError(_left_out(mixed, taken, "cells of one figure"))
 
     ddof = ddof_of(results)
@@ -181,8 +178,8 @@ def pivot(
         figures = {key: _speedup(key, base.get(key), figures, groups, level) for key in figures}
     split = len(row_keys)
     return Pivot(
-        rows=tuple(row_keys),
-        columns=tuple(column_keys),
+        rows=row_keys,
+        columns=column_keys,
         row_keys=_in_order(row_keys, {key[:split]: cells[0] for key, cells in groups.items()}),
         column_keys=_in_order(column_keys, {key[split:]: cells[0] for key, cells in groups.items()}),
         figures={(key[:split], key[split:]): figure for key, figure in figures.items()},
@@ -206,7 +203,7 @@ def suggest(results: Sequence[Result]) -> tuple[tuple[str, ...], tuple[str, ...]
     choices = [key for key in varying(results) if FIELDS[key].kind == "choice"]
     choices.sort(key=lambda key: _PREFERRED.index(key) if key in _PREFERRED else len(_PREFERRED))
     rows, columns = [*choices[:1], *choices[2:]], choices[1:2]
-    while mixed := _mixed(_grouped(results, (*rows, *columns)).values(), (*rows, *columns)):
+    while mixed := _mixed(results, (*rows, *columns)):
         (columns if rows and not columns else rows).append(mixed[0])
     return tuple(rows), tuple(columns)
 
@@ -218,10 +215,8 @@ def _check(results: Sequence[Result], named: Sequence[str], taken: Mapping[str, 
         if named.count(key) > 1:
             raise PivotError(f"pivot on {title}: named twice")
         if len(texts) == 1:
-            others = [FIELDS[other].title for other, several in taken.items() if len(several) > 1]
-            raise PivotError(
-                f"pivot on {title}: every cell has {texts[0]}; fields that vary: {', '.join(others) or 'none'}"
-            )
+            others = ", ".join(FIELDS[other].title for other, several in taken.items() if len(several) > 1)
+            raise PivotError(f"pivot on {title}: every cell has {texts[0]}; fields that vary: {others or 'none'}")
     missing = [key for key in varying(results) if FIELDS[key].kind == "choice" and key not in named]
     if missing:
         raise PivotError(_left_out(missing, taken, "different cells"))
@@ -238,19 +233,14 @@ def _left_out(keys: Sequence[str], taken: Mapping[str, Key], what: str) -> str:
     )
 
 
-def _grouped(results: Iterable[Result], named: Sequence[str]) -> dict[Key, list[Result]]:
-    """The results of each figure, by what they show in the named fields."""
-    return grouped(results, lambda result: shown(result, named))
-
-
-def _mixed(groups: Iterable[Sequence[Result]], named: Sequence[str]) -> list[str]:
+def _mixed(results: Sequence[Result], named: Sequence[str]) -> list[str]:
     """Fields, not named, in which the measured cells of some figure differ; the most telling first."""
-    several = [found for cells in groups if len(found := measured(cells)) > 1]
+    figures = grouped(measured(results), lambda result: shown(result, named)).values()
     implied = (*PLACES, *(key for key, field in FIELDS.items() if field.kind == "model"))
     return [
         key
         for key in implied
-        if key not in named and any(len(set(map(FIELDS[key].show, cells))) > 1 for cells in several)
+        if key not in named and any(len(set(map(FIELDS[key].show, cells))) > 1 for cells in figures)
     ]
 
 

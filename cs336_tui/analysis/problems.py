@@ -53,17 +53,14 @@ fp32."""
 
 
 def _has(result: Result, pairs: Pairs) -> bool:
-    shown = ((key, text, FIELDS[key].show(result)) for key, text in pairs)
-    return all(
-        any(_is(value, wanted) for wanted in text.split(","))
-        or (not value and (key in _MAY_BE_UNKNOWN or (key, text) == ("precision", "fp32")))
-        for key, text, value in shown
-    )
-
-
-def _is(value: str, wanted: str) -> bool:
-    """True if the value is the wanted one, or of ``2+`` is 2 or more."""
-    return value == wanted or (wanted.endswith("+") and value.isdigit() and int(value) >= int(wanted[:-1]))
+    for key, text in pairs:
+        value, wanted = FIELDS[key].show(result), text.split(",")
+        at_least = [int(each[:-1]) for each in wanted if each.endswith("+")]  # ``2+`` is 2 or more
+        is_wanted = value in wanted or (value.isdigit() and any(int(value) >= least for least in at_least))
+        may_be = not value and (key in _MAY_BE_UNKNOWN or (key, text) == ("precision", "fp32"))
+        if not (is_wanted or may_be):
+            return False
+    return True
 
 
 def is_answered(answer: Answer, material: Material) -> bool:
@@ -72,9 +69,8 @@ def is_answered(answer: Answer, material: Material) -> bool:
     if answer.over and not varies(measured(chosen.results), answer.over):
         return False
     kind, _, table = answer.name.partition("/")
-    made_of = (
-        _MADE_OF.get(table) or _MADE_OF.get(kind) or (REPORTS[kind].content if answer.source == "report" else None)
-    )
+    content = REPORTS[kind].content if answer.source == "report" else None
+    made_of = _MADE_OF.get(table) or _MADE_OF.get(kind) or content
     return bool(material.reports(made_of, answer.where) if made_of else measured(chosen.results))
 
 
@@ -121,9 +117,8 @@ def progress_of(problem: Problem, edition: str, states: Sequence[SessionState], 
         word = "persons" if not answered else "done" if all(answered) else "begun" if any(answered) else "missing"
         found[word].append(part.letter)
     sweeps = tuple(sweeps_of(problem, edition).values())
-    progress = Progress(
-        **{word: tuple(letters) for word, letters in found.items()}, cells_done=0, cells=sum(map(len, sweeps))
-    )
+    letters = {word: tuple(each) for word, each in found.items()}
+    progress = Progress(**letters, cells_done=0, cells=sum(map(len, sweeps)))
     if not (progress.done or progress.begun):
         return progress
     asked = _cells_of(sweeps)

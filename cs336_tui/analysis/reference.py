@@ -76,9 +76,11 @@ def matching(
     with the fewest differences are given. `in_force` are the cell's effective settings, if known; `rows` are the
     published and own ones unless given."""
     is_of = _is_operation if spec.is_collective else _is_model
+    # A published forward may hold the loss, so it counts for both.
+    passes = (spec.pass_, "forward") if spec.pass_ == "forward+loss" else (spec.pass_,)
     found = []
     for row in filter(lambda row: row.holds(figure), points(rows)):
-        if is_of(row, spec) and (spec.is_collective or any_pass or _is_pass(row.pass_, spec)):
+        if is_of(row, spec) and (spec.is_collective or any_pass or row.pass_ in passes):
             differences = tuple(_differences(spec, in_force, row, figure))
             found.append(Match(row, (*differences, *_remarks(spec, row)), len(differences)))
     fewest = min((match.differences for match in found), default=0)
@@ -119,16 +121,10 @@ def _is_operation(row: Published, spec: CellSpec) -> bool:
     return math.isclose(bytes_of(row.size), bytes_of(spec.size), rel_tol=_NEAR)
 
 
-def _is_pass(published: str, spec: CellSpec) -> bool:
-    """True if it is the cell's pass; a published forward may hold the loss, so it counts for both."""
-    return published == spec.pass_ or (published, spec.pass_) == ("forward", "forward+loss")
-
-
 def sentence(spec: CellSpec, mean_s: float, matches: Iterable[Match]) -> str:
     """``small forward fp32: 16.1 ms here; 15.8 published on a Hopper-like GPU; 44.4 on A100 (context 512 there)``."""
-    cell = ", ".join((f"{spec.size_label} {spec.pass_} {spec.precision}", *spec.variants))
-    if spec.is_collective:
-        cell = spec.title
+    named = (f"{spec.size_label} {spec.pass_} {spec.precision}", *spec.variants)
+    cell = spec.title if spec.is_collective else ", ".join(named)
     parts = [f"{cell}: {_ms(mean_s * 1e3)} ms here"]
     said_published = False
     for match in matches:

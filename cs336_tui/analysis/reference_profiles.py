@@ -92,10 +92,9 @@ def peak_said(beside: PeakBeside) -> Said:
     how = ", ".join(filter(None, ("" if beside.seen == "measured" else beside.seen, ending)))
     there = []
     for match in beside.matches:
-        published_bytes = match.row.peak_bytes
-        ratio = (
-            f", here / there {beside.peak_bytes / published_bytes:.2f}" if beside.peak_bytes and published_bytes else ""
-        )
+        published_bytes, ratio = match.row.peak_bytes, ""
+        if beside.peak_bytes and published_bytes:
+            ratio = f", here / there {beside.peak_bytes / published_bytes:.2f}"
         there.append((f"{gigabytes(published_bytes)} GB{ratio}: {_by(match.row)}", "; ".join(match.caveats)))
     how = f" ({how})" if how else ""
     return Said(f"{_cell(beside.result)}, {beside.name}: {size} here{how}", tuple(there))
@@ -108,16 +107,14 @@ def kernels_said(beside: KernelsBeside) -> Said:
     here = "not profiled here"
     if part.profiled and part.report:
         top = part.profiled.top
-        own = _figures(
-            top.short if top else "", top.instances if top else None, top.share * 100 if top else None,
-            part.profiled.matmul_share * 100,
-        )  # fmt: skip
+        of_top = (top.short, top.instances, top.share * 100) if top else ("", None, None)
+        own = _figures(*of_top, part.profiled.matmul_share * 100)
         here = f"{own} here{'' if part.report.activity == 'kernels' else ' (operators by self time)'}"
-    there = (
-        (f"{_figures(kernel_name(row), row.top_launches, row.top_percent, row.matmul_percent)}: {_by(row)}", caveats)
-        for row, caveats in ((match.row, "; ".join(match.caveats)) for match in beside.matches)
-    )
-    return Said(f"{_cell(part.result)}, kernels of {part.part}: {here}", tuple(there))
+    there = []
+    for row in (match.row for match in beside.matches):
+        there.append(f"{_figures(kernel_name(row), row.top_launches, row.top_percent, row.matmul_percent)}: {_by(row)}")
+    caveats = ("; ".join(match.caveats) for match in beside.matches)
+    return Said(f"{_cell(part.result)}, kernels of {part.part}: {here}", tuple(zip(there, caveats, strict=True)))
 
 
 def profiles_said(

@@ -5,7 +5,8 @@ device and its links may be put in the place of a data sheet's. Of collectives: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -15,7 +16,7 @@ from cs336_tui.analysis.contention import core_words
 from cs336_tui.analysis.estimates import timed_flops
 from cs336_tui.analysis.fields import device_label, machine
 from cs336_tui.analysis.grouping import groups, label, telling
-from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
 from cs336_tui.config.flops import bus_factor, busbw, least_bytes, step_flops
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.values import bytes_of
@@ -54,14 +55,6 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     """Why it may be too low, in a few words; empty where nothing speaks for it."""
     is_wrong: bool = False
     """True if a cell achieved more, which no peak allows."""
-
-    def held_against(self, flops_per_s: float) -> Ceiling:
-        """The same, or what it is after a cell achieved this many FLOP/s."""
-        share = flops_per_s / self.flops_per_s if self.flops_per_s else 0.0
-        if share <= WRONG_PEAK:
-            return self
-        said = f"this peak is wrong: a cell achieved {percent(share)} % of it"
-        return msgspec.structs.replace(self, is_wrong=True, doubt=said, source=f"{self.source}; {said}, {AGAIN}")
 
     @property
     def ridge(self) -> float | None:
@@ -174,20 +167,13 @@ def work_of(result: Result) -> Work | None:
 def why_unknown(result: Result) -> str:
     """``FLOPs of GPT unknown: why`` of a measured cell whose work is not known; empty of any other. A norm alone and
     a collective have no matrix products, which is known."""
-    if (
-        result.spec.workload in ("norm", "collective")
-        or not result.is_measured
-        or ((work := work_of(result)) and work.flops and work.bytes_moved)
-    ):
+    spec, work = result.spec, work_of(result)
+    if spec.workload in ("norm", "collective") or not result.is_measured or (work and all(work)):
         return ""
-    spec = result.spec
-    own = list(map(short, spec.own_code))
-    why = "no prediction of it in this session"
-    if work is not None:
-        why = "no operation that counts was seen"
-    elif failed := result.state.unpredictable.get(prediction_key(spec)):
-        why = failed
-    return f"FLOPs of {', '.join(own) or spec.title} unknown: {why}"
+    why = "no operation that counts was seen"
+    if work is None:
+        why = result.state.unpredictable.get(prediction_key(spec), "no prediction of it in this session")
+    return f"FLOPs of {', '.join(map(short, spec.own_code)) or spec.title} unknown: {why}"
 
 
 def points(results: Iterable[Result], peaks: PeakLookup) -> tuple[RooflinePoint, ...]:
@@ -198,24 +184,28 @@ def points(results: Iterable[Result], peaks: PeakLookup) -> tuple[RooflinePoint,
 def point_of(result: Result, peaks: PeakLookup) -> RooflinePoint | None:
     """None of a cell that is not measured, or whose work is not known."""
     work = work_of(result) if result.is_measured and result.cell.running.mean > 0 else None
-    if work is None or not (work.flops and work.bytes_moved):
+    if work is None or not all(work):
         return None
-    environment, device = result.environment, result.spec.device
-    info = environment.device(device) if environment else None
-    precision = precision_in_force(result.cell)
-    peak = None
-    if environment and precision:
+    step_s, precision = result.cell.running.mean, precision_in_force(result.cell)
+    ceiling = None
+    if result.environment and precision:
         used = result.cell.in_force.threads if result.cell.in_force else result.spec.threads
-        peak = peaks(peak_key(environment, device, precision, used))
+        peak = peaks(peak_key(result.environment, result.spec.device, precision, used))
+        ceiling = measured_ceiling(peak) if peak else None
+        achieved = work.flops / step_s / (ceiling.flops_per_s or math.inf) if ceiling else 0.0
+        if ceiling and achieved > WRONG_PEAK:
+            wrong = f"this peak is wrong: a cell achieved {percent(achieved)} % of it"
+            source = f"{ceiling.source}; {wrong}, {AGAIN}"
+            ceiling = msgspec.structs.replace(ceiling, is_wrong=True, doubt=wrong, source=source)
     return RooflinePoint(
         result=result,
         device_name=device_label(result),
         precision=precision,
         flops=work.flops,
         bytes_moved=work.bytes_moved,
-        step_s=result.cell.running.mean,
-        sheet=sheet_ceiling(info, precision) if info and precision else None,
-        measured=measured_ceiling(peak).held_against(work.flops / result.cell.running.mean) if peak else None,
+        step_s=step_s,
+        sheet=sheet_ceiling(result.device, precision) if result.device and precision else None,
+        measured=ceiling,
     )
 
 
@@ -319,19 +309,14 @@ def link_rates(results: Iterable[Result]) -> dict[str, LinkRate]:
     """busbw by operation, by its mean: of the most ranks and then of the largest size. Of several devices and backends
     that of GPUs and nccl goes first; operations of another one are left out."""
     cells = [each for each in measured(results) if each.spec.is_collective and each.spec.collective in IN_RINGS]
-
-    def setting(each: Result) -> tuple[bool, bool]:
-        return each.spec.device.startswith("cuda"), each.spec.backend_in_use == "nccl"
-
-    best = max(map(setting, cells), default=None)
-    cells = [each for each in cells if setting(each) == best]
+    by_setting = grouped(cells, lambda each: (each.spec.device.startswith("cuda"), each.spec.backend_in_use == "nccl"))
+    timed = [each for each in by_setting[max(by_setting)] if each.cell.running.mean] if by_setting else []
+    by_operation = grouped(timed, lambda each: each.spec.collective)
     found: dict[str, LinkRate] = {}
-    for operation in IN_RINGS:
-        of_it = [each for each in cells if each.spec.collective == operation and each.cell.running.mean]
-        if of_it:
-            result = max(of_it, key=lambda each: (each.spec.ranks, each.spec.message_bytes))
-            rate = busbw(result.spec, result.cell.running.mean)
-            found[operation] = LinkRate(rate, result.spec, device_label(result))
+    for operation in filter(by_operation.__contains__, IN_RINGS):
+        result = max(by_operation[operation], key=lambda each: (each.spec.ranks, each.spec.message_bytes))
+        rate = busbw(result.spec, result.cell.running.mean)
+        found[operation] = LinkRate(rate, result.spec, device_label(result))
     return found
 
 
@@ -390,18 +375,15 @@ class Curve(msgspec.Struct, frozen=True):
 def curves(results: Iterable[Result]) -> tuple[Curve, ...]:
     """A curve for each combination of the choices, but for the size, of collectives that were timed."""
     timed = [each for each in measured(results) if each.spec.is_collective and each.cell.running.mean]
-    keys, ddof = telling(timed, but=("size",)), ddof_of(timed) if timed else 1
-    return tuple(
-        Curve(label(group[0], keys) or group[0].spec.collective, group[0].spec, tuple(_points(group, ddof)))
-        for group in groups(timed, keys).values()
-    )
-
-
-def _points(group: Sequence[Result], ddof: int) -> Iterator[Point]:
-    for members in groups(group, ("size",)).values():
-        spec, found = members[0].spec, pooled(members, ddof)
-        if found and found.mean_s:
-            yield Point(spec.size, spec.message_bytes, busbw(spec, found.mean_s))
+    keys, ddof, found = telling(timed, but=("size",)), ddof_of(timed), []
+    for cells in groups(timed, keys).values():
+        first, points = cells[0], []
+        for members in groups(cells, ("size",)).values():
+            spec, summary = members[0].spec, pooled(members, ddof)
+            if summary and summary.mean_s:
+                points.append(Point(spec.size, spec.message_bytes, busbw(spec, summary.mean_s)))
+        found.append(Curve(label(first, keys) or first.spec.collective, first.spec, tuple(points)))
+    return tuple(found)
 
 
 def published_curves(spec: CellSpec, rows: Iterable[Published]) -> tuple[Curve, ...]:

@@ -231,28 +231,18 @@ def limits(work: Work, device: Device, *, shared_link: bool = False) -> tuple[Li
     """
     reduced = _most_data("dp", "backward", work, device)
     rooms = [_Room(_most_data("fsdp", name, work, device), _most_tensor(name, work, device)) for name in PASSES]
-    forward, backward = rooms
-    gathered, tensor = min(each.data for each in rooms), min(each.tensor for each in rooms)
-    splits = [_largest_split([each], shared_link) for each in rooms]
-    both = _largest_split(rooms, shared_link)
-    return (
-        Limit(
-            strategy="dp", forward=None, backward=_whole(reduced),
-            split=Split(_whole(reduced), 1), real=float(1 + reduced),
-        ),
-        Limit(
-            strategy="fsdp", forward=_whole(forward.data), backward=_whole(backward.data),
-            split=Split(_whole(gathered), 1), real=float(1 + gathered),
-        ),
-        Limit(
-            strategy="tp", forward=_whole(forward.tensor), backward=_whole(backward.tensor),
-            split=Split(1, _whole(tensor)), real=float(1 + tensor),
-        ),
-        Limit(
-            strategy="fsdp+tp", forward=splits[0].ranks, backward=splits[1].ranks, split=both,
-            real=_largest_real(rooms, shared_link),
-        ),
-    )  # fmt: skip
+    data, tensor = ([_whole(room) for room in axis] for axis in zip(*rooms, strict=True))
+    ranks = [_largest_split([each], shared_link).ranks for each in rooms]
+    found: dict[Strategy, tuple[int | None, int, Split, Fraction]] = {
+        "dp": (None, _whole(reduced), Split(_whole(reduced), 1), 1 + reduced),
+        "fsdp": (*data, Split(min(data), 1), 1 + min(room.data for room in rooms)),
+        "tp": (*tensor, Split(1, min(tensor)), 1 + min(room.tensor for room in rooms)),
+        "fsdp+tp": (*ranks, _largest_split(rooms, shared_link), _largest_real(rooms, shared_link)),
+    }
+    return tuple(
+        Limit(strategy=strategy, forward=forward, backward=backward, split=split, real=float(real))
+        for strategy, (forward, backward, split, real) in found.items()
+    )
 
 
 def _whole(room: Fraction) -> int:
@@ -292,16 +282,16 @@ def _middle(room: _Room) -> Fraction:
     return room.tensor * (1 + 1 / room.data + 1 / room.tensor) / 2
 
 
-def _largest_real(rooms: Sequence[_Room], shared_link: bool) -> float:
+def _largest_real(rooms: Sequence[_Room], shared_link: bool) -> Fraction:
     """N_FSDP N_TP in real numbers. On a shared link that of the pass with less: a b (1 + 1/a + 1/b)^2 / 4, or one axis
     alone where the other would have less than 1 rank."""
     if not shared_link:
-        return float((1 + min(room.data for room in rooms)) * (1 + min(room.tensor for room in rooms)))
+        return (1 + min(room.data for room in rooms)) * (1 + min(room.tensor for room in rooms))
     found = []
     for room in rooms:
         tensor = min(max(_middle(room), Fraction(1)), 1 + room.tensor)
         found.append((1 + room.data * (1 - (tensor - 1) / room.tensor)) * tensor)
-    return float(min(found))
+    return min(found)
 
 
 def plan(

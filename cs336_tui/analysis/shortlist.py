@@ -3,6 +3,7 @@ the plan before anything runs: candidates by prediction, rounds by forecast, the
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -96,11 +97,8 @@ def shortlist(tuning: Tuning, target: Target, refusal: Refusal, predict: Predict
     limit = limit_of_peak(tuning, target)
     refused = {spec: why for spec in space.candidates if (why := refusal(spec))}
     able = [spec for spec in space.candidates if spec not in refused]
-    near = [
-        spec
-        for spec in able
-        if every or (limit and _of_processes(rough_peak_bytes(spec), spec, target) >= limit * _MAY_MATTER)
-    ]
+    least = limit * _MAY_MATTER if limit else math.inf
+    near = [spec for spec in able if every or _of_processes(rough_peak_bytes(spec), spec, target) >= least]
     if target.gpu and tuning.base in able and tuning.base not in near:
         near.append(tuning.base)
     predictions = {spec: for_target(found, target) for spec, found in predict(near).items()}
@@ -109,8 +107,9 @@ def shortlist(tuning: Tuning, target: Target, refusal: Refusal, predict: Predict
     left_out, found = list(space.left_out), []
     for spec in space.candidates:
         reason = str(refused.get(spec, ""))
-        if spec in predictions:
-            reason = _too_large(needed_bytes(predictions[spec], target), limit)
+        needed = needed_bytes(predictions[spec], target) if spec in predictions else 0
+        if limit is not None and needed > limit:
+            reason = f"by prediction it needs {gigabytes(needed)} GB, and the limit is {gigabytes(limit)} GB"
         if reason:
             left_out.append(LeftOut(label(tuning, spec), reason, spec))
         else:
@@ -191,12 +190,6 @@ def _of_processes(tensors_bytes: int, spec: CellSpec, target: Target) -> int:
     return (tensors_bytes + process) * (spec.ranks if target.shares_memory else 1)
 
 
-def _too_large(needed: int, limit: int | None) -> str:
-    if limit is None or needed <= limit:
-        return ""
-    return f"by prediction it needs {gigabytes(needed)} GB, and the limit is {gigabytes(limit)} GB"
-
-
 class Planned(NamedTuple):
     """A candidate before it is visited. `estimate` is None, and with it `needed_bytes`, if it could not be
     predicted; `needed_bytes` is what the limit is held against."""
@@ -250,7 +243,7 @@ def plan_of(tuning: Tuning, found: Shortlist, target: Target, state: SessionStat
         estimate = estimates.get(spec)
         rule = forecast_rule(tuning, spec, estimate.low_s if estimate else None)
         planned.append(Planned(spec, label(tuning, spec), estimate, needed.get(spec), rule))
-    low_s, high_s = total_s(judged) if judged else (None, None)
+    low_s, high_s = total_s(judged)
     left_out = tuple((each, needed.get(each.spec) if each.spec else None) for each in found.left_out)
     if len(judged) < len(planned):
         high_s = None

@@ -19,8 +19,6 @@ from cs336_tui.stats.quantities import bandwidth
 CONTEXT_BYTES = {"cuda": 2**29, "mps": 2**29, "cpu": 2**28}
 """The memory of a torch process besides its tensors. On a CUDA device that is not here, context and loaded kernels are
 assumed to take 0.5 GiB; on a CPU, an interpreter that has imported torch was seen to take 0.23 GiB."""
-
-
 _MOST_CONTEXT = 2 * 2**30
 
 

@@ -4,7 +4,7 @@ state, so that a resumed and a replayed race look as the live one did."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from statistics import fmean
 from typing import Literal, NamedTuple
@@ -105,7 +105,11 @@ def race_of(state: SessionState) -> Race | None:
     visits = dict(sorted(_measured(visited, tuning.goal)))  # in the order in which they ran
     lost = {n: found for n, cells in visited.items() if (found := _lost(cells, visits, tuning.goal, begun.limit_bytes))}
     barred = {number for number, check in checks.items() if check and check.agrees is False} | lost.keys() & {0}
-    standings_ = _standings(visits.values(), visited, tuning.goal, lost, barred)
+    kept = [visit for visit in visits.values() if visit.candidate == 0 or visit.candidate not in lost]
+    standings_: tuple[Standing, ...] = ()
+    if any(visit.candidate == 0 for visit in kept):  # the reference, even if it cannot be best
+        spread, turns = _MEMORY_SPREAD if tuning.goal == "memory" else SPREAD, tuple(_in_turns(visited, tuning.goal))
+        standings_ = standings(kept, turns, margin=MARGIN, barred=barred, spread=spread)
     rounds = max((cell.repeat for cells in visited.values() for cell in solo(cells)), default=0)
     in_last = {number for number, cells in visited.items() if any(cell.repeat == rounds for cell in solo(cells))}
     best = _best(standings_, in_last, {*barred, *lost})
@@ -115,7 +119,9 @@ def race_of(state: SessionState) -> Race | None:
         cells, standing = visited.get(number, ()), ranked.get(number)
         measured = [cell for cell in cells if cell.status == "ok"]
         alone = list(solo(measured))
-        low, high = _bounds(standing) if number else (None, None)
+        low, high = (standing.low, standing.high) if standing and number else (None, None)
+        if low is not None and high is not None and is_too_noisy(low, high):
+            low = high = None
         costs = [visits[cell.cell].cost for cell in alone if cell.cell in visits]
         compiled = [cell.prepared.compile_s for cell in measured if cell.prepared and cell.prepared.compile_s]
         entry = Entry(
@@ -199,18 +205,6 @@ def unchecked(state: SessionState, numbers: Sequence[int]) -> tuple[CellSpec, ..
     return tuple(key for key in keys if key not in made)
 
 
-def _standings(
-    visits: Iterable[Visit], visited: Visited, goal: Goal, lost: Mapping[int, object], barred: Collection[int]
-) -> tuple[Standing, ...]:
-    """Of the measured candidates; none before the starting point was measured, which stays the reference even if it
-    cannot be best."""
-    kept = [visit for visit in visits if visit.candidate == 0 or visit.candidate not in lost]
-    if not any(visit.candidate == 0 for visit in kept):
-        return ()
-    spread = _MEMORY_SPREAD if goal == "memory" else SPREAD
-    return standings(kept, tuple(_in_turns(visited, goal)), margin=MARGIN, barred=barred, spread=spread)
-
-
 def _measured(visited: Visited, goal: Goal) -> Iterator[tuple[int, Visit]]:
     """The measurements, by their cells. One in which threads waited for a core is that less certain: in another they
     may wait less."""
@@ -225,15 +219,11 @@ def _measured(visited: Visited, goal: Goal) -> Iterator[tuple[int, Visit]]:
 def _costs(cell: CellState, goal: Goal) -> Sequence[float]:
     """The costs of a finished visit's steps in the unit of the goal, or its one cost where steps have none of their
     own; empty if it is unknown."""
-    cost: float | None
-    match goal:
-        case "memory":
-            cost = visit_peak_bytes(cell)
-        case "tokens/J":
-            cost = 1 / per_joule if (per_joule := energy_of(cell).tokens_per_joule) else None
-        case _:
-            return [time_s * _per_step(cell, goal) for time_s in cell.step_times_s]
-    return [cost] if cost else []
+    if goal == "memory":
+        return [peak] if (peak := visit_peak_bytes(cell)) else []
+    if goal == "tokens/J":
+        return [1 / per_joule] if (per_joule := energy_of(cell).tokens_per_joule) else []
+    return [time_s * _per_step(cell, goal) for time_s in cell.step_times_s]
 
 
 def _in_turns(visited: Visited, goal: Goal) -> Iterator[InTurns]:
@@ -247,10 +237,8 @@ def _in_turns(visited: Visited, goal: Goal) -> Iterator[InTurns]:
     for sides in by_process.values():
         if len(sides) == 2:
             (a, of_a), (b, of_b) = sorted(sides, key=lambda side: side[0])
-            costs_a, costs_b = (
-                [time_s * _per_step(cell, goal) for time_s in cell.step_times_s] for cell in (of_a, of_b)
-            )
-            rounds.setdefault((a, b), []).append(tuple(zip(costs_a, costs_b, strict=False)))
+            costs = ([time_s * _per_step(cell, goal) for time_s in cell.step_times_s] for cell in (of_a, of_b))
+            rounds.setdefault((a, b), []).append(tuple(zip(*costs, strict=False)))
     for (a, b), pairs in rounds.items():
         yield InTurns(a, b, tuple(pairs))
 
@@ -286,13 +274,6 @@ def _lost(
 def was_cut_off(cell: CellState) -> bool:
     """True of a visit that the budget did not allow."""
     return cell.status == "skipped" and (cell.skipped_because or "").startswith(BUDGET_ENDED)
-
-
-def _bounds(standing: Standing | None) -> tuple[float, float] | tuple[None, None]:
-    """The interval of the ratio, if there is one that says something."""
-    if standing is None or standing.low is None or standing.high is None or is_too_noisy(standing.low, standing.high):
-        return None, None
-    return standing.low, standing.high
 
 
 def _best(found: Sequence[Standing], in_last: Collection[int], excluded: Collection[int]) -> int | None:

@@ -182,24 +182,23 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
     steadiness = classify(times_s) if usable else None
     interval = mean_interval(times_s) if usable else None
     needed = _warmup_needed(cell, steadiness)
+    beside: dict[VerdictName, Finding] = {
+        "throttled": _throttled(cell),
+        "contended": contention(cell),
+        "launch-bound": launching(cell, idle),
+        "allocator-retry": _allocator_retry(cell),
+        "slowed-by-settings": _slowed(cell),
+    }
     return Judgement(
         checks=(
             *_series_checks(cell, steadiness, interval, needed),
-            _check("throttled", _throttled(cell)),
-            _check("contended", contention(cell)),
-            _check("launch-bound", launching(cell, idle)),
-            _check("allocator-retry", _allocator_retry(cell)),
-            _check("slowed-by-settings", _slowed(cell)),
+            *(Check(name=name, **found._asdict()) for name, found in beside.items()),
         ),
         notes=(*cell.finished.remarks, *_notes(cell, steadiness)),
         warmup_advice=_warmup_advice(cell, steadiness, needed),
         interval=interval,
         limited=steadiness.limited if steadiness else 0,
     )
-
-
-def _check(name: VerdictName, found: Finding) -> Check:
-    return Check(name=name, **found._asdict())
 
 
 def _series_checks(
@@ -240,8 +239,7 @@ def _series_checks(
             evidence=" and ".join(texts) or f"{otherwise} in {steps}",
             advice=_series_advice(name, cell, steadiness, needed) if found else "",
         )
-    if loose:
-        assert interval is not None
+    if loose and interval is not None:
         few = f"{interval.level * 100:g} % CI {_width(interval)} with n={n}"
         more = "more steps, such as --steps auto"
         if cell.spec.steps_auto is not None:
@@ -340,20 +338,18 @@ def _throttled(cell: CellState) -> Finding:
     window = f"{counted(around.reasons_known, 'sample')} while measuring"
     if not bad:
         return Finding(False, f"no thermal, hardware or power supply slowdown in {window}")
-    said = ", ".join(f"{reason} in {seen}{_on_ranks(around.ranks_of.get(reason, ()))}" for reason, seen in bad.items())
-    said += f" of {window}"
+    told = []
+    for reason, seen in bad.items():
+        ranks = around.ranks_of.get(reason, ())
+        gpus = f" (GPU{'s' * (len(ranks) > 1)} of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))})"
+        told.append(f"{reason} in {seen}{gpus if ranks else ''}")
+    said = f"{', '.join(told)} of {window}"
     lowest, before = around.lowest_clock_mhz, around.clock_before_mhz
     if lowest is not None and before is not None and before <= lowest:
         said += f", SM clock at {lowest} MHz, {'as' if before == lowest else f'{before} MHz'} before it"
     elif lowest is not None:
         said += f", SM clock down to {lowest} MHz" + (f" from {before} MHz before it" if before is not None else "")
     return Finding(True, said, "let it cool, or lower its clocks by nvidia-smi -lgc, and repeat it")
-
-
-def _on_ranks(ranks: Sequence[int]) -> str:
-    if not ranks:
-        return ""
-    return f" (GPU of rank {ranks[0]})" if len(ranks) == 1 else f" (GPUs of ranks {', '.join(map(str, ranks))})"
 
 
 def _allocator_retry(cell: CellState) -> Finding:
