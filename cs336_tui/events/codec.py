@@ -152,7 +152,7 @@ def coalesce(events: Iterable[Event]) -> list[Event]:
 def _merged(steps: Sequence[StepsTimed]) -> list[Event]:
     if len(steps) < 2:
         return [*steps]
-    last = msgspec.structs.replace(
+    whole = msgspec.structs.replace(
         steps[-1],
         first=steps[0].first,
         times_s=_joined(each.times_s for each in steps),
@@ -162,7 +162,7 @@ def _merged(steps: Sequence[StepsTimed]) -> list[Event]:
         rank_times_s=_end_to_end([each.rank_times_s for each in steps]),
         rank_sync_s=_end_to_end([each.rank_sync_s for each in steps]),
     )
-    return [last]
+    return [whole]
 
 
 def _joined(several: Iterable[tuple[float, ...]]) -> tuple[float, ...]:

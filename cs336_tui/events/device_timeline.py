@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from cs336_tui.events.kernel_report import COMMUNICATION, Gap, Gaps, Overlap
 
+MOST_GAPS = 10
+_COMMUNICATION = re.compile(COMMUNICATION, re.IGNORECASE)
 Times = npt.NDArray[np.int64]
 AnyTimes = Sequence[int] | npt.NDArray[Any]
 
@@ -27,10 +29,8 @@ def _sorted(begins: AnyTimes, ends: AnyTimes) -> tuple[Times, Times, Times]:
 def busy(begins: AnyTimes, ends: AnyTimes) -> int:
     """The time in which at least one of the spans runs."""
     begin, reached, _ = _sorted(begins, ends)
-    if not len(begin):
-        return 0
     idle = np.maximum(begin[1:] - reached[:-1], 0).sum()
-    return int(reached[-1] - begin[0] - idle)
+    return int(reached[-1] - begin[0] - idle) if len(begin) else 0
 
 
 def shares_over_time(begins: AnyTimes, ends: AnyTimes, parts: int, *, first: int, last: int) -> tuple[float, ...]:
@@ -49,28 +49,10 @@ def extent(begins: AnyTimes, ends: AnyTimes) -> int:
     return int(np.max(ends) - np.min(begins)) if len(begins) else 0
 
 
-class FoundGaps:
-    """The gaps between spans: their lengths, and of each the spans that end last before it and begin first after it."""
-
-    def __init__(self, begins: AnyTimes, ends: AnyTimes) -> None:
-        begin, reached, order = _sorted(begins, ends)
-        lengths = begin[1:] - reached[:-1]
-        places = np.flatnonzero(lengths > 0)
-        self.lengths: Times = lengths[places]
-        # At each place in the order of begins the place of the span that reaches furthest until then.
-        furthest = np.where(np.asarray(ends, np.int64)[order] == reached, np.arange(len(order)), 0)
-        self.after: Times = order[np.maximum.accumulate(furthest)[places]]
-        self.before: Times = order[places + 1]
-
-
 def overlap(begins: AnyTimes, ends: AnyTimes, other_begins: AnyTimes, other_ends: AnyTimes) -> int:
     """The time in which spans of both kinds run."""
     both = busy(np.concatenate([begins, other_begins]), np.concatenate([ends, other_ends]))
     return busy(begins, ends) + busy(other_begins, other_ends) - both
-
-
-MOST_GAPS = 10
-_COMMUNICATION = re.compile(COMMUNICATION, re.IGNORECASE)
 
 
 def is_communication(name: str) -> bool:
@@ -79,16 +61,20 @@ def is_communication(name: str) -> bool:
 
 
 def gaps_of(names: Sequence[str], begins: AnyTimes, ends: AnyTimes) -> Gaps:
-    """The gaps between these, each with its name, times in ns."""
-    found = FoundGaps(begins, ends)
-    largest = np.argsort(-found.lengths, kind="stable")[:MOST_GAPS]
+    """The gaps between these, times in ns, each with the names of what ends last before it and begins first after."""
+    begin, reached, order = _sorted(begins, ends)
+    between = begin[1:] - reached[:-1]
+    places = np.flatnonzero(between > 0)
+    lengths = between[places]
+    # At each place in the order of begins the place of the span that reaches furthest until then.
+    furthest = np.where(np.asarray(ends, np.int64)[order] == reached, np.arange(len(order)), 0)
+    after, before = order[np.maximum.accumulate(furthest)[places]], order[places + 1]
+    largest = np.argsort(-lengths, kind="stable")[:MOST_GAPS]
     return Gaps(
-        count=len(found.lengths),
-        total_ns=int(found.lengths.sum()),
-        median_ns=float(np.median(found.lengths)) if len(found.lengths) else 0.0,
-        largest=tuple(
-            Gap(int(found.lengths[i]), names[int(found.after[i])], names[int(found.before[i])]) for i in largest
-        ),
+        count=len(lengths),
+        total_ns=int(lengths.sum()),
+        median_ns=float(np.median(lengths)) if len(lengths) else 0.0,
+        largest=tuple(Gap(int(lengths[i]), names[int(after[i])], names[int(before[i])]) for i in largest),
     )
 
 

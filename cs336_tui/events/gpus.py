@@ -98,18 +98,14 @@ def find_gpu(name: str) -> GpuModel:
 @lru_cache(maxsize=256)
 def gpu_of_label(label: str) -> GpuModel | None:
     """The GPU of torch's or NVML's name; None for one that is not in the table, and for a slice (MIG) of one."""
-    said = _words(label)
+    words = _words(label)
     for gpu in known_gpus():
-        if _model_words(gpu) <= said <= _words(gpu.name) | set(gpu.words):
+        own = gpu.name.lower().removeprefix("rtx ").split()
+        number = next(word for word in own if word not in _TELLS_APART)
+        # The words that every name of it has: ``h100``; ``4070`` and ``laptop``.
+        if {number, *_TELLS_APART.intersection(own)} <= words <= _words(gpu.name) | set(gpu.words):
             return gpu
     return None
-
-
-def _model_words(gpu: GpuModel) -> set[str]:
-    """The words that every name of this GPU has: ``h100``; ``4070`` and ``laptop``."""
-    words = gpu.name.lower().removeprefix("rtx ").split()
-    number = next(word for word in words if word not in _TELLS_APART)
-    return {number, *_TELLS_APART.intersection(words)}
 
 
 def _words(name: str) -> set[str]:

@@ -91,8 +91,7 @@ class Course(NamedTuple):
 def course(values: Series) -> Course:
     """The course of at least 8 values around 1 (`RESOLUTION` is a share of that)."""
     search = _Search(values)
-    terms = search.best()
-    return search.course(terms)
+    return search.course(search.best())
 
 
 class _Fit(NamedTuple):

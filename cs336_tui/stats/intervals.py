@@ -248,16 +248,12 @@ def t_quantile(p: float, df: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float, y: float) -> float:
-    """The regularised incomplete beta function I_x(a, b); y = 1 - x is given so that no digits are lost."""
+    """The regularised incomplete beta function I_x(a, b) by the continued fraction DLMF 8.17.22, by Lentz's method; y =
+    1 - x is given so that no digits are lost."""
     if x <= 0 or y <= 0:
         return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _beta_fraction(b, a, y, x)
-    return _beta_fraction(a, b, x, y)
-
-
-def _beta_fraction(a: float, b: float, x: float, y: float) -> float:
-    """I_x(a, b) by the continued fraction DLMF 8.17.22, by Lentz's method."""
+    if x > (a + 1) / (a + b + 2):  # where the fraction of the other tail converges
+        return 1 - _incomplete_beta(b, a, y, x)
     log_front = a * math.log(x) + b * math.log(y) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
     fraction = d

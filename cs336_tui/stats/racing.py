@@ -241,10 +241,16 @@ def _fit(
     errors: Array = np.bincount(rows, [visit.error**2 for visit in visits], count) / numbers
     variances: Array = np.maximum(spread**2 + errors, _LEAST)
     dfs: Array = _ERROR_DF * numbers * (variances / np.maximum(errors, _LEAST)) ** 2
-    between = spread**2
+    between, steps = spread**2, np.array([[1, -1], [-1, 1]])
     for last in (numbers.max() < 2, False, False, True):
         weights = 1 / variances[rows]
-        normal = _precision_of_blocks(count, follows, max(between, _LEAST))
+        # Before any visit candidates have no precision; of blocks the first of a round is free, the next ones walk.
+        normal = np.zeros((count + len(follows),) * 2)
+        for block, is_next in enumerate(follows, count):
+            if is_next:
+                normal[block - 1 : block + 1, block - 1 : block + 1] += steps / max(between, _LEAST)
+            else:
+                normal[block, block] += 1 / _ROUND_SPREAD**2
         right = np.zeros(len(normal))
         for each, other in ((rows, columns), (columns, rows)):
             np.add.at(normal, (each, each), weights)
@@ -285,20 +291,6 @@ def _blocks(visits: Sequence[Visit]) -> tuple[list[int], list[bool]]:
         seen[visit.round] += 1
         blocks.append(numbers.setdefault((visit.round, part), len(numbers)))
     return blocks, [part > 0 for _, part in numbers]
-
-
-def _precision_of_blocks(count: int, follows: Sequence[bool], between: float) -> Array:
-    """Precision that blocks have before any visit, behind `count` candidates, which have none: the first of a round is
-    free, the next ones walk by the variance `between`."""
-    import numpy as np
-
-    precision = np.zeros((count + len(follows),) * 2)
-    for block, is_next in enumerate(follows, count):
-        if is_next:
-            precision[block - 1 : block + 1, block - 1 : block + 1] += np.array([[1, -1], [-1, 1]]) / between
-        else:
-            precision[block, block] += 1 / _ROUND_SPREAD**2
-    return precision
 
 
 def _moderated(squares: Array, dfs: Array, errors: Array, numbers: Ints) -> tuple[float, Array, Array]:

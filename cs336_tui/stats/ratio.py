@@ -135,9 +135,12 @@ def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float =
     logs = [[math.log(a_s) - math.log(b_s) for a_s, b_s in pairs] for pairs in taken]
     if not logs or (len(logs) == 1 and len(logs[0]) < 2):
         return None
-    count, total, far = len(logs), sum(map(len, logs)), _spikes(logs)
+    count, total = len(logs), sum(map(len, logs))
+    deviations = [abs(value - middle) for values in logs for middle in (median(values),) for value in values]
+    reach = FAR * 1.4826 * median(deviations)
+    far = sum(deviation > reach for deviation in deviations)
     is_habit = far > MOST_FAR * total
-    values, held = zip(*((_plain(each), 0) if is_habit else _held(each) for each in logs), strict=True)
+    values, held = zip(*(_held(each, is_plain=is_habit) for each in logs), strict=True)
     within = [value for value in values if value.n > 1]
     half = 0.0
     if within:
@@ -240,23 +243,13 @@ def _reaching(found: Ratio, pairs: Sequence[tuple[float, float]]) -> Ratio:
     )
 
 
-def _spikes(rounds: Sequence[Sequence[float]]) -> int:
-    """Number of values of all rounds farther than `FAR` robust deviations from the median of their round."""
-    deviations = [abs(value - middle) for values in rounds for middle in (median(values),) for value in values]
-    reach = FAR * 1.4826 * median(deviations)
-    return sum(deviation > reach for deviation in deviations)
-
-
-def _plain(values: Sequence[float]) -> Sample:
-    """The mean of values in order, and its variance (0 of a single value, which has none)."""
-    return sample_of(values) if len(values) > 1 else Sample(1, values[0], 0.0, 1.0, 0.0)
-
-
-def _held(values: Sequence[float]) -> tuple[Sample, int]:
-    """Huber's mean of values in order with its variance (0 of a single value), and the number of values held. If more
-    than half are equal, all others are held to the median, with the variance of the plain mean."""
+def _held(values: Sequence[float], *, is_plain: bool = False) -> tuple[Sample, int]:
+    """Huber's mean of values in order, or the plain one, with its variance (0 of a single value), and the number of
+    values held. If more than half are equal, all others are held to the median, with the variance of the plain mean."""
     if len(values) == 1:
-        return _plain(values), 0
+        return Sample(1, values[0], 0.0, 1.0, 0.0), 0
+    if is_plain:
+        return sample_of(values), 0
     mean = median(values)
     reach = HOLD * 1.4826 * median(abs(value - mean) for value in values)
     if not reach:

@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cs336_tui.stats.course import SHORTEST, Course, Series, course
-from cs336_tui.stats.patterns import Modes, Wave, clock_tick, find_levels, find_wave, teeth, two_modes
+from cs336_tui.stats.course import SHORTEST, Series, course
+from cs336_tui.stats.patterns import Modes, clock_tick, find_levels, find_wave, teeth, two_modes
 from cs336_tui.stats.quantities import change_percent, counted
 from cs336_tui.stats.ratio import MARGIN
 
@@ -170,7 +170,13 @@ class _Analysis:
         one_level = _at_one_level(rest, modes) if modes is not None and modes.interleaved else rest
         limited = limit_spikes(one_level)
         self.limited = int(np.count_nonzero(limited != one_level))
-        self.course, self.wave = _course_and_wave(limited, wave)
+        self.course = course(limited)
+        if wave is None or wave.cost >= self.course.cost:  # that the course does not explain as well, or beside it
+            rest_of_course = limited - self.course.mean + 1
+            wave = teeth(self.course) or (find_wave(rest_of_course) if self.course.terms else None)
+        self.wave = None if wave is None or wave.size < LEAST_GAP else wave
+        if self.wave is not None:
+            self.course = course(limited - self.wave.values)
         self.mean = self.course.mean if self.wave is None else self.course.mean + self.wave.values
         self.shape = np.maximum(self.course.shape, LEAST_LEVEL)
         self.noise = float((limited - self.mean).std())
@@ -205,9 +211,10 @@ class _Analysis:
         return len(self.shape) - self.warmup >= SHORTEST
 
     def steadiness(self) -> Steadiness:
+        flat = f"flat: no change of 1 % or more in {counted(self.n, 'step')} (noise {_percent(self.noise)})"
         return Steadiness(
             n=self.n,
-            findings=tuple(self.findings()) or (self.flat(),),
+            findings=tuple(self.findings()) or (Finding("flat", 0, self.noise, flat),),
             steady_after=self.steady_after(),
             warmup_steps=None if self.drift < 0 or not self.warm else self.cold + self.warmup,
             noise=self.noise,
@@ -281,10 +288,6 @@ class _Analysis:
             text = f"{counted(len(outlying), 'step')} {verb} out, {by}up to {way}"
             yield Finding("outliers", self.cold + int(outlying[0]), furthest, text)
 
-    def flat(self) -> Finding:
-        text = f"flat: no change of 1 % or more in {counted(self.n, 'step')} (noise {_percent(self.noise)})"
-        return Finding("flat", 0, self.noise, text)
-
 
 def limit_spikes(values: Series) -> Series:
     """The values, held to `LIMIT` robust standard deviations from the running median of `WINDOW`."""
@@ -293,16 +296,6 @@ def limit_spikes(values: Series) -> Series:
     medians = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, WINDOW), axis=1)
     reach = LIMIT * _MAD_TO_STD * float(np.median(np.abs(values - medians)))
     return np.clip(values, medians - reach, medians + reach)
-
-
-def _course_and_wave(values: Series, wave: Wave | None) -> tuple[Course, Wave | None]:
-    """The course, and a wave if it explains more than the course does, or something beside it."""
-    found = course(values)
-    if wave is None or wave.cost >= found.cost:
-        wave = teeth(found) or (find_wave(values - found.mean + 1) if found.terms else None)
-    if wave is None or wave.size < LEAST_GAP:
-        return found, None
-    return course(values - wave.values), wave
 
 
 def _hidden(values: Series) -> float:
