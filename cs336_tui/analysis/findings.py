@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.fields import values, varies
@@ -147,7 +147,10 @@ def along(cells: Sequence[Timed]) -> Iterator[Along]:
             in_turns[turns.b.spec, turns.a.spec] = turns.ratio.inverse
     firsts = [cell.first for cell in cells]
     by_result = {id(cell.first): cell for cell in cells}
-    for key, apart in _swept(firsts):
+    # Choices that vary, each with the fields that may differ beside it.
+    swept = [(key, (key,)) for key in TELLING if key not in _HERE and varies(firsts, key)]
+    swept += [(key, _HERE) for key in ("session", *_HERE) if varies(firsts, key)][:1]
+    for key, apart in swept:
         alike = groups(firsts, telling(firsts, but=apart)).values()
         first, *others = values(firsts, key)
         for other in others if len(others) < MOST_VALUES else others[-1:]:
@@ -161,14 +164,6 @@ def along(cells: Sequence[Timed]) -> Iterator[Along]:
                     pairs.append(Versus(base, against, paired or ratio(against, base)))
             if pairs:
                 yield Along(key, first, other, tuple(pairs))
-
-
-def _swept(results: Sequence[Result]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The choices that vary, each with the fields that may differ beside it."""
-    together = [key for key in ("session", *_HERE) if varies(results, key)]
-    yield from ((key, (key,)) for key in TELLING if key not in _HERE and varies(results, key))
-    if together:
-        yield together[0], _HERE
 
 
 def peaks(results: Sequence[Result]) -> tuple[Peak, Peak] | None:
@@ -200,6 +195,11 @@ class Factor(NamedTuple):
         """Without the interval if that is too noisy to say something."""
         says = low is not None and high is not None and not is_too_noisy(low, high)
         return cls(ratio, low, high) if says else cls(ratio, None, None)
+
+    @property
+    def inverse(self) -> Factor:
+        low, high = (None if bound is None else 1 / bound for bound in (self.high, self.low))
+        return Factor(1 / self.ratio, low, high)
 
     def overlaps(self, other: Factor) -> bool | None:
         """True if one ratio may be both; None if either has no interval."""
@@ -274,20 +274,16 @@ def together(race: Race, gains: tuple[Gain, ...]) -> Together | None:
 
 
 def _combinations(tuning: Tuning) -> Iterator[tuple[Choices, CellSpec]]:
-    """Every combination of values, the starting point's among them, and its cell; several may make one cell."""
-    values = [tuple(dict.fromkeys((_start_value(tuning, each.field), *each.values))) for each in tuning.over]
+    """Every combination of values, the starting point's among them, and its cell; several may make one cell. Of a batch
+    that is searched the starting point has its micro-batch if steps keep tokens."""
+    start = {each.field: getattr(tuning.base, each.field) for each in tuning.over}
+    if "batch_size" in start and tuning.keeps_tokens:
+        start["batch_size"] = tuning.base.rank_batch_size // tuning.base.accumulate
+    values = [tuple(dict.fromkeys((start[each.field], *each.values))) for each in tuning.over]
     for combination in itertools.product(*values):
         choices = tuple((each.field, value) for each, value in zip(tuning.over, combination, strict=True))
         with contextlib.suppress(SpecError):
             yield choices, candidate(tuning, dict(choices))
-
-
-def _start_value(tuning: Tuning, field: str) -> Any:
-    """The starting point's value of a choice; of a batch that is searched, its micro-batch if steps keep tokens."""
-    base = tuning.base
-    if field == "batch_size" and tuning.keeps_tokens:
-        return base.rank_batch_size // base.accumulate
-    return getattr(base, field)
 
 
 def _factor(one: Standing, other: Standing, best: int) -> Factor:
@@ -295,15 +291,8 @@ def _factor(one: Standing, other: Standing, best: int) -> Factor:
     best."""
     if other.candidate == 0:
         return Factor.of(one.ratio, one.low, one.high)
-    if one.candidate == 0:
-        return _inverse(Factor.of(other.ratio, other.low, other.high))
-    if other.candidate == best:
+    if other.candidate == best and one.candidate != 0:
         return Factor.of(one.behind, one.behind_low, one.behind_high)
-    if one.candidate == best:
-        return _inverse(Factor.of(other.behind, other.behind_low, other.behind_high))
+    if one.candidate in (0, best):
+        return _factor(other, one, best).inverse
     return Factor(one.ratio / other.ratio, None, None)
-
-
-def _inverse(of: Factor) -> Factor:
-    low, high = (None if bound is None else 1 / bound for bound in (of.high, of.low))
-    return Factor(1 / of.ratio, low, high)

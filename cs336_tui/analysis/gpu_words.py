@@ -49,9 +49,8 @@ def numbered(gpus: Sequence[GpuSample]) -> tuple[Numbered, ...]:
             found.append(Numbered(str(index), f"GPU {index} of {count}", gpu))
             continue
         parts = next((n for n, each in enumerate(gpus[at:]) if not is_mig(each)), len(gpus) - at) + part
-        found.append(
-            Numbered(f"{max(index, 0)}/{part}", f"GPU {max(index, 0)} of {max(count, 1)}, MIG {part} of {parts}", gpu)
-        )
+        whole = max(index, 0)
+        found.append(Numbered(f"{whole}/{part}", f"GPU {whole} of {max(count, 1)}, MIG {part} of {parts}", gpu))
         part += 1
     return tuple(found)
 
@@ -74,6 +73,12 @@ def figures(gpu: GpuSample) -> list[Figure]:
     clocks = (gpu.sm_clock_mhz, gpu.memory_clock_mhz)
     told = "/".join(UNKNOWN if clock is None else str(clock) for clock in clocks)
     reasons = UNKNOWN if gpu.clock_reasons is None else ", ".join(gpu.clock_reasons) or "no"
+    others = UNKNOWN if gpu.other_processes is None else "none"
+    if gpu.other_processes:
+        others = f"! {quantities.counted(len(gpu.other_processes), 'process')}"
+        memory = [process.memory_bytes for process in gpu.other_processes if process.memory_bytes is not None]
+        if memory:
+            others += f", {quantities.gigabytes(sum(memory))} GB"
     return [
         Figure("memory", quantities.used_of(gpu.memory_used_bytes, gpu.memory_total_bytes)),
         Figure("util", quantities.whole_percent(gpu.utilisation)),
@@ -81,17 +86,8 @@ def figures(gpu: GpuSample) -> list[Figure]:
         Figure("temp", UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C"),
         Figure("clocks", UNKNOWN if clocks == (None, None) else f"{told} MHz"),
         Figure("limited", reasons, bool(doubtful_reasons(gpu))),
-        _others(gpu),
+        Figure("others", others, bool(gpu.other_processes)),
     ]
-
-
-def _others(gpu: GpuSample) -> Figure:
-    others = gpu.other_processes
-    if not others:
-        return Figure("others", UNKNOWN if others is None else "none")
-    memory = [process.memory_bytes for process in others if process.memory_bytes is not None]
-    used = f", {quantities.gigabytes(sum(memory))} GB" if memory else ""
-    return Figure("others", f"! {quantities.counted(len(others), 'process')}{used}", is_doubt=True)
 
 
 def notes(gpu: GpuSample) -> list[str]:

@@ -38,18 +38,17 @@ def settled(results: Sequence[Result]) -> list[Result]:
     for result in measured(results):
         for kind in _kinds(result):
             homes.setdefault(kind, {})[shown(result, PLACES)] = result
-    found: list[Result] = []
-    for result in results:
+    found = list(results)
+    for place, result in enumerate(results):
         here = next((homes[kind] for kind in _kinds(result) if kind in homes), {})
-        is_apart = not result.is_measured and here and shown(result, PLACES) not in here
-        found.append(result._replace(home=next(reversed(here.values()))) if is_apart else result)
+        if not result.is_measured and here and shown(result, PLACES) not in here:
+            found[place] = result._replace(home=next(reversed(here.values())))
     return found
 
 
 def _kinds(result: Result) -> Iterator[tuple[object, ...]]:
     """Fields by which results are of a kind, the narrowest first."""
-    spec = result.spec
-    kind = (result.source, spec.threads, spec.device, spec.model)
+    kind = (result.source, result.spec.threads, result.spec.device, result.spec.model)
     yield from (kind[:parts] for parts in (4, 3, 2))
 
 
@@ -101,10 +100,9 @@ class UsualPlaces:
         """``("torch 2.12.0",)``; nothing for one that was measured where the others were, or has not begun."""
         if not _ran(result):
             return ()
-        shown = ((key, FIELDS[key].show(result)) for key in self._fields)
-        return tuple(
-            f"{FIELDS[key].title} {text}" for key, text in shown if text != self._usual.get((key, result.spec.device))
-        )
+        texts = {key: FIELDS[key].show(result) for key in self._fields}
+        apart = (key for key, text in texts.items() if text != self._usual.get((key, result.spec.device)))
+        return tuple(f"{FIELDS[key].title} {texts[key]}" for key in apart)
 
 
 def place_notes(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:

@@ -67,13 +67,10 @@ def _unknown(cell: CellState) -> str:
         return around.why or "this GPU or driver has no energy counter"
     if around.energy is None:
         return "the energy counter was read once while measuring, or was reset; two readings are needed"
-    if around.energy[1] < LEAST_S:
-        return (
-            f"the readings of the energy counter are {around.energy[1]:.1f} s apart; {LEAST_S:.0f} s or more is needed"
-        )
-    if not around.energy[0]:
-        return "the energy counter did not change"
-    return ""
+    joules, apart_s = around.energy
+    if apart_s < LEAST_S:
+        return f"the readings of the energy counter are {apart_s:.1f} s apart; {LEAST_S:.0f} s or more is needed"
+    return "" if joules else "the energy counter did not change"
 
 
 QUANTILES = ("p20", "p80")
@@ -136,10 +133,10 @@ class Runs:
     def skew(self) -> Summary | None:
         """Of several ranks: over the measured steps, the time on the slowest rank less that on the fastest. Of a single
         run mean and std alone."""
-        if not self.alone:
-            times_s = [skew for run in self.counted for skew in skews(run.cell.times.rank_s)]
-            return summarize(times_s, self.ddof) if times_s else None
-        return self.first.cell.skew.summary(self.ddof)
+        if self.alone:
+            return self.first.cell.skew.summary(self.ddof)
+        times_s = [skew for run in self.counted for skew in skews(run.cell.times.rank_s)]
+        return summarize(times_s, self.ddof) if times_s else None
 
     def phase_times_s(self, phase: str) -> tuple[float, ...]:
         """A phase's times in the measured steps of all, as far as they are known."""

@@ -169,12 +169,10 @@ def parse(text: str, where: str) -> tuple[Published, ...]:
     """The rows of a CSV. Raises `ReferenceFileError` naming the line in `where`, the value and what is allowed."""
     reader = csv.DictReader(io.StringIO(text, newline=""))
     header = reader.fieldnames or ()
-    for problem, names in (
-        ("no column", [name for name in _TIMED if name not in header]),
-        ("unknown column", [name for name in header if name not in COLUMNS]),
-    ):
-        if names:
-            raise ReferenceFileError(f"{where}, line 1: {problem} {names[0]}: expected {', '.join(COLUMNS)}")
+    problems = [f"no column {name}" for name in _TIMED if name not in header]
+    problems += [f"unknown column {name}" for name in header if name not in COLUMNS]
+    if problems:
+        raise ReferenceFileError(f"{where}, line 1: {problems[0]}: expected {', '.join(COLUMNS)}")
     rows: list[Published] = []
     for fields in reader:
         try:
@@ -202,9 +200,10 @@ def _parsed(fields: dict[Any, Any]) -> Published:
         message_dims(fields["size"])
     else:
         dims_of(fields["size"], fields["edition"])
-    numbers = {name: _count(name, fields.get(name, "").strip()) for name in (*_COUNTS, "top_launches")}
-    times = {name: _number(name, fields.get(name, "").strip(), "milliseconds") for name in _TIMES}
-    percents = {name: _number(name, fields.get(name, "").strip(), "0 to 100", 100) for name in _PERCENTS}
+    texts = {name: fields.get(name, "").strip() for name in (*_COUNTS, "top_launches", *_TIMES, *_PERCENTS)}
+    numbers = {name: _count(name, texts[name]) for name in (*_COUNTS, "top_launches")}
+    times = {name: _number(name, texts[name], "milliseconds") for name in _TIMES}
+    percents = {name: _number(name, texts[name], "0 to 100", 100) for name in _PERCENTS}
     parallel = fields.get("parallel", "")
     shares = not op and (numbers["ranks"] or 1) > 1
     if shares != bool(parallel) or (parallel and sharing_of(parallel).name not in WAYS):
