@@ -243,7 +243,7 @@ def _of_repeats(results: Sequence[Result]) -> Iterator[tuple[CellSpec, Waited]]:
             continue
         sides = list(zip(*both, strict=True))
         step_s, silent_s = (fmean(each.cell.running.mean for each in side) for side in sides)
-        if ratio := ratio_of(*map(runs_of, sides)):
+        if ratio := ratio_of(runs_of(sides[0]), runs_of(sides[1])):
             yield work, Waited(Exposed.of("A", step_s, silent_s, ratio), len(both), "repeats")
 
 

@@ -148,6 +148,7 @@ def along(cells: Sequence[Timed]) -> Iterator[Along]:
     firsts = [cell.first for cell in cells]
     by_result = {id(cell.first): cell for cell in cells}
     # Choices that vary, each with the fields that may differ beside it.
+    swept: list[tuple[str, tuple[str, ...]]]
     swept = [(key, (key,)) for key in TELLING if key not in _HERE and varies(firsts, key)]
     swept += [(key, _HERE) for key in ("session", *_HERE) if varies(firsts, key)][:1]
     for key, apart in swept:

@@ -107,8 +107,8 @@ def kernels_said(beside: KernelsBeside) -> Said:
     here = "not profiled here"
     if part.profiled and part.report:
         top = part.profiled.top
-        of_top = (top.short, top.instances, top.share * 100) if top else ("", None, None)
-        own = _figures(*of_top, part.profiled.matmul_share * 100)
+        matmul = part.profiled.matmul_share * 100
+        own = _figures(top.short, top.instances, top.share * 100, matmul) if top else _figures("", None, None, matmul)
         here = f"{own} here{'' if part.report.activity == 'kernels' else ' (operators by self time)'}"
     there = []
     for row in (match.row for match in beside.matches):

@@ -311,7 +311,7 @@ def link_rates(results: Iterable[Result]) -> dict[str, LinkRate]:
     cells = [each for each in measured(results) if each.spec.is_collective and each.spec.collective in IN_RINGS]
     by_setting = grouped(cells, lambda each: (each.spec.device.startswith("cuda"), each.spec.backend_in_use == "nccl"))
     timed = [each for each in by_setting[max(by_setting)] if each.cell.running.mean] if by_setting else []
-    by_operation = grouped(timed, lambda each: each.spec.collective)
+    by_operation = grouped(timed, lambda each: str(each.spec.collective))
     found: dict[str, LinkRate] = {}
     for operation in filter(by_operation.__contains__, IN_RINGS):
         result = max(by_operation[operation], key=lambda each: (each.spec.ranks, each.spec.message_bytes))

@@ -231,17 +231,17 @@ def limits(work: Work, device: Device, *, shared_link: bool = False) -> tuple[Li
     """
     reduced = _most_data("dp", "backward", work, device)
     rooms = [_Room(_most_data("fsdp", name, work, device), _most_tensor(name, work, device)) for name in PASSES]
-    data, tensor = ([_whole(room) for room in axis] for axis in zip(*rooms, strict=True))
-    ranks = [_largest_split([each], shared_link).ranks for each in rooms]
-    found: dict[Strategy, tuple[int | None, int, Split, Fraction]] = {
-        "dp": (None, _whole(reduced), Split(_whole(reduced), 1), 1 + reduced),
-        "fsdp": (*data, Split(min(data), 1), 1 + min(room.data for room in rooms)),
-        "tp": (*tensor, Split(1, min(tensor)), 1 + min(room.tensor for room in rooms)),
-        "fsdp+tp": (*ranks, _largest_split(rooms, shared_link), _largest_real(rooms, shared_link)),
+    data, tensor = min(room.data for room in rooms), min(room.tensor for room in rooms)
+    both, real = _largest_split(rooms, shared_link), _largest_real(rooms, shared_link)
+    found: dict[Strategy, tuple[list[int | None], Split, Fraction]] = {
+        "dp": ([None, _whole(reduced)], Split(_whole(reduced), 1), 1 + reduced),
+        "fsdp": ([_whole(room.data) for room in rooms], Split(_whole(data), 1), 1 + data),
+        "tp": ([_whole(room.tensor) for room in rooms], Split(1, _whole(tensor)), 1 + tensor),
+        "fsdp+tp": ([_largest_split([each], shared_link).ranks for each in rooms], both, real),
     }
     return tuple(
-        Limit(strategy=strategy, forward=forward, backward=backward, split=split, real=float(real))
-        for strategy, (forward, backward, split, real) in found.items()
+        Limit(strategy=strategy, forward=ranks[0], backward=ranks[1], split=split, real=float(real))
+        for strategy, (ranks, split, real) in found.items()
     )
 
 

@@ -85,20 +85,15 @@ def test_adjoining_steps_become_one_event() -> None:
     assert gathered[1].at == events[-1].at
 
 
-def test_steps_with_a_gap_between_them_stay_apart() -> None:
-    first = StepsTimed(at=1.0, cell=0, kind="measured", first=0, times_s=(0.1,))
-    later = StepsTimed(at=2.0, cell=0, kind="measured", first=2, times_s=(0.1,))
+def test_steps_with_a_gap_between_them_stay_apart_and_gathering_twice_changes_nothing_more() -> None:
+    first, later = (StepsTimed(at=1.0, cell=0, kind="measured", first=n, times_s=(0.1,)) for n in (0, 2))
     assert coalesce([first, later]) == [first, later]
-
-
-def test_gathering_twice_changes_nothing_more() -> None:
     once = coalesce(mixed_session())
     assert coalesce(once) == once
 
 
 def test_numbers_beyond_64_bits_survive_the_pipe() -> None:
-    spec = a_spec()
-    prediction = msgspec.structs.replace(made_prediction(spec), flops={"forward": 3 * 2**64})
+    prediction = msgspec.structs.replace(made_prediction(a_spec()), flops={"forward": 3 * 2**64})
     event = CellsPredicted(at=1.0, predictions=(prediction,))
     assert unpack(pack(event)) == event
     assert from_line(to_line(event)) == event

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.stats.quantities import BARS, MILLISECONDS, count, duration, gigabytes, milliseconds, sparkline
+from cs336_tui.stats.quantities import (
+    BARS,
+    MILLISECONDS,
+    change_percent,
+    count,
+    duration,
+    gigabytes,
+    milliseconds,
+    sparkline,
+    two_digit_percent,
+)
 from cs336_tui.stats.summaries import summarize
 
 
@@ -20,6 +30,8 @@ from cs336_tui.stats.summaries import summarize
         (0.0001234, 1e-12, ("0.123400", "0.000000")),
         (0.0048, None, ("4.800", "n/a")),
         (0.5, 0.0, ("500.0", "0.0")),
+        (0.1, 1e-9, ("100.000000", "0.000001")),
+        (0.1, summarize([0.1] * 12).std_s, ("100.0", "0.0")),  # of equal times
         (None, None, ("n/a", "n/a")),
     ],
 )
@@ -39,54 +51,24 @@ def test_a_shown_std_is_within_its_second_digit(mean_s: float, std_s: float) -> 
     assert len(mean.partition(".")[2]) == len(std.partition(".")[2])
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "expected"),
-    [
-        (0, "0.00"),
-        (51e6, "0.051"),
-        (1.5e9, "1.50"),
-        (9.999e9, "10.0"),
-        (38.43e9, "38.4"),
-        (512e9, "512"),
-        (None, "n/a"),
-    ],
-)
-def test_gigabytes_are_decimal(size_bytes, expected) -> None:
-    assert gigabytes(size_bytes) == expected
+NUMBERS = {
+    gigabytes: {0: "0.00", 51e6: "0.051", 1.5e9: "1.50", 9.999e9: "10.0", 38.43e9: "38.4", 512e9: "512", None: "n/a"},
+    count: {0: "0", 850: "850", 850.26: "850", 85.37: "85.4", 999.6: "1.00k", 1234: "1.23k", 102_345: "102k"}
+    | {120_950_000: "121M", 999_999: "1.00M", 1.24e9: "1.24B", 9e12: "9.00T", 9e15: "9000T", None: "n/a"},
+    duration: {0: "0:00", 48.4: "0:48", 59.7: "1:00", 723: "12:03", 3723: "1:02:03"}
+    | {360_000: "100:00:00", None: "n/a"},
+    two_digit_percent: {0.000015: "0.0015 %", 0.0246: "2.5 %", 0.126: "13 %", 0.996: "100 %", 12.34: "1234 %"},
+    change_percent: {0.0: "0.0 %", 0.0049: "0.5 %", 0.0996: "10 %", 0.061: "6.1 %", -1.5: "150 %"},
+}
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (0, "0"), (850, "850"), (850.26, "850"), (85.37, "85.4"), (999.6, "1.00k"), (1234, "1.23k"), (102_345, "102k"),
-        (120_950_000, "121M"), (999_999, "1.00M"), (1.24e9, "1.24B"), (9e12, "9.00T"), (9e15, "9000T"), (None, "n/a"),
-    ],
-)  # fmt: skip
-def test_counts_have_three_significant_digits(value, expected) -> None:
-    assert count(value) == expected
+@pytest.mark.parametrize("words", NUMBERS, ids=lambda words: words.__name__)
+def test_numbers_are_as_short_as_people_read_them(words) -> None:
+    assert {value: words(value) for value in NUMBERS[words]} == NUMBERS[words]
 
 
-@pytest.mark.parametrize(
-    ("time_s", "expected"),
-    [
-        (0, "0:00"),
-        (48.4, "0:48"),
-        (59.7, "1:00"),
-        (723, "12:03"),
-        (3723, "1:02:03"),
-        (360_000, "100:00:00"),
-        (None, "n/a"),
-    ],
-)
-def test_durations_read_as_a_clock(time_s, expected) -> None:
-    assert duration(time_s) == expected
-
-
-def test_small_noise_stays_flat_in_a_sparkline() -> None:
+def test_a_sparkline_measures_from_zero_so_that_small_noise_stays_flat() -> None:
     assert len(set(sparkline([100.0, 100.4, 99.6, 99.8, 100.2], top=120))) == 1
-
-
-def test_a_sparkline_measures_from_zero() -> None:
     assert sparkline([400, 200, 100, 50]) == "█▄▂▁"
     assert sparkline([50, 50], top=400) == "▁▁"
     assert sparkline([]) == ""
@@ -100,9 +82,3 @@ def test_a_narrow_sparkline_keeps_every_peak(values: list[float], width: int) ->
     assert set(bars) <= set(BARS)
     if max(values) > 0:
         assert BARS[-1] in bars
-
-
-def test_a_std_of_equal_times_adds_no_digits() -> None:
-    found = summarize([0.1] * 12)
-    assert milliseconds(found.mean_s, found.std_s) == ("100.0", "0.0")
-    assert milliseconds(0.1, 1e-9) == ("100.000000", "0.000001")
