@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cs336_tui.analysis.comparison import Comparison, compare
+from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.merge import merge
 from cs336_tui.config.spec import dims_of
 from cs336_tui.events.events import EffectiveSettings, ModelBuilt
@@ -64,8 +64,9 @@ def test_a_laptop_pairs_with_a_gpu_box() -> None:
 def test_devices_must_agree_where_a_side_has_several() -> None:
     a = results_of(cell(SLOW, device="cpu"), cell(SLOW, device="mps"), environment=LAPTOP)
     found = compare(a, results_of(cell(FAST), cell(FAST, pass_="forward")))
-    assert found.pairs == ()
-    assert (len(found.only_a), len(found.only_b)) == (2, 2)
+    assert (found.pairs, len(found.only_a), len(found.only_b)) == ((), 2, 2)
+    nothing = compare((), ())
+    assert (nothing.pairs, nothing.only_a, nothing.only_b) == ((), (), ())
 
 
 def test_another_name_for_the_same_dimensions_pairs_and_is_said() -> None:
@@ -91,16 +92,11 @@ def test_two_single_cells_pair_whatever_they_are() -> None:
     assert (found.a, found.b) == ("one:1", "one:1")
 
 
-def test_a_side_without_a_timing_says_why() -> None:
-    (pair,) = compare(results_of(cell(FAST)), results_of(cell([0.1], status="oom"))).pairs
-    assert (pair.ratio, pair.outcome) == (None, "ambiguous")
-    assert pair.b.note == "OOM"
-    assert pair.explanation == "B has no timing: OOM."
-
-
-def test_the_peak_is_that_of_the_measured_runs_or_else_of_the_failed_ones() -> None:
+def test_a_side_without_a_timing_says_why_and_has_the_peak_of_the_failed_runs() -> None:
     ran, failed = Cell(a_spec(), FAST, peak=10**9), Cell(a_spec(), [0.1], status="oom", repeat=2, peak=2 * 10**9)
     (pair,) = compare(results_of(ran, failed), results_of(failed)).pairs
+    assert (pair.ratio, pair.outcome, pair.b.note) == (None, "ambiguous", "OOM")
+    assert pair.explanation == "B has no timing: OOM."
     assert (pair.a.peak_allocated_bytes, pair.b.peak_allocated_bytes) == (10**9, 2 * 10**9)
 
 
@@ -132,21 +128,9 @@ def test_a_side_that_is_mixed_says_so_and_its_pairs_need_not_differ() -> None:
     assert found.mixed == tuple(f"{side}: mixed provenance: threads 32 (cell 1), 4 (cell 2)" for side in "AB")
 
 
-def test_nothing_against_nothing_is_empty() -> None:
-    found = compare((), ())
-    assert (found.pairs, found.only_a, found.only_b) == ((), (), ())
-
-
-def test_a_comparison_travels_as_json() -> None:
-    sessions = [("a", session_of(cell(FAST), cell(status="oom", pass_="forward"))), ("b", session_of(cell(SLOW)))]
-    results = merge(sessions)
-    found = compare(*([result for result in results if result.source == source] for source in (0, 1)))
-    assert msgspec.json.decode(msgspec.json.encode(found), type=Comparison) == found
-
-
 def test_two_revisions_of_a_model_of_one_s_own_are_said_to_differ() -> None:
     def state(name: str, path: str) -> SessionState:
-        made = session_of(cell(TIMES, model="mine:GPT", model_path=(path,)), cell(TIMES), name=name)
+        made = session_of(cell(FAST, model="mine:GPT", model_path=(path,)), cell(FAST), name=name)
         in_force = EffectiveSettings(matmul_precision="highest", model_revision=f"gpt.py sha256 {name}")
         made.apply(ModelBuilt(at=START, cell=0, num_params=1, num_params_without_head=1, in_force=in_force))
         return made
@@ -156,6 +140,3 @@ def test_two_revisions_of_a_model_of_one_s_own_are_said_to_differ() -> None:
     own, reference = found.pairs
     assert own.differs == ("model revision: gpt.py sha256 before | gpt.py sha256 after", "model path: /old | /new")
     assert reference.differs == ()
-
-
-TIMES = [0.1000, 0.1001, 0.0999, 0.1000]

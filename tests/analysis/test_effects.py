@@ -22,10 +22,6 @@ def only(*cells: Cell) -> SpeedUp:
     return found
 
 
-def on(made: Cell, environment: Environment) -> Cell:
-    return made._replace(on=environment)
-
-
 def test_the_speed_up_is_fp32_over_the_other_with_its_interval() -> None:
     found = only(cell(SLOW), cell(FAST, precision="bf16-mixed"))
     assert found.ratio == ratio_of([SLOW], [FAST])
@@ -40,11 +36,8 @@ def test_where_it_does_not_pay_is_visible() -> None:
     slower = only(cell(FAST), cell(SLOW, precision="bf16-mixed"))
     same = only(cell([0.1, 0.1001] * 5), cell([0.1, 0.1001] * 5, precision="bf16-mixed"))
     ambiguous = only(cell([0.08, 0.12, 0.1]), cell([0.07, 0.11, 0.09], precision="bf16-mixed"))
-    assert [(each.outcome, each.pays) for each in (slower, same, ambiguous)] == [
-        ("slower", False),
-        ("same", False),
-        ("ambiguous", None),
-    ]
+    found = {each.outcome: each.pays for each in (slower, same, ambiguous)}
+    assert found == {"slower": False, "same": False, "ambiguous": None}
 
 
 def test_every_other_precision_is_compared_and_true_fp32_is_the_only_baseline() -> None:
@@ -72,46 +65,36 @@ def test_only_the_same_work_done_in_the_same_way_is_compared(other: dict[str, ob
     assert mixed_speedups(results_of(cell(SLOW), cell(FAST, precision="bf16-mixed", **other))) == ()
 
 
+@pytest.mark.parametrize("place", [OTHER_GPU, msgspec.structs.replace(OTHER_GPU, host="gpu-box", torch="2.14.0")])
+def test_cells_of_another_machine_or_torch_are_not_compared(place: Environment) -> None:
+    assert mixed_speedups(results_of(cell(SLOW), cell(FAST, precision="bf16")._replace(on=place))) == ()
+
+
 @pytest.mark.parametrize("other", [{"measure_steps": 20}, {"seed": 1}, {"size": "mine", "edition": "2025"}])
 def test_what_changes_no_work_may_differ(other: dict[str, object]) -> None:
     assert only(cell(SLOW), cell(FAST, precision="bf16-mixed", **other)).pays
 
 
-def test_cells_of_another_machine_or_torch_are_not_compared() -> None:
-    newer = msgspec.structs.replace(OTHER_GPU, host="gpu-box", torch="2.14.0")
-    for place in (OTHER_GPU, newer):
-        assert mixed_speedups(results_of(cell(SLOW), on(cell(FAST, precision="bf16"), place))) == ()
-
-
 def test_repeats_are_taken_together_and_the_largest_peak_counts() -> None:
-    runs = [
-        cell(SLOW)._replace(peak=4_000_000_000),
-        cell(SLOW)._replace(repeat=2, peak=5_000_000_000),
-        cell(FAST, precision="bf16-mixed")._replace(peak=3_000_000_000),
-        cell(FAST, precision="bf16-mixed")._replace(repeat=2, peak=2_000_000_000),
-    ]
-    found = only(*runs)
+    sides = (cell(SLOW), (4, 5)), (cell(FAST, precision="bf16-mixed"), (3, 2))
+    found = only(
+        *(made._replace(repeat=n, peak=size * 10**9) for made, sizes in sides for n, size in enumerate(sizes, 1))
+    )
     assert (found.fp32.runs, found.other.runs) == (2, 2)
     assert (found.fp32.peak_allocated_bytes, found.other.peak_allocated_bytes) == (5_000_000_000, 3_000_000_000)
     assert found.memory_ratio == pytest.approx(0.6)
     assert found.ratio == ratio_of([SLOW, SLOW], [FAST, FAST])
 
 
-def test_memory_is_unknown_where_no_allocator_counts() -> None:
-    found = only(cell(SLOW)._replace(peak=None), cell(FAST, precision="bf16-mixed"))
-    assert (found.fp32.peak_allocated_bytes, found.memory_ratio) == (None, None)
-
-
-def test_a_side_that_ran_out_of_memory_is_said() -> None:
-    found = only(cell(status="oom"), cell(FAST, precision="bf16-mixed"))
-    assert (found.fp32.note, found.ratio, found.pays) == ("OOM", None, None)
-    assert found.explanation == "fp32 has no timing: OOM."
-
-
-def test_a_cell_that_failed_before_its_model_was_built_belongs_to_its_machine_still() -> None:
+def test_a_side_that_ran_out_of_memory_is_said_also_if_its_model_was_not_built() -> None:
+    unknown = only(cell(SLOW)._replace(peak=None), cell(FAST, precision="bf16-mixed"))
+    assert (unknown.fp32.peak_allocated_bytes, unknown.memory_ratio) == (None, None), "no allocator counts"
     results = results_of(cell(status="oom"), cell(FAST, precision="bf16-mixed"))
-    results[0].cell.in_force = None
-    assert len(mixed_speedups(results)) == 1
+    for in_force in (results[0].cell.in_force, None):
+        results[0].cell.in_force = in_force
+        (found,) = mixed_speedups(results)
+        assert (found.fp32.note, found.ratio, found.pays) == ("OOM", None, None)
+        assert found.explanation == "fp32 has no timing: OOM."
 
 
 def test_nothing_measured_or_not_over_is_no_comparison() -> None:
@@ -136,12 +119,7 @@ def test_rows_are_in_the_natural_order_whatever_ran_first() -> None:
     ]
     found = mixed_speedups(results_of(*cells))
     assert [(each.spec.size, each.spec.context_length, each.spec.precision) for each in found] == [
-        ("small", 256, "tf32"),
-        ("small", 256, "bf16"),
-        ("small", 512, "tf32"),
-        ("small", 512, "bf16"),
-        ("large", 128, "tf32"),
-        ("large", 128, "bf16"),
+        (*of, precision) for of in (("small", 256), ("small", 512), ("large", 128)) for precision in ("tf32", "bf16")
     ]
 
 
@@ -176,10 +154,8 @@ def test_an_automatic_warm_up_stands_beside_the_fixed_ones() -> None:
         results_of(Cell(auto, STEADY, [0.8, 0.05, 0.0412]), Cell(a_spec(warmup_steps=2), STEADY, [0.8, 0.05]))
     )
     assert group.warmups == ("2", "auto")
-    assert [(trace.warmup, len(trace.result.cell.warmup_times_s)) for trace in group.traces] == [
-        ("2", 2),
-        ("auto (3)", 3),
-    ]
+    found = [(trace.warmup, len(trace.result.cell.warmup_times_s)) for trace in group.traces]
+    assert found == [("2", 2), ("auto (3)", 3)]
 
 
 def test_machines_are_not_mixed_and_sessions_are_told_apart() -> None:

@@ -54,6 +54,15 @@ def predicted(*cells: Cell, **more: Any) -> SessionState:
     return state
 
 
+HERE = target_here(GPU, ENVIRONMENT)
+TRAIN = a_spec(pass_="train-step")
+
+
+def judged(spec: CellSpec, *measured: Cell) -> Estimate:
+    """The estimate of a cell in a session of these."""
+    return judge_all([made_prediction(spec)], HERE, predicted(*measured), [spec])[0]
+
+
 def sampled(
     used: int | None = None, others: tuple[int | None, ...] | None = None, uuid: str = "GPU-0", **host: int
 ) -> DeviceSampled:
@@ -111,16 +120,12 @@ def test_links_are_as_stated_or_by_the_data_sheet_or_unknown() -> None:
     )  # fmt: skip
 
 
-def test_the_verdict_says_by_how_much() -> None:
-    prediction = made_prediction(a_spec(), peak_bytes=100 * 10**9)
-    assert judge(prediction, H100).fit == "does not fit, by 15.6 GB"
-    assert judge(made_prediction(a_spec(), peak_bytes=80 * 10**9), H100).fit == "fits tightly, 4.40 GB to spare"
-    assert judge(made_prediction(a_spec(), peak_bytes=10**9), H100).fit == "fits, 83.4 GB to spare"
-
-
-def test_a_named_gpu_has_all_that_torch_shows_of_its_memory() -> None:
-    assert (H100.name, H100.kind, H100.free_bytes) == ("H100 SXM 80GB", "cuda", H100.capacity_bytes)
-    assert H100.gpu is find_gpu("H100")
+@pytest.mark.parametrize(
+    ("peak", "fit"),
+    [(100, "does not fit, by 15.6 GB"), (80, "fits tightly, 4.40 GB to spare"), (1, "fits, 83.4 GB to spare")],
+)
+def test_the_verdict_says_by_how_much_of_all_that_torch_shows_of_a_named_gpu(peak: int, fit: str) -> None:
+    assert judge(made_prediction(a_spec(), peak_bytes=peak * 10**9), H100).fit == fit
 
 
 USED = 100 * 10**9
@@ -202,26 +207,13 @@ def test_no_published_step_was_faster_than_the_data_sheet_allows() -> None:
 
 def test_measured_cells_of_the_device_give_the_range() -> None:
     """Cells of as much work that took 100 and 125 ms: the third, of twice the work, takes 200 to 250."""
-    state = predicted(
-        cell([0.100] * 3, pass_="train-step"),
-        cell([0.250] * 3, pass_="train-step", batch_size=8),
-        environment=ENVIRONMENT,
-    )
-    spec = a_spec(pass_="train-step", batch_size=16)
-    prediction = made_prediction(spec)
-    found = judge(prediction, target_here(GPU, ENVIRONMENT), state)
-    assert found.low_s == pytest.approx(0.4)
-    assert found.high_s == pytest.approx(0.5)
+    spec = on(TRAIN, batch_size=16)
+    found = judged(spec, cell([0.100] * 3, pass_="train-step"), cell([0.250] * 3, pass_="train-step", batch_size=8))
+    assert (found.low_s, found.high_s) == (pytest.approx(0.4), pytest.approx(0.5))
     share = sum(made_prediction(a_spec(pass_="train-step")).flops.values()) / 0.1 / 67e12 * 100
     assert found.basis == f"from 2 measured cells: {share / 1.25:.3g} to {share:.3g} % of peak"
     assert found.run_low_s == pytest.approx(0.4 * spec.total_steps)
     assert not found.measured
-
-
-def test_one_measured_cell_is_no_range() -> None:
-    state = predicted(cell([0.100] * 3))
-    found = judge(made_prediction(a_spec(batch_size=8)), target_here(GPU, ENVIRONMENT), state)
-    assert found.step_time == "about 200 ms"
 
 
 def test_a_norms_time_follows_its_bytes_and_tells_of_no_model() -> None:
@@ -241,25 +233,22 @@ def test_a_norms_time_follows_its_bytes_and_tells_of_no_model() -> None:
 
 
 def test_the_cell_itself_goes_before_others() -> None:
-    state = predicted(cell([0.100] * 3), cell([0.300] * 3, batch_size=8), cell([0.110] * 3, seed=1))
-    found = judge(made_prediction(a_spec()), target_here(GPU, ENVIRONMENT), state)
+    found = judged(a_spec(), cell([0.100] * 3), cell([0.300] * 3, batch_size=8), cell([0.110] * 3, seed=1))
     assert (found.low_s, found.high_s) == (pytest.approx(0.100), pytest.approx(0.110))
     assert found.basis == "measured, 2 runs of this cell"
     assert found.measured
 
 
 def test_cells_of_the_same_pass_go_before_those_of_others() -> None:
-    state = predicted(cell([0.1] * 3, pass_="forward"), cell([0.9] * 3, pass_="train-step"))
-    wide = judge(made_prediction(a_spec(pass_="forward", batch_size=8)), target_here(GPU, ENVIRONMENT), state)
+    cells = cell([0.1] * 3, pass_="forward"), cell([0.9] * 3, pass_="train-step")
+    wide = judged(a_spec(pass_="forward", batch_size=8), *cells)
     assert wide.low_s == wide.high_s == pytest.approx(0.2)
-    other = judge(made_prediction(a_spec(pass_="backward")), target_here(GPU, ENVIRONMENT), state)
-    assert "2 measured cells of other passes" in other.basis
+    assert "2 measured cells of other passes" in judged(a_spec(pass_="backward"), *cells).basis
 
 
 @pytest.mark.parametrize("changes", [{"precision": "bf16-mixed"}, {"device": "cpu"}, {"threads": 2}])
 def test_other_devices_precisions_and_threads_tell_nothing(changes: dict[str, Any]) -> None:
-    state = predicted(cell([0.1] * 3, **changes))
-    assert "no cell measured" in judge(made_prediction(a_spec()), target_here(GPU, ENVIRONMENT), state).basis
+    assert "no cell measured" in judged(a_spec(), cell([0.1] * 3, **changes)).basis
 
 
 def test_a_cell_of_another_machine_tells_of_its_own_device_only_and_none_without_a_prediction() -> None:
@@ -271,17 +260,12 @@ def test_a_cell_of_another_machine_tells_of_its_own_device_only_and_none_without
     assert measured_cells(session_of(cell([0.1] * 3)), H100) == ()
 
 
-def test_what_backward_does_not_time_takes_time_in_a_sweep() -> None:
-    spec = a_spec(pass_="backward", warmup_steps=1, measure_steps=1)
-    found = judge(made_prediction(spec), H100)
-    assert found.run_low_s == pytest.approx(found.low_s * 2 * 1.5)
-
-
-def test_the_spec_that_was_asked_for_counts_its_own_steps() -> None:
+def test_the_steps_of_the_spec_that_was_asked_for_count_and_what_backward_does_not_time() -> None:
     long = a_spec(measure_steps=96)
     found = judge(made_prediction(a_spec()), H100, None, long)
-    assert found.spec == long
-    assert found.run_low_s == pytest.approx(found.low_s * 98)
+    assert (found.spec, found.run_low_s) == (long, pytest.approx(found.low_s * 98))
+    found = judge(made_prediction(a_spec(pass_="backward", warmup_steps=1, measure_steps=1)), H100)
+    assert found.run_low_s == pytest.approx(found.low_s * 2 * 1.5)
 
 
 def test_a_sweep_takes_the_sum_of_what_fits() -> None:
@@ -353,15 +337,6 @@ def test_in_lanes_a_sweep_takes_as_long_as_the_lane_that_ends_last() -> None:
     assert total_s(each, 8)[0] == pytest.approx(10 * 0.1)
 
 
-HERE = target_here(ENVIRONMENT.devices[1], ENVIRONMENT)
-TRAIN = a_spec(pass_="train-step")
-
-
-def judged(spec: CellSpec, *measured: Cell) -> Estimate:
-    """The estimate of a cell in a session of these."""
-    return judge_all([made_prediction(spec)], HERE, predicted(*measured), [spec])[0]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -379,7 +354,7 @@ def test_only_cells_of_the_same_variant_are_experience_where_there_are_any(chang
     cells = [cell([0.1] * 3, pass_="train-step"), cell([0.9] * 3, pass_="train-step", **changes)]
     larger = judged(on(TRAIN, batch_size=8), *cells)
     assert larger.low_s == larger.high_s == pytest.approx(0.2)
-    assert larger.basis.startswith("from 1 measured cell: ")
+    assert (larger.step_time, larger.basis[:22]) == ("about 200 ms", "from 1 measured cell: ")
     assert judged(on(other, batch_size=8), *cells).low_s == pytest.approx(1.8)
     assert not larger.by_others
 
@@ -388,8 +363,7 @@ def test_only_cells_of_the_same_variant_are_experience_where_there_are_any(chang
 def test_a_cell_that_runs_another_way_is_not_this_cell(changes: dict[str, Any]) -> None:
     """Both need the same memory, but one of them was not measured."""
     found = judged(on(TRAIN, **changes), cell([0.1] * 3, pass_="train-step"))
-    assert not found.measured
-    assert found.by_others
+    assert (found.measured, found.by_others) == (False, True)
     assert found.basis.startswith("from 1 measured cell of other variants (as written): ")
 
 
@@ -416,9 +390,6 @@ def test_the_same_variant_in_another_pass_goes_before_another_variant_in_the_sam
 
 
 def test_attention_alone_is_another_variant_than_a_model() -> None:
-    alone = a_spec(workload="attention", num_heads=1)
-    found = judged(a_spec(), cell([0.1] * 3, workload="attention", num_heads=1))
-    assert "of other variants (attention alone, naive)" in found.basis
-    assert judged(on(alone, batch_size=8), cell([0.1] * 3, workload="attention", num_heads=1)).low_s == (
-        pytest.approx(0.2)
-    )
+    alone = cell([0.1] * 3, workload="attention", num_heads=1)
+    assert "of other variants (attention alone, naive)" in judged(a_spec(), alone).basis
+    assert judged(on(alone.spec, batch_size=8), alone).low_s == pytest.approx(0.2)

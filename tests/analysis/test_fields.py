@@ -9,39 +9,26 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.stats.summaries import summarize
 from tests.attention_cells import attention_spec
 from tests.samples import a_spec, cell_start, session_start, state_of, steps
-from tests.session.made import LAPTOP, Cell, cell, results_of, session_of
+from tests.session.made import Cell, cell, results_of, session_of
 
 
-def test_a_cell_that_is_in_two_sessions_is_there_twice_and_told_apart() -> None:
-    here, there = session_of(cell([0.1, 0.2])), session_of(cell([0.3, 0.4]), environment=LAPTOP)
-    found = merge([("box", here), ("laptop", there)])
-    assert [(result.source, result.session) for result in found] == [(0, "box"), (1, "laptop")]
-    assert found[0].spec == found[1].spec
-    assert [result.cell.step_times_s for result in found] == [[0.1, 0.2], [0.3, 0.4]]
-
-
-def test_titles_that_are_the_same_are_told_apart() -> None:
-    state = session_of(cell([0.1]))
+def test_a_cell_that_is_in_several_sessions_is_there_as_often_and_told_apart() -> None:
     titles = ["run", "run", "run (2)", "run"]
-    found = [result.session for result in merge([(title, state) for title in titles])]
-    assert found[0] == "run"
-    assert "run (2)" in found
-    assert len(set(found)) == 4
+    states = [session_of(cell([0.1 * number, 0.2])) for number in range(4)]
+    found = merge(list(zip(titles, states, strict=True)))
+    assert [(result.source, result.cell.step_times_s[0]) for result in found] == [(n, 0.1 * n) for n in range(4)]
+    assert len({result.spec for result in found}) == 1
+    names = [result.session for result in found]
+    assert (names[0], "run (2)" in names, len(set(names))) == ("run", True, 4)
 
 
 def test_repeats_and_cells_without_a_result_are_kept() -> None:
-    state = session_of(Cell(a_spec(), [0.1]), Cell(a_spec(), [0.2], repeat=2), cell(status="oom"), cell(status=None))
-    found = merge([("one", state)])
-    assert [result.cell.repeat for result in found] == [1, 2, 1, 1]
-    assert [result.ending for result in found] == ["", "", "OOM", "not run"]
-    assert len(measured(found)) == 2
-
-
-def test_steps_of_a_cell_that_did_not_end_well_are_not_measured() -> None:
-    for status in ("oom", "failed", "killed", "cancelled"):
-        (result,) = merge([("one", session_of(cell([0.1, 0.2], status=status)))])
-        assert not result.is_measured
-        assert result.ending in ("OOM", "failed", "killed", "unfinished")
+    ended = {"oom": "OOM", "failed": "failed", "killed": "killed", "cancelled": "unfinished", None: "not run"}
+    lost = (cell([0.1, 0.2], status=status) for status in ended)
+    found = merge([("one", session_of(Cell(a_spec(), [0.1]), Cell(a_spec(), [0.2], repeat=2), *lost))])
+    assert [result.cell.repeat for result in found] == [1, 2, 1, 1, 1, 1, 1]
+    assert [result.ending for result in found] == ["", "", *ended.values()]
+    assert measured(found) == found[:2]
 
 
 def test_pooled_repeats_are_one_summary_of_all_steps() -> None:

@@ -67,10 +67,8 @@ def test_what_differs_less_than_the_intervals_tell_is_not_called_a_difference() 
 
 
 def test_choices_that_change_together_are_not_told_apart() -> None:
-    specs = [
-        *by([SMALL], precision=["fp32"], context_length=[128]),
-        *by([SMALL], precision=["bf16-mixed"], context_length=[512]),
-    ]
+    both = ("fp32", 128), ("bf16-mixed", 512)
+    specs = [spec for precision, length in both for spec in by([SMALL], precision=[precision], context_length=[length])]
     assert list(along(cells(specs, product))) == []
 
 
@@ -135,46 +133,18 @@ def a_race(effects: dict[str, float], interaction: float = 1.0) -> Race:
         cost = math.prod(effects.get(f"{field}={value}", 1.0) for field, value in changes.items())
         costs.append(cost * (interaction if {"attention", "checkpoint"} <= changes.keys() else 1.0))
     best = min(range(len(costs)), key=costs.__getitem__)
-    standings = tuple(
-        Standing(
-            candidate=number,
-            visits=2,
-            ratio=cost,
-            low=cost / _WIDTH,
-            high=cost * _WIDTH,
-            behind=cost / costs[best],
-            behind_low=cost / costs[best] / _WIDTH,
-            behind_high=cost / costs[best] * _WIDTH,
-            is_out=False,
-            is_tied=number == best,
-        )
-        for number, cost in enumerate(costs)
-    )
-    entries = tuple(
-        Entry(
-            number=number,
-            spec=spec,
-            label=label(tuning, spec),
-            status="best" if number == best else "out",
-            ratio=costs[number],
-            low=costs[number] / _WIDTH,
-            high=costs[number] * _WIDTH,
-            cost=costs[number],
-            visits=2,
-            cells=(),
-            peak_bytes=None,
-            compile_s=None,
-            agreement=None,
-        )
-        for number, spec in enumerate(specs)
-    )
-    return Race(tuning, entries, (), None, 2, 0.0, 1.0, "", standings)
+    standings, entries = [], []
+    for number, (spec, cost) in enumerate(zip(specs, costs, strict=True)):
+        ratio, behind = ((to, to / _WIDTH, to * _WIDTH) for to in (cost, cost / costs[best]))
+        standings.append(Standing(number, 2, *ratio, *behind, is_out=False, is_tied=number == best))
+        status, name = "best" if number == best else "out", label(tuning, spec)
+        entries.append(Entry(number, spec, name, status, *ratio, cost, 2, (), None, None, None))
+    return Race(tuning, tuple(entries), (), None, 2, 0.0, 1.0, "", tuple(standings))
 
 
 def test_effects_that_multiply_gain_the_same_alone_and_beside_the_others() -> None:
     race = a_race({"attention=sdpa": 0.8, "checkpoint=1": 0.9})
     gains = {(gain.field, gain.value): gain for gain in gains_of(race)}
-
     sdpa, checkpoint = gains["attention", "sdpa"], gains["checkpoint", 1]
     assert sdpa.alone.ratio == pytest.approx(0.8)
     assert sdpa.beside.ratio == pytest.approx(0.8)
@@ -188,7 +158,6 @@ def test_effects_that_multiply_gain_the_same_alone_and_beside_the_others() -> No
 def test_choices_that_spoil_each_other_interact() -> None:
     race = a_race({"attention=sdpa": 0.8, "checkpoint=1": 0.9}, interaction=1.4)
     gains = {(gain.field, gain.value): gain for gain in gains_of(race)}
-
     checkpoint = gains["checkpoint", 1]
     assert checkpoint.alone.ratio == pytest.approx(0.9)
     assert checkpoint.beside.ratio == pytest.approx(0.9 * 1.4)
@@ -201,7 +170,6 @@ def test_choices_that_spoil_each_other_interact() -> None:
 def test_a_value_that_makes_no_other_cell_gains_nothing_that_is_known(slowdown: float) -> None:
     """Nesting without checkpointing is the same cell as without nesting."""
     gains = {gain.field: gain for gain in gains_of(a_race({"attention=sdpa": 0.8, "checkpoint=1": slowdown}))}
-
     assert gains["nesting"].alone is None
 
 
@@ -210,11 +178,8 @@ def test_a_candidate_that_was_not_measured_leaves_the_gain_open() -> None:
     alone = next(entry.number for entry in race.entries if entry.label == "attention sdpa")
     fewer = race._replace(standings=tuple(each for each in race.standings if each.candidate != alone))
     gains = {(gain.field, gain.value): gain for gain in gains_of(fewer)}
-
-    assert gains["attention", "sdpa"].alone is None
-    assert gains["attention", "sdpa"].interacts is None
-    found = together(fewer, tuple(gains.values()))
-    assert found.product is None
+    sdpa = gains["attention", "sdpa"]
+    assert sdpa.alone is sdpa.interacts is together(fewer, tuple(gains.values())).product is None
 
 
 def test_an_interval_that_says_nothing_is_none() -> None:

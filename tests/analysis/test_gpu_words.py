@@ -42,29 +42,16 @@ def test_a_gpus_figures_and_no_note_where_it_tells_all() -> None:
         "others": "none",
     }
     assert notes(gpu) == []
+    crowded = a_gpu("GPU-a", other_processes=(GpuProcess(pid=1, memory_bytes=2 * 10**9), GpuProcess(pid=2)))
+    assert told(crowded)["others"] == "! 2 processes, 2.00 GB"
 
 
-@pytest.mark.parametrize(
-    ("reason", "doubt"),
-    [
-        ("idle", False),
-        ("software power cap", False),
-        ("application clocks", False),
-        ("hardware slowdown", True),
-        ("software thermal", True),
-        ("hardware thermal", True),
-        ("power brake", True),
-    ],
-)
-def test_heat_and_a_failing_power_supply_raise_doubt_and_a_power_cap_none(reason: str, doubt: bool) -> None:
-    gpu = a_gpu("GPU-a", clock_reasons=("idle", reason))
-    assert doubtful_reasons(gpu) == ((reason,) if doubt else ())
-    assert next(figure for figure in figures(gpu) if figure.label == "limited").is_doubt is doubt
-
-
-def test_other_processes_are_counted_with_their_memory() -> None:
-    gpu = a_gpu("GPU-a", other_processes=(GpuProcess(pid=1, memory_bytes=2 * 10**9), GpuProcess(pid=2)))
-    assert told(gpu)["others"] == "! 2 processes, 2.00 GB"
+def test_heat_and_a_failing_power_supply_raise_doubt_and_a_power_cap_none() -> None:
+    ordinary = ("idle", "software power cap", "application clocks")
+    for reason in (*ordinary, "hardware slowdown", "software thermal", "hardware thermal", "power brake"):
+        gpu, doubt = a_gpu("GPU-a", clock_reasons=("idle", reason)), reason not in ordinary
+        assert doubtful_reasons(gpu) == ((reason,) if doubt else ())
+        assert next(figure for figure in figures(gpu) if figure.label == "limited").is_doubt is doubt
 
 
 UNIFIED = ["unified memory: GPU and CPU share the host's memory, which the host's figures tell"]
