@@ -37,25 +37,20 @@ def state_of(events: Iterable[Event]) -> SessionState:
     return samples.state_of(without_gaps(events))
 
 
-def test_before_the_first_step_nothing_is_known() -> None:
-    assert remaining_s(state_of(session_start([a_spec()]))) is None
-    assert remaining_s(state_of([*session_start([a_spec()]), *cell_start(0)])) is None
-
-
-def test_a_running_cell_is_priced_by_its_own_measured_steps() -> None:
-    events = [*session_start([a_spec(measure_steps=10)]), *cell_start(0), *steps(0, (5.0, 0.1), (0.2, 0.2, 0.2))]
-    assert remaining_s(state_of(events)) == pytest.approx(7 * 0.2)
-
-
-def test_while_warming_up_the_latest_step_counts() -> None:
-    events = [*session_start([a_spec(warmup_steps=3)]), *cell_start(0), *steps(0, (5.0, 0.1))]
-    assert remaining_s(state_of(events)) == pytest.approx((1 + 4) * 0.1)
-
-
-def test_a_queued_cell_is_priced_by_its_work() -> None:
-    bigger = a_spec(batch_size=8)
-    events = [*session_start([a_spec(), bigger]), *cell_start(0), *steps(0, (0.1, 0.1), (0.1,) * 4), cell_end(0)]
-    assert remaining_s(state_of(events)) == pytest.approx(bigger.total_steps * 0.2)
+@pytest.mark.parametrize(
+    ("specs", "events", "left_s"),
+    [
+        ([a_spec()], [], None),
+        ([a_spec()], cell_start(0), None),  # before the first step nothing is known
+        ([a_spec(measure_steps=10)], [*cell_start(0), *steps(0, (5.0, 0.1), (0.2, 0.2, 0.2))], 7 * 0.2),
+        ([a_spec(warmup_steps=3)], [*cell_start(0), *steps(0, (5.0, 0.1))], (1 + 4) * 0.1),  # the latest step
+        ([a_spec(), a_spec(batch_size=8)], [*cell_start(0), *steps(0, (0.1,) * 2, (0.1,) * 4), cell_end(0)], 6 * 0.2),
+    ],
+)
+def test_a_running_cell_is_priced_by_its_own_steps_and_a_queued_one_by_its_work(
+    specs: list[CellSpec], events: list[Event], left_s: float | None
+) -> None:
+    assert remaining_s(state_of([*session_start(specs), *events])) == (left_s and pytest.approx(left_s))
 
 
 @pytest.mark.parametrize(
@@ -111,15 +106,17 @@ def automatic(**changes: Any) -> CellSpec:
 
 
 def test_automatic_counts_are_what_they_came_to_before() -> None:
+    ran = [*cell_start(0), *steps(0, (0.1,) * 12, (0.1,) * 40), cell_end(0)]
+    fixed = [*session_start([automatic(), a_spec()]), *ran]
+    assert remaining_s(state_of(fixed)) == pytest.approx(a_spec().total_steps * 0.1), "not of fixed ones"
     specs = [automatic(), automatic(precision="bf16-mixed")]
     start = [*session_start(specs), *cell_start(0)]
     assert remaining_s(state_of([*start, *steps(0, (0.1,), (0.1,))])) == pytest.approx((999 + 1100) * 0.1)
-    one_done = [*start, *steps(0, (0.1,) * 12, (0.1,) * 40), cell_end(0)]
+    one_done = [*session_start(specs), *ran]
     assert remaining_s(state_of(one_done)) == pytest.approx(52 * 0.1)
-    into_second = [*one_done, *cell_start(1), *steps(1, (0.1,) * 10, (0.1,) * 15)]
-    assert remaining_s(state_of(into_second)) == pytest.approx(25 * 0.1)
-    beyond = [*one_done, *cell_start(1), *steps(1, (0.1,) * 10, (0.1,) * 80)]
-    assert remaining_s(state_of(beyond)) == pytest.approx(20 * 0.1)
+    for done, left in ((15, 25), (80, 20)):
+        into_second = [*one_done, *cell_start(1), *steps(1, (0.1,) * 10, (0.1,) * done)]
+        assert remaining_s(state_of(into_second)) == pytest.approx(left * 0.1)
 
 
 def by_time(**changes: Any) -> CellSpec:
@@ -130,6 +127,9 @@ def test_counts_by_time_take_their_time_however_steps_stall() -> None:
     """Of ten steps one takes a hundred times as long: by price and number the next cell would seem to take 87 s."""
     start = [*session_start([by_time(), by_time()]), *cell_start(0)]
     assert remaining_s(state_of(start)) == pytest.approx(16.0), "before any step"
+    for done, left_s in ((10, 5.0), (61, 0.0)):
+        into_first = state_of([*start, *steps(0, (0.1,) * 20, (0.1,) * done)])
+        assert remaining_s(into_first) == pytest.approx(left_s + 8.0, abs=0.3)
     times = ((0.01,) * 9 + (1.0,)) * 6
     done = state_of([*start, *steps(0, times[:20], times), cell_end(0)])
     assert remaining_s(done) == pytest.approx(8.0, abs=0.2)
@@ -174,20 +174,6 @@ def test_the_share_of_the_time_that_has_passed() -> None:
     assert share_done(half) == pytest.approx(cell.whole_run_s / (cell.whole_run_s + 8.0), abs=0.02)
     assert share_done(state_of(session_start([a_spec()]))) is None
     assert share_done(state_of([*session_start([a_spec()]), *cell_start(0), cell_end(0)])) == 1.0
-
-
-def test_counts_by_time_take_their_time() -> None:
-    start = [*session_start([by_time(), by_time()]), *cell_start(0)]
-    into_first = [*start, *steps(0, (0.1,) * 20, (0.1,) * 10)]
-    assert remaining_s(state_of(into_first)) == pytest.approx(5.0 + 8.0, abs=0.3)
-    late = [*start, *steps(0, (0.1,) * 20, (0.1,) * 61)]
-    assert remaining_s(state_of(late)) == pytest.approx(8.0, abs=0.2)
-
-
-def test_fixed_counts_are_not_what_automatic_ones_came_to() -> None:
-    specs = [automatic(), a_spec()]
-    events = [*session_start(specs), *cell_start(0), *steps(0, (0.1,) * 12, (0.1,) * 40), cell_end(0)]
-    assert remaining_s(state_of(events)) == pytest.approx(a_spec().total_steps * 0.1)
 
 
 def compiled(**changes: Any) -> CellSpec:

@@ -107,11 +107,10 @@ def test_the_same_top_kernel_or_another_by_its_full_name() -> None:
     assert whole.profiled.top.name == other
 
 
-def test_the_top_kernel_is_the_first_row_of_the_kernel_table() -> None:
-    for each in (a_kernel_report(), an_operator_report()):
-        for _, phases in step_parts(tuple(each.phase_spans_ns)):
-            found, row = profiled(each, phases), rows(each, phase=phases)[0]
-            assert found.top == row
+@pytest.mark.parametrize("profile", [a_kernel_report(), an_operator_report()])
+def test_the_top_kernel_is_the_first_row_of_the_kernel_table(profile: KernelReport) -> None:
+    for _, phases in step_parts(tuple(profile.phase_spans_ns)):
+        assert profiled(profile, phases).top == rows(profile, phase=phases)[0]
 
 
 @pytest.mark.parametrize(
@@ -154,11 +153,7 @@ def test_a_profile_without_a_cell_is_there_without_a_timing() -> None:
     assert len([part for part in found if part.profiled is None]) == 2
     chosen = kernel_cells([state], (), lambda spec: spec.pass_ == "train-step")
     assert [part.part for part in chosen] == ["forward", "forward+backward", "step"]
-
-
-def test_a_session_without_profiles_has_none() -> None:
-    assert parts_of(a_session(cells=[cell([0.1])])) == ()
-    assert parts_of() == ()
+    assert parts_of(a_session(cells=[cell([0.1])])) == parts_of() == (), "without a profile"
 
 
 def test_a_profile_of_another_session_counts_on_the_same_device_alone() -> None:
@@ -213,11 +208,8 @@ def test_the_optimizer_is_all_that_its_phase_launches() -> None:
         a_group("Memset", "copy", "zero_grad", "zero_grad", (1.0,)),
     )
     assert profiled(a_kernel_report(groups=groups)).optimizer_share == pytest.approx(0.4)
-
-
-def test_a_profile_without_kernels_has_no_top() -> None:
-    found = profiled(a_kernel_report(groups=()))
-    assert (found.kernel_ns, found.top, found.matmul_share) == (0, None, 0.0)
+    none = profiled(a_kernel_report(groups=()))
+    assert (none.kernel_ns, none.top, none.matmul_share) == (0, None, 0.0)
 
 
 def test_what_others_recorded_is_named_by_its_phases_or_as_a_recording() -> None:

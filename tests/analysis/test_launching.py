@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.launch_queue import H100_BF16, H100_FP32, Device, Launch, random_step, simulate, training_step
 from benchmarks.launch_queue import judged as judged_launches
-from cs336_tui.analysis.verdicts import FULL_S, LEAST_SHARE, Phase, enqueuing, judge, launching
+from cs336_tui.analysis.verdicts import FULL_S, LEAST_SHARE, Phase, enqueuing, launching
 from cs336_tui.config.spec import dims_of
 from cs336_tui.events.environment import GpuSample
 from cs336_tui.events.events import Event
@@ -114,29 +114,20 @@ def test_of_a_window_the_first_step_tells_whose_queue_is_empty_when_it_begins() 
     assert said(0.01) is not True
 
 
-STEPS = [0.0100, 0.0101, 0.0099, 0.0100, 0.0100, 0.0101, 0.0099, 0.0100]
-
-
-def launch_bound(host_share: float, **spec: Any) -> tuple[str, str]:
-    """Evidence and advice of the launch-bound verdict."""
-    judgement = judge(a_cell(STEPS, spec={"device": "cuda:0", **spec}, host_share=host_share), idle=0.6)
-    assert judgement is not None
-    (check,) = (check for check in judgement.checks if check.name == "launch-bound")
-    return check.evidence, check.advice
-
-
-def test_a_launch_bound_step_is_advised_a_cuda_graph() -> None:
-    evidence, advice = launch_bound(0.99)
-    assert "a CUDA graph of the step" in advice
-    assert "profiled, the GPU was idle for 60" in evidence
-
-
-@pytest.mark.parametrize("host_share", [0.02, 0.99])
-def test_a_graph_is_not_told_what_was_profiled_without_it(host_share: float) -> None:
-    evidence, advice = launch_bound(host_share, cuda_graph="step", pass_="train-step")
-    assert "the host launches one CUDA graph" in evidence
-    assert "idle" not in evidence
-    assert "CUDA graph" not in advice
+@pytest.mark.parametrize(
+    ("host_share", "spec", "said"),
+    [
+        (0.99, {}, "profiled, the GPU was idle for 60 %"),
+        *((share, {"cuda_graph": "step", "pass_": "train-step"}, "the host launches one CUDA graph")
+          for share in (0.02, 0.99)),
+    ],
+)  # fmt: skip
+def test_a_launch_bound_step_is_advised_a_cuda_graph_which_is_not_told_what_was_profiled_without_it(
+    host_share: float, spec: dict[str, Any], said: str
+) -> None:
+    found = launching(a_cell([0.01, 0.0101] * 4, spec={"device": "cuda:0", **spec}, host_share=host_share), idle=0.6)
+    assert said in found.evidence
+    assert ("a CUDA graph of the step" in found.advice) == ("idle" in found.evidence) == (not spec)
 
 
 def hot(*reasons: str, clock: int = 1200) -> Event:
@@ -164,11 +155,8 @@ def test_a_power_cap_alone_is_noted_and_not_blamed() -> None:
     found = judged(a_cell(FLAT, samples=[hot("software power cap")] * 3 + [sample()]))
     assert evidence(found, "throttled")[0] is False
     assert "software power cap in 3 of 4 samples while measuring: normal at full load, no doubt" in found.notes
-
-
-def test_clock_events_outside_of_the_window_are_not_the_cells() -> None:
-    found = judged(a_cell(FLAT, samples=[sample()], before=[hot("hardware thermal")]))
-    assert evidence(found, "throttled")[0] is False
+    before = judged(a_cell(FLAT, samples=[sample()], before=[hot("hardware thermal")]))
+    assert evidence(before, "throttled")[0] is False, "outside of the window"
 
 
 @pytest.mark.parametrize(
@@ -191,11 +179,8 @@ def test_a_host_that_enqueues_for_the_whole_step_bounds_it(device: str) -> None:
     assert not found.is_doubted
     assert "takes the host 9.500 ms of a step's 10.00 ms (95 %), its phases 9.000 ms on the device" in found.sentence
     assert evidence(judged(a_cell(FLAT, spec={"device": device}, host_share=0.89)), "launch-bound")[0] is False
-
-
-def test_a_cpu_has_nobody_to_enqueue_for() -> None:
-    found = evidence(judged(a_cell(FLAT, spec=ON_CPU, host_share=1.0)), "launch-bound")
-    assert found == (None, "on cpu the host does the work itself")
+    on_cpu = evidence(judged(a_cell(FLAT, spec=ON_CPU, host_share=1.0)), "launch-bound")
+    assert on_cpu == (None, "on cpu the host does the work itself")
 
 
 def test_in_a_window_waiting_for_a_full_queue_is_not_enqueuing() -> None:

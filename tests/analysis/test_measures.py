@@ -17,7 +17,6 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.tuning import visit_peak_bytes
 from cs336_tui.events.environment import GpuSample
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
-from cs336_tui.session.states import CellState
 from tests.analysis.judging import AT, ON_CPU, a_cell, events_of_cell, sample
 from tests.made_memory import a_memory_report
 from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
@@ -39,6 +38,9 @@ def test_a_new_measure_is_a_column_of_results_with_its_definition(appearances: d
     assert "| 10B   |            n/a |" in appearances["table"]
     assert "- sweetness: by tongue; tasted of 18 cells\n" in appearances["table"]
     assert appearances["data"] == {"size": "small", "sweetness_g": 2000.0}
+    text, data = appearances["layout"]
+    assert text == {"Size": "small", "Sugar (kg)": "2.00"}, "a layout names it by its key"
+    assert data == {"Size": "small", "Sugar (kg)": 2.0}
 
 
 def test_a_new_measure_is_a_value_of_pivots(appearances: dict[str, Any]) -> None:
@@ -49,20 +51,10 @@ def test_a_new_measure_is_a_value_of_pivots(appearances: dict[str, Any]) -> None
     assert appearances["values"][-1] == "sweetness"
 
 
-def test_a_new_measure_is_in_each_record(appearances: dict[str, Any]) -> None:
-    assert appearances["json"] == 2000.0
-    assert appearances["csv"] == "2000.0"
-
-
-def test_a_new_measure_is_on_the_screen(appearances: dict[str, Any]) -> None:
+def test_a_new_measure_is_in_each_record_and_on_the_screen(appearances: dict[str, Any]) -> None:
+    assert (appearances["json"], appearances["csv"]) == (2000.0, "2000.0")
     assert appearances["screen"] == ["sweetness kg", "2.00"]
     assert appearances["compared"].startswith("Sweetness (kg), size and precision by pass")
-
-
-def test_a_layout_names_a_new_measure_by_its_key(appearances: dict[str, Any]) -> None:
-    text, data = appearances["layout"]
-    assert text == {"Size": "small", "Sugar (kg)": "2.00"}
-    assert data == {"Size": "small", "Sugar (kg)": 2.0}
 
 
 def result_of(*, device: str = "cuda:0", reported: int | None = None, in_turns: bool = False, **end: Any) -> Result:
@@ -99,15 +91,7 @@ def test_the_peak_of_tensors_is_the_memory_reports_where_no_allocator_counts() -
     assert tensor_bytes(result_of(device="cpu", reported=3, **ends)) == 3
     assert tensor_bytes(result_of(device="cpu", **ends)) is None
     assert tensor_bytes(result_of(peak_allocated_bytes=5, reported=3)) == 5
-
-
-def test_a_visit_in_turns_has_no_peak_of_its_own() -> None:
-    assert visit_peak_bytes(result_of(peak_allocated_bytes=5, in_turns=True).cell) is None
-
-
-def runs_without_steps() -> Runs:
-    state = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, (0.4, 0.2))])
-    return Runs.of(Result(0, "one", state, state.cells[0]))
+    assert visit_peak_bytes(result_of(peak_allocated_bytes=5, in_turns=True).cell) is None, "of both"
 
 
 def test_several_runs_are_pooled_as_the_measure_says() -> None:
@@ -119,7 +103,8 @@ def test_several_runs_are_pooled_as_the_measure_says() -> None:
     assert read["tokens"] == pytest.approx(small.spec.tokens_per_step / 0.2)
     assert read["memory"] == 4
     assert read["busbw"] is None
-    assert MEASURES["tokens"].read(runs_without_steps()) is None
+    state = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, (0.4, 0.2))])
+    assert MEASURES["tokens"].read(Runs.of(Result(0, "one", state, state.cells[0]))) is None, "without a step"
     alone = Runs.of(failed)
     assert (MEASURES["memory"].read(alone), MEASURES["n"].read(alone)) == (9, 2)
 
@@ -137,6 +122,8 @@ def test_a_steps_energy_is_the_windows_power_over_a_mean_step() -> None:
     assert found.joules_per_step == pytest.approx(22.5)
     assert found.tokens_per_joule == pytest.approx(4 * 128 / 22.5)
     assert found.why == ""
+    waiting = state_of(session_start([a_spec()])).cells[0]
+    assert energy_of(waiting) == Energy(why="no step was measured")
 
 
 def test_readings_before_and_after_the_window_do_not_count() -> None:
@@ -171,8 +158,3 @@ def test_why_it_is_unknown_is_said(more: dict[str, Any], why: str) -> None:
     found = energy_of(a_cell(STEPS_S, **more))
     assert found == Energy(why=found.why)
     assert why in found.why
-
-
-def test_a_cell_without_steps_has_no_energy() -> None:
-    waiting: CellState = state_of(session_start([a_spec()])).cells[0]
-    assert energy_of(waiting) == Energy(why="no step was measured")

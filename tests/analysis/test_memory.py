@@ -92,14 +92,11 @@ def test_blocks_below_the_level_of_detail_are_left_out() -> None:
     assert [found.block.bytes for found in Timeline(REPORT).allocations(n=2)] == [60 * MB, 40 * MB]
     assert not Timeline(REPORT).allocations(10**12)
     assert all(block.bytes >= 6 * MB for block in Timeline(REPORT).at(30, min_bytes=6 * MB).blocks)
-
-
-def test_all_blocks_may_be_of_one_size() -> None:
     made = MemoryMaker()
     made.phase("forward")
     for _ in range(5):
         made.allocate(7, "activations")
-    assert [found.block.bytes for found in Timeline(made.report()).allocations(n=3)] == [7, 7, 7]
+    assert [found.block.bytes for found in Timeline(made.report()).allocations(n=3)] == [7, 7, 7], "all of one size"
 
 
 def test_an_allocation_knows_how_long_it_lived() -> None:

@@ -49,13 +49,10 @@ def test_values(value: str, expected: float) -> None:
     assert figure.value == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_standard_deviation_needs_two_steps() -> None:
-    found = pivot(results_of(cell([0.1]), cell([0.1, 0.2], pass_="forward")), ["pass"], [], "std")
-    assert found.figure(("forward+backward",), ()) == Figure(n=1, runs=1, note="one step")
-    assert found.figure(("forward",), ()).note == ""
-
-
-def test_repeats_are_pooled_into_one_figure() -> None:
+def test_repeats_are_pooled_into_one_figure_and_a_standard_deviation_needs_two_steps() -> None:
+    stds = pivot(results_of(cell([0.1]), cell([0.1, 0.2], pass_="forward")), ["pass"], [], "std")
+    assert stds.figure(("forward+backward",), ()) == Figure(n=1, runs=1, note="one step")
+    assert stds.figure(("forward",), ()).note == ""
     results = results_of(
         Cell(a_spec(), [0.1, 0.2]), Cell(a_spec(), [0.4, 0.5], repeat=2), Cell(a_spec(), status="failed", repeat=3),
         cell([1.0, 1.0], pass_="forward"),
@@ -96,12 +93,8 @@ def test_a_speed_up_over_a_cell_that_did_not_fit_says_so() -> None:
 
 
 def test_a_baseline_in_another_machine_is_found() -> None:
-    results = merge(
-        [
-            ("laptop", session_of(cell([1.0, 1.1], device="cpu"), cell([0.5, 0.5], device="mps"), environment=LAPTOP)),
-            ("box", session_of(cell([0.1, 0.1]))),
-        ]
-    )
+    laptop = session_of(cell([1.0, 1.1], device="cpu"), cell([0.5, 0.5], device="mps"), environment=LAPTOP)
+    results = merge([("laptop", laptop), ("box", session_of(cell([0.1, 0.1])))])
     found = pivot(results, [], ["device", "machine"], "speedup", {"device": "cpu"})
     on_the_gpu = found.figure((), ("cuda:0", "NVIDIA H100 80GB HBM3 · gpu-box"))
     assert on_the_gpu.value == pytest.approx(10.5)
@@ -138,10 +131,8 @@ def test_a_cell_that_ran_on_another_gpu_is_marked() -> None:
 
 
 def test_one_machine_a_device_needs_no_mark_but_is_said() -> None:
-    results = merge(
-        [("laptop", session_of(cell([1.0], device="cpu"), environment=LAPTOP)), ("box", session_of(cell([0.1])))]
-    )
-    found = pivot(results, ["device"], [])
+    laptop, box = session_of(cell([1.0], device="cpu"), environment=LAPTOP), session_of(cell([0.1]))
+    found = pivot(merge([("laptop", laptop), ("box", box)]), ["device"], [])
     assert all(figure.marks == () for figure in found.figures.values())
     assert "torch differs: cpu: 2.9.0; cuda:0: 2.13.0" in found.notes
 
@@ -188,12 +179,6 @@ def test_a_wrong_choice_is_one_clear_line(rows: Any, columns: Any, value: str, b
     assert "\n" not in str(error.value)
 
 
-def test_no_results_is_an_error() -> None:
-    for results in ((), results_of(cell(status=None))):
-        with pytest.raises(PivotError, match="nothing to pivot"):
-            pivot(results, [], [])
-
-
 def test_a_baseline_that_fits_several_says_what_to_add() -> None:
     a = session_of(cell([0.1, 0.1]), cell([0.3, 0.3], pass_="forward"))
     b, c = session_of(cell([0.2, 0.2])), session_of(cell([0.2, 0.2], pass_="forward"))
@@ -208,6 +193,9 @@ def test_one_figure_needs_no_rows_and_no_columns() -> None:
     found = pivot(results, [], [])
     assert found.row_keys == found.column_keys == ((),)
     assert found.figures[(), ()].value == pytest.approx(0.2)
+    for results in ((), results_of(cell(status=None))):
+        with pytest.raises(PivotError, match="nothing to pivot"):
+            pivot(results, [], [])
 
 
 @pytest.mark.parametrize(

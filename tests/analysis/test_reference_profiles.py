@@ -62,12 +62,9 @@ def predicted(state: SessionState, spec: CellSpec, **changes: Any) -> SessionSta
 
 
 def test_a_measured_peak_stands_beside_the_published_one_of_the_whole_pass() -> None:
-    state = a_session(
-        cells=[Cell(TRAIN, [0.1], peak=40_000_000_000), Cell(TRAIN, [0.1], repeat=2, peak=41_000_000_000)]
-    )
-    (found,) = peaks(
-        state, a_point(peak="46 GB"), a_point(context=512, peak="70 GB"), a_point(pass_="forward", peak="9 GB")
-    ).values()
+    cells = [Cell(TRAIN, [0.1], repeat=n, peak=(39 + n) * 10**9) for n in (1, 2)]
+    others = a_point(context=512, peak="70 GB"), a_point(pass_="forward", peak="9 GB")
+    (found,) = peaks(a_session(cells=cells), a_point(peak="46 GB"), *others).values()
     assert (found.peak_bytes, found.seen) == (41_000_000_000, "measured")
     assert [match.row.peak for match in found.matches] == ["46 GB"], "of the same pass and context alone"
     assert peak_said(found).here == "small train-step fp32, ctx 128, peak: 41.0 GB here"
@@ -80,11 +77,9 @@ def test_a_memory_report_gives_the_peaks_of_phases() -> None:
     spans = {span.phase: span.peak_bytes for span in content.phases}
     state = a_session(*memory(spec), cells=[Cell(spec, [0.1], peak=None)])
     found = peaks(state, *(a_point(peak="46 GB", part=part) for part in ("", "forward", "optimizer")))
-    assert {part: (each.peak_bytes, each.seen) for part, each in found.items()} == {
-        "": (content.peak_bytes, "memory report"),
-        "forward": (spans["forward"], "memory report"),
-        "optimizer": (spans["optimizer"], "memory report"),
-    }
+    sizes = {"": content.peak_bytes, "forward": spans["forward"], "optimizer": spans["optimizer"]}
+    assert {part: each.peak_bytes for part, each in found.items()} == sizes
+    assert {each.seen for each in found.values()} == {"memory report"}
     alone = peaks(a_session(*memory(spec)), a_point(peak="46 GB", part="forward"))
     assert alone["forward"].peak_bytes == spans["forward"], "also of a report that no cell is of"
 
@@ -145,32 +140,20 @@ def test_kernels_that_were_not_profiled_say_so_and_operators_are_called_so() -> 
     state = a_session(*report(an_operator_report(on_cpu)))
     (found,) = kernels(state, a_point(pass_="forward+backward", top_kernel="gemm"))
     assert "here (operators by self time)" in kernels_said(found).here
-
-
-def test_warm_ups_of_a_cell_have_their_kernels_once() -> None:
     cells = [Cell(a_spec(warmup_steps=w), [0.1]) for w in (0, 1, 5)]
-    assert len(kernels(a_session(cells=cells), a_point(pass_="forward+backward", top_kernel="gemm"))) == 1
+    warmups = kernels(a_session(cells=cells), a_point(pass_="forward+backward", top_kernel="gemm"))
+    assert len(warmups) == 1, "warm-ups of a cell have their kernels once"
 
 
 def test_every_published_peak_and_kernel_is_found_by_a_cell_of_its_own() -> None:
     for row in published():
         if row.holds("time"):
             continue
-        precision = row.precision
-        spec = a_spec(
-            **sized(row.size, row.edition),
-            arch=row.arch,
-            pass_=row.pass_,
-            context_length=row.context,
-            ranks=row.ranks or 1,
-            parallel=OURS.get(row.parallel, "none"),
-            precision=precision,
-        )
-        state = a_session(cells=[Cell(spec, status=None)])
-        results = merge([("one", state)])
-        beside = (*peaks_beside([state], results), *kernels_beside([state], results))
-        found = [match.row for each in beside for match in each.matches]
-        assert row in found
+        made = {"arch": row.arch, "pass_": row.pass_, "context_length": row.context, "precision": row.precision}
+        ways = {"ranks": row.ranks or 1, "parallel": OURS.get(row.parallel, "none")}
+        state = a_session(cells=[Cell(a_spec(**sized(row.size, row.edition), **made, **ways), status=None)])
+        beside = (*peaks(state).values(), *kernels(state))
+        assert row in [match.row for each in beside for match in each.matches]
 
 
 def test_of_cells_for_which_nothing_is_published_nothing_is_said() -> None:

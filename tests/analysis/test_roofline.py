@@ -66,8 +66,7 @@ def test_achieved_rates_are_what_a_step_needs_over_its_mean_time() -> None:
 
 def test_only_timed_phases_count() -> None:
     cell = Cell(a_spec(pass_="backward"), [0.1])
-    state = session_of(cell)
-    made = made_prediction(cell.spec)
+    state, made = session_of(cell), made_prediction(cell.spec)
     assert tuple(made.flops) == ("backward",)
     state.apply(CellsPredicted(at=START, predictions=(made,)))
     (only,) = found(state)
@@ -89,12 +88,8 @@ def test_each_precision_has_ceilings_of_its_own() -> None:
     (only,) = found(state, {KEY: made_peak(50e12), key: made_peak(700e12, precision="bf16-mixed")})
     assert only.share_of_sheet == pytest.approx(10 / 989.4)
     assert only.share_of_measured == pytest.approx(10 / 700)
-
-
-def test_the_ceiling_is_that_of_what_was_in_force_not_of_what_was_asked_for() -> None:
     (only,) = found(in_force(predicted(Cell(a_spec(precision="fp32"), [0.1])), allow_tf32=True))
-    assert only.precision == "tf32"
-    assert only.share_of_sheet == pytest.approx(10 / 494.7)
+    assert (only.precision, only.share_of_sheet) == ("tf32", pytest.approx(10 / 494.7)), "of what was in force"
 
 
 @pytest.mark.parametrize(
@@ -133,11 +128,7 @@ def test_on_a_cpu_the_measured_peak_is_the_only_ceiling() -> None:
     assert only.sheet is None
     assert only.share_of_measured == pytest.approx(0.25)
     assert "32 threads" in only.measured.source
-
-
-def test_one_thread_is_one_thread() -> None:
-    peak = made_peak(device="cpu", threads=1)
-    assert measured_ceiling(peak).source.endswith(", 1 thread")
+    assert measured_ceiling(made_peak(device="cpu", threads=1)).source.endswith(", 1 thread")
 
 
 def test_a_peak_that_others_may_have_lowered_is_doubted() -> None:
@@ -157,16 +148,13 @@ def test_a_peak_with_other_threads_or_of_another_machine_does_not_count() -> Non
     assert point(spec, {peak_key(LAPTOP, "cpu", "fp32", 32): made_peak()}).measured is None
 
 
-def test_the_bound_is_by_the_intensity() -> None:
+def test_the_bound_is_by_the_intensity_and_the_measured_ceiling_goes_before_the_data_sheets() -> None:
     peaks = {KEY: made_peak(50e12, 2.5e12)}  # ridge at 20 FLOP/B
     compute = point(peaks=peaks, bytes_moved=10**9)  # 1000 FLOP/B
     assert (compute.bound, compute.share_of_bandwidth) == ("compute", None)
     memory = point(peaks=peaks, flops=10**11, bytes_moved=10**11)  # 1 FLOP/B, 1 TB/s
     assert memory.bound == "bandwidth"
     assert memory.share_of_bandwidth == pytest.approx(1.0 / 2.5)
-
-
-def test_the_measured_ceiling_tells_the_bound_before_the_data_sheet() -> None:
     work = {"flops": 15 * 10**9, "bytes_moved": 10**9}  # 15 FLOP/B; the sheet's ridge is at 20
     assert point(**work).bound == "bandwidth"
     assert point(peaks={KEY: made_peak(50e12, 5e12)}, **work).bound == "compute"

@@ -54,19 +54,15 @@ def test_what_does_not_fit_by_prediction_is_left_out_with_both_figures() -> None
     (left,) = found.left_out
     assert left.words == "starting point"
     assert left.why == "by prediction it needs 90.0 GB, and the limit is 79.5 GB"
-
-
-def test_without_a_limit_everything_is_tried() -> None:
     assert len(chosen(a_tuning(), a_target(capacity_bytes=None)).candidates) == 2
 
 
 def test_only_what_may_matter_is_predicted_before_a_race() -> None:
     predictor = MadePredictor(of_bytes)
-    small = a_tuning()
-    shortlist(small, a_target(), lambda _: None, lambda specs: predictions_of(predictor, specs))
-    assert not predictor.asked
-    shortlist(small, a_target(capacity_bytes=2 * GB), lambda _: None, lambda specs: predictions_of(predictor, specs))
-    assert predictor.asked
+    for capacity, is_asked in ((80 * GB, False), (2 * GB, True)):
+        target = a_target(capacity_bytes=capacity)
+        shortlist(a_tuning(), target, lambda _: None, lambda specs: predictions_of(predictor, specs))
+        assert bool(predictor.asked) == is_asked
 
 
 @pytest.mark.parametrize(
@@ -80,11 +76,6 @@ def test_only_what_may_matter_is_predicted_before_a_race() -> None:
 )
 def test_the_limit_of_a_peak(asked: dict[str, Any], device: str, limit: int) -> None:
     assert limit_of_peak(a_tuning(device, **asked), a_target(device)) == limit
-
-
-def test_a_limit_above_what_is_there_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"within 90.0 GB: Some has 80.0 GB"):
-        limit_of_peak(a_tuning(within_bytes=90 * GB), a_target())
 
 
 def test_ranks_share_the_memory_of_a_cpu_and_each_has_its_process_there() -> None:
@@ -137,13 +128,12 @@ def test_the_beginning_of_a_race_says_what_is_tried_and_what_was_spent() -> None
     assert 3 <= started.spent_s < 4
 
 
-def test_a_budget_below_the_forecast_of_a_visit_is_refused() -> None:
+def test_a_limit_above_what_is_there_and_a_budget_below_the_forecast_of_a_visit_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"within 90.0 GB: Some has 80.0 GB"):
+        limit_of_peak(a_tuning(within_bytes=90 * GB), a_target())
     slow = MadePredictor(lambda spec: made_prediction(spec, flops={"forward": 10**18}))
     with pytest.raises(SpecError, match="budget 10s: shorter than one visit, which takes at least"):
         started_of(a_tuning(budget_s=10.0), ENVIRONMENT, slow)
-
-
-def test_a_budget_in_which_no_cpu_ends_a_visit_is_refused() -> None:
     base = a_spec(**sized("10B"), device="cpu", pass_="train-step", context_length=1024, threads=1)
     long = Tuning(base=base, over=(Over("checkpoint", (0, 1)),), budget_s=60.0)
     with pytest.raises(SpecError, match=r"budget 60s: shorter than one visit, which takes at least \d:\d\d:\d\d"):
