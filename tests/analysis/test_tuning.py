@@ -13,7 +13,7 @@ from cs336_tui.analysis.agreement import agreement_key
 from cs336_tui.analysis.next_step import DECIDED, MEASURED, NONE_LEFT, ONE_LEFT, TURNS_A_ROUND
 from cs336_tui.config.order import Checks, Finish, Turns, Visits
 from cs336_tui.config.tuning import BUDGET_ENDED, Over
-from cs336_tui.events.events import CellSkipped, SessionAnnotated, SessionEnded, SessionResumed, TuningEnded
+from cs336_tui.events.events import SessionAnnotated, SessionEnded, SessionResumed, TuningEnded
 from tests.analysis.racing import OVER, VISIT_S, Made
 from tests.samples import START
 
@@ -56,14 +56,10 @@ def test_the_best_is_checked_against_the_starting_point_before_anything_follows(
     assert isinstance(made.next(), Visits)
     assert made.entry(2).agreement is not None, "the optimizer changes no logits: one check is of both"
     assert made.entry(3).agreement == made.entry(2).agreement
-
-
-def test_a_candidate_like_the_starting_point_but_for_its_optimizer_needs_no_check() -> None:
-    made = Made((Over("optimizer", ("adamw", "adamw-fused")),))
-    made.round(1, (1.0, 0.99))
-    assert isinstance(made.next(), Visits)
-    check = made.entry(1).agreement
-    assert check.agrees
+    alike = Made((Over("optimizer", ("adamw", "adamw-fused")),))
+    alike.round(1, (1.0, 0.99))
+    assert isinstance(alike.next(), Visits), "one like the starting point but for its optimizer needs no check"
+    assert alike.entry(1).agreement.agrees
 
 
 def test_what_differs_is_shown_and_neither_best_nor_puts_anyone_out() -> None:
@@ -213,10 +209,9 @@ def test_one_that_needs_as_much_as_another_that_ran_out_is_skipped_not_failed() 
     made = Made()
     made.round(1, only=(0, 1))
     made.visit(2, 1.0, round_=1, status="oom", error="out of memory")
-    (cell,) = made.queue(3, round_=1)
-    made.tell(CellSkipped(at=made.at, cell=cell, reason="cell 3 ran out of memory, and this one needs as much"))
+    made.cut_off(made.queue(3, round_=1), why := "cell 3 ran out of memory, and this one needs as much")
     assert made.statuses[2:] == ["oom", "skipped"]
-    assert made.entry(3).why.startswith("cell 3 ran out of memory")
+    assert made.entry(3).why == why
 
 
 def test_a_starting_point_over_the_limit_is_the_reference_and_not_the_best() -> None:
@@ -243,21 +238,16 @@ def test_a_starting_point_that_fails_ends_the_race() -> None:
     assert (later.entry(0).status, later.entry(2).status) == ("failed", "best")
     step = later.next()
     assert isinstance(step, Turns) or 0 not in step.candidates
-
-
-def test_nobody_left_ends_the_race() -> None:
-    made = Made(limit_bytes=10**8)
-    made.round(1)
-    assert made.statuses == ["over the limit"] * 4
-    assert made.next() == Finish(NONE_LEFT)
+    nobody = Made(limit_bytes=10**8)
+    nobody.round(1)
+    assert (nobody.statuses, nobody.next()) == (["over the limit"] * 4, Finish(NONE_LEFT))
 
 
 def test_without_time_the_race_ends_and_says_what_was_not_visited_or_checked() -> None:
     made = Made()
     made.round(1, only=(0, 1, 2))
-    (cell,) = made.queue(3, round_=1)
     why = f"{BUDGET_ENDED} before it: a visit may take 20 s, and 8 s were left"
-    made.cut_off([cell], why)
+    made.cut_off(made.queue(3, round_=1), why)
     assert made.next(0.0) == made.next(0.5) == Finish(BUDGET_ENDED)
     made.tell(TuningEnded(at=made.at, reason=BUDGET_ENDED))
     assert made.statuses == ["out", "out", "best", "not visited"]
@@ -270,8 +260,7 @@ def test_a_decision_says_of_whom_it_is_not() -> None:
     made.checked()
     costs = (2.0, 2.0, 0.5)
     made.round(1, costs)
-    (cell,) = made.queue(3, round_=1)
-    made.cut_off([cell])
+    made.cut_off(made.queue(3, round_=1))
     for number in (2, 3, 4):
         made.round(number, costs)
     assert made.next() == Finish(f"{ONE_LEFT}; the budget did not allow a visit of 1 candidate")
@@ -294,15 +283,11 @@ def test_memory_is_measured_once() -> None:
     assert made.entry(3).ratio == pytest.approx(2.97 / 4)
 
 
-def test_energy_that_cannot_be_read_is_said() -> None:
+def test_energy_that_cannot_be_read_is_said_and_a_visit_that_waited_for_a_core_puts_nobody_out() -> None:
     made = Made(goal="tokens/J")
     made.round(1)
-    assert made.entry(0).status == "failed"
-    assert "sample" in made.entry(0).why
+    assert (made.entry(0).status, "sample" in made.entry(0).why) == ("failed", True)
     assert isinstance(made.next(), Finish)
-
-
-def test_a_visit_in_which_a_core_was_waited_for_puts_nobody_out() -> None:
     made = Made(device="cpu")
     made.round(1, only=(0, 2))
     for number in (1, 3):

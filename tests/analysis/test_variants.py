@@ -7,11 +7,10 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from cs336_tui.analysis.comparison import compare, mixed_provenance
-from cs336_tui.analysis.fields import FIELDS, VARIANTS, PivotError, in_common, select, shown_of, varies
+from cs336_tui.analysis.fields import FIELDS, PivotError, in_common, select, shown_of, varies
 from cs336_tui.analysis.grouping import label, telling
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import Pivot, pivot, suggest, varying
@@ -85,12 +84,8 @@ def test_which_attention_of_the_reference_is_the_baseline_must_be_said() -> None
     assert speedups(found)[GPT, "own"] == pytest.approx(1.5)
     with pytest.raises(PivotError, match="attention"):
         pivot(results, [], ["model"])
-
-
-def test_what_else_differs_still_has_to_be_named() -> None:
-    results = results_of(ran(model=GPT), ran(precision="bf16-mixed"))
     with pytest.raises(PivotError, match="precision"):
-        pivot(results, [], ["model"])
+        pivot(results_of(ran(model=GPT), ran(precision="bf16-mixed")), [], ["model"])
 
 
 def test_what_is_said_of_all_cells_is_true_of_all() -> None:
@@ -113,17 +108,11 @@ def test_layouts_name_the_model_and_what_is_not_as_usual(layout: str) -> None:
     assert not any(f"{key} " in usual for key in ("model", "compile", "optimizer"))
 
 
-@pytest.mark.parametrize("layout", ["compiled", "checkpointing", "optimizers"])
-def test_layouts_of_variants_name_the_model(layout: str) -> None:
-    cells = [
-        ran(model=GPT, pass_="train-step", compile=compile_, checkpoint=checkpoint)
-        for compile_ in ("off", "default")
-        for checkpoint in (0, 1)
-    ]
-    assert f"model {GPT}" in written(results_of(*cells), layout)
-
-
-def test_the_table_of_verdicts_names_the_model() -> None:
+def test_layouts_of_variants_and_the_table_of_verdicts_name_the_model() -> None:
+    compiled = {"model": GPT, "pass_": "train-step", "compile": "default"}
+    cells = [ran(**compiled | {"compile": "off"}), *(ran(**compiled, checkpoint=each) for each in (0, 1))]
+    for layout in ("compiled", "checkpointing", "optimizers"):
+        assert f"model {GPT}" in written(results_of(*cells), layout)
     assert f"every cell: model {GPT}" in verdict_table(results_of(ran(model=GPT))).footnotes
     assert not any("every cell" in note for note in verdict_table(results_of(ran())).footnotes)
 
@@ -178,32 +167,6 @@ def test_csv_has_what_tables_say() -> None:
     assert (reference["attention"], reference["arch"], reference["model_args"]) == ("naive", "swiglu-rope", "")
 
 
-# Revisions.
-
-
-def revision(number: int, text: str) -> Event:
-    found = EffectiveSettings(matmul_precision="highest", model_revision=text)
-    return ModelBuilt(at=0.0, cell=number, num_params=10, num_params_without_head=8, in_force=found)
-
-
-def test_a_revision_is_of_all_code_that_a_cell_brings() -> None:
-    def told(second: dict[str, Any]) -> tuple[str, ...]:
-        cells = (ran(model=GPT, pass_="train-step"), ran(model=GPT, pass_="train-step", **second))
-        events = [
-            *events_of(*cells),
-            revision(0, "model.py sha256 1"),
-            revision(1, "model.py sha256 1; opt.py sha256 2"),
-        ]
-        return mixed_provenance(merge([("one", state_of(events))]))
-
-    assert told({"optimizer": "my_gpt.opt:AdamW"}) == ()
-    assert "model revision" in told({})[0]
-
-
-def test_every_variant_is_told_apart_from_what_is_usual() -> None:
-    assert {key: shown_of(a_spec(), key) for key in VARIANTS}["model-args"] == "none"
-
-
 TIMES = (0.10, 0.11, 0.10, 0.11)
 OWN = "mine.model:Net"
 
@@ -219,13 +182,20 @@ def with_facts(*facts: Event, **choices: object) -> SessionState:
     return state_of([*events_of(*cells), *facts])
 
 
+def test_a_revision_is_of_all_code_that_a_cell_brings() -> None:
+    def told(second: dict[str, Any]) -> tuple[str, ...]:
+        cells = (ran(model=GPT, pass_="train-step"), ran(model=GPT, pass_="train-step", **second))
+        own, more = "model.py sha256 1", "model.py sha256 1; opt.py sha256 2"
+        events = [*events_of(*cells), in_force(0, model_revision=own), in_force(1, model_revision=more)]
+        return mixed_provenance(merge([("one", state_of(events))]))
+
+    assert told({"optimizer": "my_gpt.opt:AdamW"}) == ()
+    assert "model revision" in told({})[0]
+
+
 def test_variants_are_fields_of_a_pivot() -> None:
-    results = results_of(
-        cell(TIMES),
-        cell((0.05,) * 4, compile="default"),
-        cell((0.2,) * 4, checkpoint=2),
-        cell((0.1,) * 4, checkpoint=10),
-    )
+    recomputed = (cell((time_s,) * 4, checkpoint=every) for time_s, every in ((0.2, 2), (0.1, 10)))
+    results = results_of(cell(TIMES), cell((0.05,) * 4, compile="default"), *recomputed)
     with pytest.raises(PivotError, match="compile"):
         pivot(results, ["size"], ["checkpoint"])
     table = pivot(results, ["compile"], ["checkpoint"], "speedup", {"compile": "off", "checkpoint": "0"})
@@ -237,16 +207,11 @@ def test_variants_are_fields_of_a_pivot() -> None:
 def test_what_is_as_usual_goes_without_saying() -> None:
     table = pivot(results_of(cell(TIMES), cell(TIMES, context_length=256)), ["context"], [])
     assert not {"workload", "model", "attention", "compile", "checkpoint", "optimizer", "loss"} & table.fixed.keys()
-    table = pivot(
-        results_of(cell(TIMES, compile="default"), cell(TIMES, compile="default", batch_size=8)), ["batch"], []
-    )
-    assert table.fixed["compile"] == "default"
-
-
-def test_a_model_of_ones_own_has_its_own_attention() -> None:
-    assert shown_of(a_spec(model=OWN), "attention") == "own"
-    assert shown_of(a_spec(model=OWN), "model") == OWN
+    compiled = (cell(TIMES, compile="default", batch_size=size) for size in (4, 8))
+    assert pivot(results_of(*compiled), ["batch"], []).fixed["compile"] == "default"
     assert FIELDS["model"].usual == shown_of(a_spec(), "model")
+    assert shown_of(a_spec(), "model-args") == "none"
+    assert [shown_of(a_spec(model=OWN), key) for key in ("attention", "model")] == ["own", OWN]
 
 
 def test_sessions_of_two_variants_pair() -> None:
@@ -260,13 +225,12 @@ def test_sessions_of_two_variants_pair() -> None:
 
 
 def test_a_table_has_a_column_for_what_is_not_as_usual() -> None:
-    headers = [
-        column.header for column in results_table(results_of(cell(TIMES), cell(TIMES, attention="sdpa"))).columns
-    ]
-    assert "attention" in headers
-    assert not {"model", "compile", "checkpoint", "optimizer"} & {*headers}
-    headers = [column.header for column in results_table(results_of(cell(TIMES, compile="default"))).columns]
-    assert "compile" in headers
+    def headers(*cells: Cell) -> set[str]:
+        return {column.header for column in results_table(results_of(*cells)).columns}
+
+    several = {"attention", "model", "compile", "checkpoint", "optimizer"}
+    assert headers(cell(TIMES), cell(TIMES, attention="sdpa")) & several == {"attention"}
+    assert "compile" in headers(cell(TIMES, compile="default"))
 
 
 def test_published_figures_are_no_match_without_a_word() -> None:
@@ -284,16 +248,11 @@ def test_kernels_of_different_choices_are_no_mixed_provenance() -> None:
 
     asked = results(in_force(0, attention="naive"), in_force(1, attention="sdpa: flash"))
     assert mixed_provenance(asked) == ()
-    (line,) = mixed_provenance(
-        results(in_force(0, attention="sdpa: flash"), in_force(1, attention="sdpa: math"), attention="sdpa")
-    )
-    assert "sdpa: flash" in line
-    assert "sdpa: math" in line
-    (line,) = mixed_provenance(
-        results(
-            in_force(0, model_revision="sha256 1"), in_force(1, model_revision="sha256 2"), model=OWN, attention="naive"
-        )
-    )
+    kernels = in_force(0, attention="sdpa: flash"), in_force(1, attention="sdpa: math")
+    (line,) = mixed_provenance(results(*kernels, attention="sdpa"))
+    assert line.endswith("attention sdpa: flash (cell 1), sdpa: math (cell 2)")
+    revisions = in_force(0, model_revision="sha256 1"), in_force(1, model_revision="sha256 2")
+    (line,) = mixed_provenance(results(*revisions, model=OWN, attention="naive"))
     assert "model revision sha256 1" in line
 
 
@@ -328,14 +287,10 @@ def test_what_came_of_variants_is_told() -> None:
     assert "compiled again 3 times" in notes
     first, second = document_of(state).runs
     assert (first.compile_s, first.compiled_graphs, second.recompilations) == (12.34, 2, 3)
-    headers = [column.header for column in results_table(merge([("one", state)])).columns]
-    assert "compile (s)" in headers
-
-
-def test_cells_as_they_are_written_have_nothing_to_tell() -> None:
-    (result,) = results_of(cell(TIMES))
-    assert list(variant_notes([result.cell])) == []
-    assert msgspec.json.encode(document_of(result.state)).count(b'"compile_s":null') == 1
+    assert "compile (s)" in [column.header for column in results_table(merge([("one", state)])).columns]
+    (usual,) = results_of(cell(TIMES))
+    assert list(variant_notes([usual.cell])) == []
+    assert [run.compile_s for run in document_of(usual.state).runs] == [None]
 
 
 def test_things_of_one_name_from_two_modules_are_never_one() -> None:

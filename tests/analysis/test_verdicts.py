@@ -28,7 +28,7 @@ from cs336_tui.analysis.judgement import VerdictName
 from cs336_tui.analysis.measures import energy_of
 from cs336_tui.analysis.verdicts import judge
 from cs336_tui.events.environment import GpuProcess, GpuSample, HostSample
-from cs336_tui.events.events import DeviceSampled, Event
+from cs336_tui.events.events import DeviceSampled
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import TOO_NOISY, is_too_noisy
 from tests.analysis.judging import (
@@ -93,12 +93,8 @@ def test_a_warmup_that_is_asked_for_would_have_done() -> None:
 def test_no_fewer_warmup_steps_are_asked_for_than_the_measured_ones_show() -> None:
     """A first step that is very slow hides, beside it, how long the others go on to fall."""
     rng = np.random.default_rng(138)
-    tau, size, noise, first = (
-        rng.uniform(2, 8),
-        rng.uniform(0.05, 0.5),
-        rng.choice([0.01, 0.03, 0.08]),
-        rng.uniform(1, 10),
-    )
+    tau, size, noise = rng.uniform(2, 8), rng.uniform(0.05, 0.5), rng.choice([0.01, 0.03, 0.08])
+    first = rng.uniform(1, 10)
     falling = [0.1 * (1 + size * math.exp(-step / tau)) * math.exp(noise * rng.normal()) for step in range(60)]
     found = judged(a_cell(falling[1:], [falling[0] * first]))
     holds, why = evidence(found, "still-warming")
@@ -113,12 +109,6 @@ def test_an_automatic_warmup_that_was_not_enough_is_answered_with_a_number(most:
     by_hand = judged(a_cell(falling[2:], falling[:2])).holding[0].advice.removeprefix("raise --warmup to ")
     found = judged(a_cell(falling[2:], falling[:2], spec={"warmup_auto": True, "warmup_steps": most}))
     assert found.holding[0].advice == f"--warmup auto {said}; try --warmup {by_hand}"
-
-
-def test_of_steps_that_drift_no_number_of_warmup_steps_is_given() -> None:
-    found = judged(a_cell(series("drift", 100), FLAT[:5]))
-    assert "still-warming" not in found.names
-    assert found.warmup_advice == "not known: the steps drift"
 
 
 @pytest.mark.parametrize(
@@ -138,14 +128,11 @@ def test_too_few_steps_are_not_answered_with_what_was_asked_for(
     assert check.evidence.startswith("95 % CI ± " if len(times_s) > 3 else "3 measured steps, and at least 10")
 
 
-def test_a_mean_that_is_open_by_half_of_itself_is_not_fixed() -> None:
+def test_a_mean_that_is_open_by_half_of_itself_is_not_fixed_and_an_interval_that_says_nothing_not_printed() -> None:
     found = judged(a_cell(noisy(0.8)))
     assert found.interval.half_share >= 0.5
     assert "95 % CI too wide (± " in found.sentence
     assert " % of the mean) with n=20 (more steps" in found.sentence
-
-
-def test_an_interval_that_says_nothing_is_not_printed() -> None:
     found = judged(a_cell([*[0.001] * 6, 1.0, *[0.001] * 5]))
     assert is_too_noisy(found.interval.low, found.interval.high)
     assert "95 % CI too wide (too noisy) with n=12" in found.sentence
@@ -154,9 +141,11 @@ def test_an_interval_that_says_nothing_is_not_printed() -> None:
     assert calm.interval.half_width == f"{calm.interval.half_share * 100:.2g}"
 
 
-def test_a_drift_is_told_once() -> None:
-    found = judged(a_cell(series("drift", 100)))
+def test_a_drift_is_told_once_and_no_number_of_warmup_steps_is_given() -> None:
+    found = judged(a_cell(series("drift", 100), FLAT[:5]))
     assert evidence(found, "drifting")[1].count("%") == 1
+    assert "still-warming" not in found.names
+    assert found.warmup_advice == "not known: the steps drift"
 
 
 def test_steps_that_get_faster_throughout_ask_for_more_warmup() -> None:
@@ -247,55 +236,41 @@ def test_energy_of_several_ranks_is_of_all_their_gpus() -> None:
     assert found.tokens_per_joule == pytest.approx(2 * 4 * 128 / 100)
 
 
-def test_noise_that_leaves_the_mean_loose_is_not_steady() -> None:
-    noisy = list(0.1 * np.random.default_rng(5).lognormal(0.0, 0.5, 30))
-    found = judged(a_cell(noisy))
-    assert "too-few-steps" in found.names
-    assert "steady" not in found.names
+def test_noise_that_leaves_the_mean_loose_is_not_steady_and_a_series_that_goes_somewhere_not_too_short() -> None:
+    found = judged(a_cell(noisy(0.5, 30)))
+    assert ("too-few-steps" in found.names, "steady" in found.names) == (True, False)
     assert "95 % CI ± " in found.sentence
     assert "steady" in [check.name for check in found.not_observable] or "outliers" in found.names
+    falling = judged(a_cell([0.1 * (1.5 - 0.5 * step / 59) for step in range(60)]))
+    assert falling.interval.half_share > 0.05
+    assert "too-few-steps" not in falling.names
 
 
-def test_a_wide_interval_of_a_series_that_goes_somewhere_asks_for_no_more_steps() -> None:
-    falling = [0.1 * (1.5 - 0.5 * step / 59) for step in range(60)]
-    found = judged(a_cell(falling))
-    assert found.interval.half_share > 0.05
-    assert "too-few-steps" not in found.names
-
-
-def test_a_gradient_scaler_hides_whether_the_host_bounds_the_step() -> None:
+def test_a_gradient_scaler_hides_whether_the_host_bounds_the_step_beside_which_a_profile_stands() -> None:
     spec = {"device": "cuda:0", "pass_": "train-step", "precision": "fp16-mixed"}
     cell = a_cell([0.010] * 20, spec=spec, host_share=0.95)
     assert evidence(judged(cell), "launch-bound")[0] is True
     assert cell.in_force is not None
-    cell.in_force = msgspec.structs.replace(cell.in_force, grad_scaler=True)
-    holds, why = evidence(judged(cell), "launch-bound")
-    assert holds is None
-    assert "gradient scaler" in why
-
-
-def test_the_idle_share_of_a_profile_stands_beside_the_hosts() -> None:
-    cell = a_cell(FLAT, spec={"device": "cuda:0"}, host_share=0.95)
     assert "idle share is known once its kernels are profiled" in evidence(judged(cell), "launch-bound")[1]
     profiled = judge(cell, idle=0.37)
-    assert profiled is not None
     assert "profiled, the GPU was idle for 37 % of a step" in evidence(profiled, "launch-bound")[1]
+    cell.in_force = msgspec.structs.replace(cell.in_force, grad_scaler=True)
+    holds, why = evidence(judged(cell), "launch-bound")
+    assert (holds, "gradient scaler" in why) == (None, True)
 
 
-def after(cores: float) -> Event:
-    """A sample after the window, of a host whose others used so many cores since the one before."""
-    host = HostSample(cpu=(cores + 1.0) / 4, cpu_count=4, child_cores=1.0)
-    return DeviceSampled(at=1e9, host=host)
-
-
-def test_a_short_cell_is_judged_by_the_sample_after_it() -> None:
-    quiet, crowded = a_cell(FLAT, spec=ON_CPU), a_cell(FLAT, spec=ON_CPU)
-    for cell, cores in ((quiet, 0.1), (crowded, 1.5)):
-        cell.take_sample(after(cores), None)
-    assert evidence(judged(quiet), "contended")[0] is False
-    holds, why = evidence(judged(crowded), "contended")
-    assert holds is None
-    assert why.startswith("other processes used 1.5 cores around the time of measuring, into which no sample fell")
+@pytest.mark.parametrize(
+    ("cores", "holds", "said"),
+    [
+        (0.1, False, "other processes used 0.1 cores around the time of measuring"),
+        (1.5, None, "other processes used 1.5 cores around the time of measuring, into which no sample fell"),
+    ],
+)
+def test_a_short_cell_is_judged_by_the_sample_after_it(cores: float, holds: bool | None, said: str) -> None:
+    cell, host = a_cell(FLAT, spec=ON_CPU), HostSample(cpu=(cores + 1.0) / 4, cpu_count=4, child_cores=1.0)
+    cell.take_sample(DeviceSampled(at=1e9, host=host), None)
+    found = evidence(judged(cell), "contended")
+    assert (found[0], said in found[1]) == (holds, True)
 
 
 def test_what_the_cell_remarked_stands_beside_its_number() -> None:
@@ -329,8 +304,7 @@ def test_ten_steps_are_not_called_steady_where_they_change_by_5_percent() -> Non
 
 def test_a_shift_within_ten_steps_is_drift_or_too_few() -> None:
     """Five steps near 50 ms, five near 53."""
-    series = [0.0500, 0.0502, 0.0499, 0.0501, 0.0498, 0.0530, 0.0532, 0.0529, 0.0531, 0.0528]
-    assert said(series) == {"drifting"}
+    assert said([0.0500, 0.0502, 0.0499, 0.0501, 0.0498, 0.0530, 0.0532, 0.0529, 0.0531, 0.0528]) == {"drifting"}
     noisy = [0.0500, 0.0508, 0.0489, 0.0505, 0.0491, 0.0530, 0.0539, 0.0522, 0.0534, 0.0519]
     assert "steady" not in said(noisy)
 
