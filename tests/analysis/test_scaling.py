@@ -143,38 +143,24 @@ def test_limits_by_measured_operations_are_where_times_cross(shared: bool) -> No
     found = {limit.strategy: limit for limit in limits(FFN, MEASURED, shared_link=shared)}
 
     assert (found["dp"].most, found["fsdp"].forward, found["fsdp"].backward) == (9, 5, 3)
-    free = [
-        Split(n, m)
-        for n, m in itertools.product(range(1, 40), repeat=2)
-        if all(
-            time.bound == "compute"
-            for each in [strategy_time(FFN, MEASURED, "fsdp+tp", Split(n, m), shared_link=shared)]
-            for time in (each.forward, each.backward)
-        )
-    ]
+
+    def is_free(split: Split) -> bool:
+        both = strategy_time(FFN, MEASURED, "fsdp+tp", split, shared_link=shared)
+        return both.forward.bound == both.backward.bound == "compute"
+
+    free = list(filter(is_free, itertools.starmap(Split, itertools.product(range(1, 40), repeat=2))))
     assert found["fsdp+tp"].most == max(split.ranks for split in free)
     assert found["fsdp+tp"].split in free
 
 
-def test_one_rank_communicates_nothing() -> None:
-    row = rank_row(FFN, SLOW_LINK, 1)
-
-    assert all(time.communication_s == 0 for time in row.by_strategy.values())
-    assert row.fastest == "dp"
-
-
 def test_best_split_is_the_shortest_step_of_all() -> None:
-    found = best_split(FFN, SLOW_LINK, 48)
-
-    every = [
-        strategy_time(FFN, SLOW_LINK, "fsdp+tp", Split(48 // m, m)).time_s for m in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)
-    ]
-    assert found.time_s == min(every)
+    splits = [Split(48 // m, m) for m in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)]
+    every = [strategy_time(FFN, SLOW_LINK, "fsdp+tp", split).time_s for split in splits]
+    assert best_split(FFN, SLOW_LINK, 48).time_s == min(every)
     assert rank_row(FFN, SLOW_LINK, 48).fastest == "fsdp+tp"
-
-
-def test_work_of_an_ffn_is_that_of_its_three_matrices() -> None:
-    assert work_of(spec(), "ffn", 2) == FFN
+    alone = rank_row(FFN, SLOW_LINK, 1)
+    assert {time.communication_s for time in alone.by_strategy.values()} == {0}, "one rank communicates nothing"
+    assert alone.fastest == "dp"
 
 
 def test_work_of_a_model_has_every_parameter_and_two_all_reduces_a_block() -> None:
@@ -188,6 +174,7 @@ def test_work_of_a_model_has_every_parameter_and_two_all_reduces_a_block() -> No
     assert found.weight_bytes == 2 * (2 * (block + 2 * D) + 2 * head + D)
     assert found.forward_flops == 2 * B * (2 * block + head) + 2 * attention
     assert (found.activation_bytes, found.all_reduces) == (2 * B * D, 5)
+    assert work_of(spec(), "ffn", 2) == FFN, "that of its three matrices"
 
 
 def test_a_plan_has_a_row_for_each_number_of_ranks() -> None:

@@ -53,6 +53,9 @@ def test_after_one_round_there_are_no_intervals_and_only_the_grossly_worse_are_o
     assert [standing.is_out for standing in found] == [False, False, False, True]
     noisy = [Visit(0, 0, 1.0), Visit(1, 0, 0.97), Visit(2, 0, 1.5, error=0.2)]
     assert not of(standings(noisy), 2).is_out, "steps as noisy as the difference"
+    found = standings([Visit(0, 0, 1.0), Visit(1, 0, 0.99), Visit(0, 1, 1.0)])
+    assert not of(found, 0).is_out, "without two common rounds the spread stays assumed"
+    assert (of(found, 1).low, of(found, 1).high) == (None, None)
 
 
 def test_one_much_noisier_candidate_is_less_certain_and_costs_the_others_little() -> None:
@@ -63,12 +66,9 @@ def test_one_much_noisier_candidate_is_less_certain_and_costs_the_others_little(
         visit._replace(cost=visit.cost * draw.lognormvariate(0, 0.2), error=0.2) if visit.candidate == 3 else visit
         for visit in quiet
     ]
-    widths = [
-        {each.candidate: (each.high or 0.0) / (each.low or 1.0) for each in standings(visits)}
-        for visits in (quiet, noisy)
-    ]
-    assert widths[1][3] > 1.3
-    assert all(widths[1][other] < 1.04 for other in (1, 2, 4, 5))
+    widths = {each.candidate: each.high / each.low for each in standings(noisy)}
+    assert widths[3] > 1.3
+    assert all(widths[other] < 1.04 for other in (1, 2, 4, 5))
 
 
 def test_a_drift_within_a_large_round_is_known_from_candidates_that_were_visited_again() -> None:
@@ -82,9 +82,8 @@ def test_a_drift_within_a_large_round_is_known_from_candidates_that_were_visited
     found = standings(visits)
     in_one_block = standings(sorted(visits, key=lambda visit: visit.candidate))
     assert all(of(found, each).ratio == pytest.approx(costs[each], rel=0.03) for each in range(32))
-    assert (of(found, 9).high or 0) - (of(found, 9).low or 0) < 0.6 * (
-        (of(in_one_block, 9).high or 0) - (of(in_one_block, 9).low or 0)
-    )
+    here, there = (of(each, 9).high - of(each, 9).low for each in (found, in_one_block))
+    assert here < 0.6 * there
 
 
 def test_candidates_that_left_early_are_compared_over_the_rounds_that_they_were_in() -> None:
@@ -122,24 +121,15 @@ def test_turns_decide_their_pair_and_leave_the_others_as_they_were() -> None:
         assert of(after, candidate).ratio == pytest.approx(of(before, candidate).ratio, rel=1e-3)
 
 
-def test_costs_without_noise_are_decided_after_two_rounds() -> None:
-    found = standings(visits_of([4e9, 2e9, 2e9, 3e9], 2, noise=0.0, drift=0.0))
-    assert [standing.is_out for standing in found] == [False, False, True, True]
-    assert is_decided(found)
-
-
 def test_a_race_is_decided_when_all_who_could_be_best_are_within_the_margin() -> None:
     assert is_decided(standings(visits_of([1.0, 0.8, 0.801], 12, noise=0.001)))
     assert not is_decided(standings(visits_of([1.0, 0.8, 0.801], 3, noise=0.02)))
     assert not is_decided(standings(visits_of([1.0, 1.0], 1, noise=0.0))), "one round tells nothing apart"
     assert is_decided(standings([Visit(0, 0, 1.0)])), "a single candidate has won"
     assert is_decided(standings([Visit(0, 0, 1.0), Visit(0, 1, 1.1)]))
-
-
-def test_without_two_common_rounds_the_spread_stays_assumed() -> None:
-    found = standings([Visit(0, 0, 1.0), Visit(1, 0, 0.99), Visit(0, 1, 1.0)])
-    assert not of(found, 0).is_out
-    assert (of(found, 1).low, of(found, 1).high) == (None, None)
+    exact = standings(visits_of([4e9, 2e9, 2e9, 3e9], 2, noise=0.0, drift=0.0))
+    assert [standing.is_out for standing in exact] == [False, False, True, True]
+    assert is_decided(exact), "costs without noise, after two rounds"
 
 
 def test_the_best_that_the_budget_affords_go_on() -> None:
@@ -148,11 +138,8 @@ def test_the_best_that_the_budget_affords_go_on() -> None:
     assert keep(found, 3) == (3, 2, 1)
     assert keep(found, 0) == (3, 2), "two at least, for the turns"
     assert keep(standings(visits_of([1.0, 0.9, 0.8], 1), barred={0, 1, 2}), 2) == ()
-
-
-def test_those_known_to_be_within_the_margin_are_not_measured_again() -> None:
     found = standings(visits_of([1.0, 0.8, 0.801, 0.9], 12, noise=0.001))
-    assert keep(found, 4) == (found[0].candidate,)
+    assert keep(found, 4) == (found[0].candidate,), "without those known to be within the margin"
 
 
 def test_ratios_refer_to_the_starting_point_that_is_named() -> None:
