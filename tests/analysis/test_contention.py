@@ -12,7 +12,7 @@ from cs336_tui.analysis.comparison import compare, mixed_provenance
 from cs336_tui.analysis.contention import ran_beside
 from cs336_tui.analysis.judgement import Judgement
 from cs336_tui.events.environment import Environment, GpuProcess, GpuSample
-from cs336_tui.events.events import CellsQueued, CellStarted, Event, Lane, LanesOpened, ModelBuilt
+from cs336_tui.events.events import CellsQueued, CellStarted, Event, Lane, LanesOpened
 from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.writing.verdicts import trust_notes
 from cs336_tui.session.state import SessionState
@@ -44,8 +44,7 @@ from tests.samples import START, a_spec, cell_end, state_of
 )  # fmt: skip
 def test_whoever_took_the_gpu_or_the_cores_is_named(more: dict[str, Any], said: str) -> None:
     more = {"measured_for_s": 3.0, "samples": [sample()], "spec": {"threads": 4}} | more
-    events = [_with_threads(event) for event in events_of_cell(FLAT, **more)]
-    found = judged(state_of(events).cells[0])
+    found = judged(state_of(map(_with_threads, events_of_cell(FLAT, **more))).cells[0])
     assert found.names == ("steady", "contended")
     assert said in found.sentence
 
@@ -133,8 +132,8 @@ def test_of_another_gpu_nothing_is_concluded() -> None:
     "busy", [host(cpu=1.0, child_cores=3.9), host(cpu=0.6, child_cores=1.4), host(load_1m=5.0), host(steal=0.04)]
 )
 def test_a_host_that_is_full_of_the_cell_itself_or_has_room_is_not_blamed(busy: Event) -> None:
-    events = [_with_threads(event) for event in events_of_cell(FLAT, spec=ON_CPU, samples=[busy])]
-    holds, said = evidence(judged(state_of(events).cells[0]), "contended")
+    state = state_of(map(_with_threads, events_of_cell(FLAT, spec=ON_CPU, samples=[busy])))
+    holds, said = evidence(judged(state.cells[0]), "contended")
     assert holds is False
     assert "was runnable but waiting 0.0 % of the time" in said
 
@@ -186,13 +185,10 @@ def beside_two(spec: dict[str, Any] = ON_CPU, **more: Any) -> SessionState:
     further = CellsQueued(at=START, first=1, specs=(a_spec(context_length=64), a_spec(context_length=32)))
     begun = [CellStarted(at=START + 2, cell=cell, lanes=(cell,)) for cell in (1, 2)]
     events: list[Event] = []
-    for event in events_of_cell(FLAT, spec=spec, **more):
+    for event in map(_with_threads, events_of_cell(FLAT, spec=spec, **more)):
         if isinstance(event, CellStarted):
             in_lane = msgspec.structs.replace(event, lanes=(0,))
             events += [further, LanesOpened(at=START, lanes=LANES), in_lane, *begun]
-        elif isinstance(event, ModelBuilt):
-            in_force = msgspec.structs.replace(event.in_force, threads=4)
-            events.append(msgspec.structs.replace(event, in_force=in_force))
         else:
             events.append(event)
     return state_of([*events, cell_end(1), cell_end(2)])

@@ -143,12 +143,10 @@ def test_a_window_by_time_counts_down_though_it_reports_no_step() -> None:
 
 
 def test_a_time_shorter_than_a_step_takes_a_step() -> None:
-    cells = [a_spec(warmup_steps=0), a_spec(warmup_steps=0, steps_for=0.025, measure_steps=10**5)]
-    events = [*session_start(cells), *cell_start(0), *steps(0, (), (0.1,) * 4), cell_end(0)]
-    assert remaining_s(state_of(events)) == pytest.approx(0.1)
-    few = [cells[0], a_spec(warmup_steps=0, steps_for=9.0, measure_steps=3)]
-    events = [*session_start(few), *cell_start(0), *steps(0, (), (0.1,) * 4), cell_end(0)]
-    assert remaining_s(state_of(events)) == pytest.approx(0.3), "the most steps end it"
+    for steps_for, most, left_s in ((0.025, 10**5, 0.1), (9.0, 3, 0.3)):  # the second ends with the most steps
+        specs = [a_spec(warmup_steps=0), a_spec(warmup_steps=0, steps_for=steps_for, measure_steps=most)]
+        events = [*session_start(specs), *cell_start(0), *steps(0, (), (0.1,) * 4), cell_end(0)]
+        assert remaining_s(state_of(events)) == pytest.approx(left_s)
 
 
 @pytest.mark.parametrize(
@@ -232,9 +230,12 @@ def ended(cell: int) -> Event:
 
 
 def cells(number: int, **changes: Any) -> list[Event]:
-    return session_start([a_spec(warmup_steps=1, measure_steps=STEPS - 1)] * (number - 1) + [
-        a_spec(warmup_steps=1, measure_steps=STEPS - 1, **changes)
-    ])  # fmt: skip
+    spec = a_spec(warmup_steps=1, measure_steps=STEPS - 1)
+    return session_start([*[spec] * (number - 1), msgspec.structs.replace(spec, **changes)])
+
+
+FIRST_THREE = [*begun(0, 0, done=STEPS), ended(0), *begun(1, 0, done=2), *begun(2, 1, done=5)]
+"""One is over, one has four seconds to go in its lane, and one beside it one."""
 
 
 def ends_of(events: list[Event]) -> Ends:
@@ -243,9 +244,7 @@ def ends_of(events: list[Event]) -> Ends:
 
 
 def test_waiting_cells_take_the_lane_that_is_free_first() -> None:
-    ends = ends_of(
-        [*cells(7), opened(2), *begun(0, 0, done=STEPS), ended(0), *begun(1, 0, done=2), *begun(2, 1, done=5)]
-    )
+    ends = ends_of([*cells(7), opened(2), *FIRST_THREE])
     assert ends.running == pytest.approx({1: 4.0, 2: 1.0})
     assert ends.waiting == pytest.approx([7.0, 10.0, 13.0, 16.0])
     assert ends.last_s == pytest.approx(16.0)
@@ -258,11 +257,9 @@ def test_a_lane_set_aside_takes_none_and_a_free_one_takes_the_first_at_once() ->
 
 
 def test_a_cell_of_several_ranks_waits_for_as_many_lanes_and_those_behind_it_too() -> None:
-    events = [*cells(4, ranks=2, parallel="ddp", pass_="train-step"), opened(2)]
-    run = [*begun(0, 0, done=STEPS), ended(0), *begun(1, 0, done=2), *begun(2, 1, done=5)]
-    state = state_of([*events, *run])
-    takes_s = prices(state).of(state.cells[3].spec)
-    assert ends_of([*events, *run]).waiting == pytest.approx([4.0 + takes_s])
+    state = state_of([*cells(4, ranks=2, parallel="ddp", pass_="train-step"), opened(2), *FIRST_THREE])
+    priced = prices(state)
+    assert ends_s(state, priced).waiting == pytest.approx([4.0 + priced.of(state.cells[3].spec)])
 
 
 def test_the_rest_of_a_session_is_shared_and_its_share_counts_the_work_of_all() -> None:

@@ -220,6 +220,9 @@ def test_what_others_recorded_is_named_by_its_phases_or_as_a_recording() -> None
     assert (part.profiled.kernel_ns, part.profiled.top and part.profiled.top.instances) == (9_000, 2)
     named = parts_of(a_session(*report(a_kernel_report(spec))))
     assert [each.part for each in named] == ["forward", "forward+backward", "recording"]
+    snapshot = Cell(recorded_spec("a.pickle", "cuda:0"), status=None)
+    state = a_session(*report(a_kernel_report(TRAIN)), cells=[snapshot])
+    assert {part.result.spec.recording for part in parts_of(state)} == {""}, "a snapshot has no kernels to show"
 
 
 def test_totals_without_single_launches_count() -> None:
@@ -233,9 +236,3 @@ def test_totals_without_single_launches_count() -> None:
     assert (found.kernel_ns, found.instances, found.span_ns) == (110_000, 153, None)
     assert (found.top.name, found.top.instances, found.top.total_ns) == (GEMM, 150, 56_800)
     assert found.matmul_share == pytest.approx(56.8 / 110)
-
-
-def test_a_recorded_snapshot_has_no_kernels_to_show() -> None:
-    snapshot = Cell(recorded_spec("a.pickle", "cuda:0"), status=None)
-    state = a_session(*report(a_kernel_report(TRAIN)), cells=[snapshot])
-    assert {part.result.spec.recording for part in parts_of(state)} == {""}

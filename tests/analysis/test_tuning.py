@@ -99,10 +99,8 @@ def test_survivors_are_checked_where_that_costs_little() -> None:
 
 
 def test_a_race_is_not_decided_after_one_round_and_is_when_all_others_are_worse() -> None:
-    made = Made()
     costs = (1.0, 2.0, 0.5, 2.0)
-    made.round(1, costs)
-    made.checked()
+    made = raced(costs, rounds=1)
     assert made.statuses == ["out", "out", "best", "out"]
     assert set(made.next().candidates) == {0, 2}
     for number in (2, 3, 4):
@@ -230,9 +228,7 @@ def test_a_starting_point_that_fails_ends_the_race() -> None:
     made.round(1, only=(1, 2, 3))
     assert made.next() == Finish("the starting point could not be measured: it broke")
     assert made.race.best is None
-    later = Made()
-    later.round(1)
-    later.checked()
+    later = raced((1.0, 2.0, 0.5, 2.0), rounds=1)
     later.visit(0, 1.0, round_=2, status="failed", error="it broke")
     later.round(2, only=(1, 2, 3))
     assert (later.entry(0).status, later.entry(2).status) == ("failed", "best")

@@ -79,6 +79,10 @@ def test_the_series_is_told_as_it_is(truth: str, name: VerdictName, said: str) -
     assert said in found.sentence
     assert found.is_doubted
     assert "steady" not in found.names
+    if truth == "drift":  # told once, and no number of warm-up steps is given
+        assert evidence(found, "drifting")[1].count("%") == 1
+        assert "still-warming" not in found.names
+        assert found.warmup_advice == "not known: the steps drift"
 
 
 def test_a_warmup_that_is_asked_for_would_have_done() -> None:
@@ -141,13 +145,6 @@ def test_a_mean_that_is_open_by_half_of_itself_is_not_fixed_and_an_interval_that
     assert calm.interval.half_width == f"{calm.interval.half_share * 100:.2g}"
 
 
-def test_a_drift_is_told_once_and_no_number_of_warmup_steps_is_given() -> None:
-    found = judged(a_cell(series("drift", 100), FLAT[:5]))
-    assert evidence(found, "drifting")[1].count("%") == 1
-    assert "still-warming" not in found.names
-    assert found.warmup_advice == "not known: the steps drift"
-
-
 def test_steps_that_get_faster_throughout_ask_for_more_warmup() -> None:
     falling = [time_s * (1.1 - 0.1 * step / 99) for step, time_s in enumerate(series("flat", 100))]
     assert "raise --warmup well above 0" in judged(a_cell(falling)).sentence
@@ -162,9 +159,6 @@ def test_of_too_few_steps_nothing_else_is_said_of_the_series() -> None:
     assert tuple(check.name for check in found.not_observable) == SERIES[:-1]
     assert judged(a_cell(FLAT[:9])).interval is None
     assert judged(a_cell(FLAT[:10])).interval is not None
-
-
-def test_times_of_nothing_are_no_series() -> None:
     found = judged(a_cell([0.0] * 20))
     assert found.label == "too-few-steps"
     assert "not above 0" in found.sentence
@@ -186,11 +180,14 @@ def test_something_holds_of_every_cell(times_s: list[float], gpu: bool) -> None:
     assert tuple(check.name for check in found.checks) == VERDICTS
 
 
-def test_spikes_that_were_limited_are_owned_up_to() -> None:
+def test_spikes_that_were_limited_are_owned_up_to_and_what_the_cell_remarked_stands_beside_its_number() -> None:
     spiky = [0.05 * (1.5 if step in (20, 40) else 1 + 0.001 * (step % 3)) for step in range(60)]
     found = judged(a_cell(spiky))
     assert "2 spikes were clipped for this analysis only; mean and std include them" in found.notes
     assert found.interval.mean == pytest.approx(np.mean(spiky))
+    cell = a_cell(FLAT)
+    cell.finished = msgspec.structs.replace(cell.finished, remarks=("stopped after 60 steps",))
+    assert judged(cell).notes[0] == "stopped after 60 steps"
 
 
 def test_a_long_cell_is_judged_quickly() -> None:
@@ -271,13 +268,6 @@ def test_a_short_cell_is_judged_by_the_sample_after_it(cores: float, holds: bool
     cell.take_sample(DeviceSampled(at=1e9, host=host), None)
     found = evidence(judged(cell), "contended")
     assert (found[0], said in found[1]) == (holds, True)
-
-
-def test_what_the_cell_remarked_stands_beside_its_number() -> None:
-    cell = a_cell(FLAT)
-    assert cell.finished is not None
-    cell.finished = msgspec.structs.replace(cell.finished, remarks=("stopped after 60 steps",))
-    assert judged(cell).notes[0] == "stopped after 60 steps"
 
 
 SEEDS = range(500, 508)
