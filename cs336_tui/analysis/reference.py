@@ -75,12 +75,11 @@ def matching(
     must be the cell's, not the name of its size; `any_pass` lets another pass be a caveat. If no row is exact, those
     with the fewest differences are given. `in_force` are the cell's effective settings, if known; `rows` are the
     published and own ones unless given."""
-    is_of = _is_operation if spec.is_collective else _is_model
     # A published forward may hold the loss, so it counts for both.
     passes = (spec.pass_, "forward") if spec.pass_ == "forward+loss" else (spec.pass_,)
     found = []
     for row in filter(lambda row: row.holds(figure), points(rows)):
-        if is_of(row, spec) and (spec.is_collective or any_pass or row.pass_ in passes):
+        if _is_of(row, spec) and (spec.is_collective or any_pass or row.pass_ in passes):
             differences = tuple(_differences(spec, in_force, row, figure))
             found.append(Match(row, (*differences, *_remarks(spec, row)), len(differences)))
     fewest = min((match.differences for match in found), default=0)
@@ -88,8 +87,12 @@ def matching(
     return tuple(sorted(alike, key=lambda match: len(match.caveats)))
 
 
-def _is_model(row: Published, spec: CellSpec) -> bool:
-    """True if it is the cell's model on as many ranks, which share the step in the same kind of way."""
+def _is_of(row: Published, spec: CellSpec) -> bool:
+    """True if it is the cell's model on as many ranks, which share the step in the same kind of way; or its operation
+    on its backend, of as many ranks and about its size: published MB may be MiB."""
+    if spec.is_collective:
+        same = (row.op, row.backend, row.ranks) == (spec.collective, spec.backend_in_use, spec.ranks)
+        return same and math.isclose(bytes_of(row.size), bytes_of(spec.size), rel_tol=_NEAR)
     if row.op or (row.ranks or 1) != spec.ranks or dims_of(row.size, row.edition, spec.vocab_size) != spec.dims:
         return False
     return spec.ranks == 1 or WAYS[sharing_of(row.parallel).name] == _way(spec)
@@ -111,14 +114,6 @@ def _variants(spec: CellSpec) -> tuple[str, ...]:
     if _way(spec) == "sharded optimizer":
         whole = msgspec.structs.replace(whole, optimizer="adamw")
     return whole.variants
-
-
-def _is_operation(row: Published, spec: CellSpec) -> bool:
-    """True if it is the cell's operation on its backend, of as many ranks and about its size: published MB may be
-    MiB."""
-    if (row.op, row.backend, row.ranks) != (spec.collective, spec.backend_in_use, spec.ranks):
-        return False
-    return math.isclose(bytes_of(row.size), bytes_of(spec.size), rel_tol=_NEAR)
 
 
 def sentence(spec: CellSpec, mean_s: float, matches: Iterable[Match]) -> str:

@@ -12,7 +12,7 @@ from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import bytes_per_s_of, flops_per_s_of, rank_counts_of
 from cs336_tui.session.log import SessionLog
-from tests.analysis.test_measured_rates import events_of, message
+from tests.analysis.test_scaling import events_of, message
 from tests.commands import call
 from tests.samples import a_spec
 

@@ -28,7 +28,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellStarted, Event, ReportFinished, ReportStarted
 from cs336_tui.events.reports import ReportKind
 from tests.analysis.test_agreement import report_of
-from tests.analysis.test_measured_rates import events_of
+from tests.analysis.test_scaling import events_of
 from tests.docs.test_docs import ROOT, WRITTEN, tokens
 from tests.export.grids import grid_events
 from tests.made_kernels import a_kernel_report
