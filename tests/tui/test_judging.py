@@ -33,6 +33,7 @@ from tests.tui.kept_sessions import STOPPED, keep
 from tests.tui.watched import (
     SMALL,
     Benches,
+    absent,
     comes,
     demo,
     in_the_middle,
@@ -261,18 +262,13 @@ async def test_live_tells_verdict_interval_and_limit_and_the_window_all_the_rest
     found = await judged(tmp_path, state)
     for width, height in ((50, 20), (100, 40)):
         shown = text(live_lines(state, cell, width, height, found=found))
-        assert "! drifting" in shown
-        assert "Enter: all" in shown
+        assert not absent(shown, "! drifting", "Enter: all")
         assert sum("█" in row for row in shown.splitlines()) >= 8  # the chart keeps its room
-    assert "% (95 % interval)" in shown
-    assert "TFLOP/s" in shown
-    assert "% of spec" in shown
+    assert not absent(shown, "% (95 % interval)", "TFLOP/s", "% of spec")
     low = text(live_lines(state, cell, 50, 13, found=found))
     assert "! drifting" in low
     detail = text(cell_detail(state, cell, 80, found))
-    assert "? throttled: not observable: " in detail
-    assert "! drifting: " in detail
-    assert "float32 matmul  highest" in detail
+    assert not absent(detail, "? throttled: not observable: ", "! drifting: ", "float32 matmul  highest")
 
 
 @pytest.mark.parametrize("width", [20, 41, 51, 80, 200])

@@ -13,7 +13,6 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, Event
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.estimate import EstimatePane
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, flops, table
 from cs336_tui.tui.tabs.memory_tables import peaks_page
@@ -21,7 +20,7 @@ from tests.made_memory import MB, a_prediction
 from tests.made_predictions import made_prediction
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.tui.one_pane import LARGE
-from tests.tui.watched import WIDE, log_of, text, until
+from tests.tui.watched import on_screen, press, replaying, text
 
 WRITTEN = a_spec(pass_="train-step")
 COMPILED = msgspec.structs.replace(WRITTEN, compile="default")
@@ -55,11 +54,8 @@ def test_what_was_measured_compiled_is_not_told_of_what_is_written(specs: tuple[
 
 async def test_the_estimate_of_a_session_stands_beside_the_peak_of_its_own_cells(tmp_path: Path) -> None:
     predicted = CellsPredicted(at=START + 3, predictions=(made_prediction(WRITTEN),))
-    app = Cs336App(replay=log_of([*ran(WRITTEN, COMPILED), predicted], tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("i")
-        await until(pilot, lambda _: "session's cells" in app.main.query_one(EstimatePane).text)
+    async with on_screen(replaying([*ran(WRITTEN, COMPILED), predicted], tmp_path), "at its end") as (app, pilot):
+        await press(pilot, "i", seen=lambda _: "session's cells" in app.main.query_one(EstimatePane).text)
         assert "0.500" in app.main.query_one(EstimatePane).text, "not the 0.4 GB of the compiled one"
 
 

@@ -32,7 +32,18 @@ from tests.made_race import made_tuning, race_events
 from tests.samples import START, state_of
 from tests.tui.kept_sessions import STOPPED, keep
 from tests.tui.test_queue import opened
-from tests.tui.watched import SMALL, Benches, ScriptedBench, log_of, screen_text, text, until
+from tests.tui.watched import (
+    SMALL,
+    Benches,
+    ScriptedBench,
+    absent,
+    on_screen,
+    press,
+    replaying,
+    screen_text,
+    text,
+    until,
+)
 
 DECIDED = "decided: every other candidate is worse than the best"
 
@@ -41,23 +52,15 @@ async def test_a_replayed_race_opens_by_itself_and_its_winner_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    app = Cs336App(replay=log_of(race_events(ended=DECIDED), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
+    async with on_screen(replaying(race_events(ended=DECIDED), tmp_path), "", size=SMALL) as (app, pilot):
         shown = await until(pilot, DECIDED)
-        for seen in ("C Race", "best  0.60", "cs336-tui bench"):
-            assert seen in shown
-        await pilot.press("down", "enter")
-        await until(pilot, "Alone it is run again by")
-        await pilot.press("escape", "v")
-        await until(pilot, "beside the others")
-        await pilot.press("v")
-        await until(pilot, "needs a GPU")
-        await pilot.press("2")
-        await until(pilot, "race: over, best 0.60")
-        await pilot.press("C", "w")
-        await until(pilot, "Save as preset")
-        await pilot.press("enter")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
+        assert not absent(shown, "C Race", "best  0.60", "cs336-tui bench")
+        await press(pilot, "down", "enter", seen="Alone it is run again by")
+        await press(pilot, "escape", "v", seen="beside the others")
+        await press(pilot, "v", seen="needs a GPU")
+        await press(pilot, "2", seen="race: over, best 0.60")
+        await press(pilot, "C", "w", seen="Save as preset")
+        await press(pilot, "enter", seen=lambda _: len(app.screen_stack) == 1)
     saved = preset("best-small")
     assert saved.sweep.attentions == ("sdpa",)
     assert "0.60" in saved.about
@@ -68,13 +71,10 @@ async def test_an_opened_session_shows_its_race(tmp_path: Path) -> None:
     app = Cs336App(Benches(), session_dir=tmp_path)
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("escape", "7")
-        await until(pilot, "left, killed")
-        await pilot.press("enter")
-        shown = await until(pilot, "now   stopped: a race is left, u resumes")
+        await press(pilot, "escape", "7", seen="left, killed")
+        shown = await press(pilot, "enter", seen="now   stopped: a race is left, u resumes")
         assert "u Resume" in shown
-        await pilot.press("b", "C")
-        await until(pilot, "No race in this session")
+        await press(pilot, "b", "C", seen="No race in this session")
 
 
 async def test_a_session_without_a_race_has_no_tab_of_it_until_it_is_opened() -> None:
@@ -82,8 +82,7 @@ async def test_a_session_without_a_race_has_no_tab_of_it_until_it_is_opened() ->
     async with app.run_test(size=(200, 60)) as pilot:
         shown = await until(pilot, "p Precision")
         assert "C Race" not in shown
-        await pilot.press("escape", "C")
-        await until(pilot, lambda text: "No race in this session" in text and "C Race" in text)
+        await press(pilot, "escape", "C", seen=lambda text: "No race in this session" in text and "C Race" in text)
 
 
 def raceable(**choices: object) -> Sweep:
@@ -97,22 +96,17 @@ async def tuning(
 ) -> AsyncIterator[tuple[Cs336App, Pilot[int]]]:
     """An app with the dialog of Tune, once it has said this."""
     async with opened(bench, initial=sweep or raceable(), **options) as (app, pilot):
-        await pilot.press("escape", "U")
-        await until(pilot, said)
+        await press(pilot, "escape", "U", seen=said)
         yield app, pilot
 
 
 async def test_the_dialog_says_what_is_raced_and_what_is_wrong() -> None:
     async with tuning(Benches()) as (app, pilot):
         assert "attention: naive, sdpa" in screen_text(app)
-        await pilot.press("up", "backspace", *"soon")
-        await until(pilot, "expected a time such as 90s")
-        await pilot.press(*["backspace"] * 4, *"2m", "up", *"lots")
-        await until(pilot, "expected memory such as 70GB")
-        await pilot.press(*["backspace"] * 4, "up", "right", "right", "space")
-        await until(pilot, "energy")
-        await pilot.press("escape")
-        await until(pilot, lambda _: not isinstance(app.screen, TuneDialog))
+        await press(pilot, "up", "backspace", *"soon", seen="expected a time such as 90s")
+        await press(pilot, *["backspace"] * 4, *"2m", "up", *"lots", seen="expected memory such as 70GB")
+        await press(pilot, *["backspace"] * 4, "up", "right", "right", "space", seen="energy")
+        await press(pilot, "escape", seen=lambda _: not isinstance(app.screen, TuneDialog))
 
 
 async def test_choices_that_are_other_work_are_not_raced() -> None:
@@ -123,17 +117,14 @@ async def test_choices_that_are_other_work_are_not_raced() -> None:
 async def test_a_race_runs_is_stopped_and_goes_on() -> None:
     benches = Benches()
     async with tuning(benches, size=SMALL, options=RunOptions(ddof=0, timeout_s=90.0)) as (app, pilot):
-        await pilot.press("enter")
-        await until(pilot, "now   starting point: ")
+        await press(pilot, "enter", seen="now   starting point: ")
         assert benches.ddof == 0
         await pilot.press("r", "U")  # nothing is added to a race
-        await pilot.press("s")
-        await until(pilot, "u resumes")
+        await press(pilot, "s", seen="u resumes")
         assert len(app.screen_stack) == 1
         assert len(app.state.cells) == 1
         benches.go_on.set()
-        await pilot.press("u")
-        await until(pilot, "end   decided: ")
+        await press(pilot, "u", seen="end   decided: ")
         assert "[ Save as preset ]" in screen_text(app)
         await until(pilot, lambda _: not app.run_in_progress)
         assert not [each.message for each in app._notifications if each.severity == "error"]
@@ -169,25 +160,19 @@ async def test_a_stop_before_the_first_visit_is_no_failure() -> None:
         return made[-1]
 
     async with tuning(bench, size=SMALL) as (app, pilot):
-        await pilot.press("enter")
-        await until(pilot, lambda _: made[0].predicts.is_set())
-        await pilot.press("s")
-        await until(pilot, lambda _: not app.run_in_progress)
+        await press(pilot, "enter", seen=lambda _: made[0].predicts.is_set())
+        await press(pilot, "s", seen=lambda _: not app.run_in_progress)
         assert not list(app._notifications)
 
 
 async def test_a_report_after_a_stop_is_not_taken_for_the_race() -> None:
     benches = Benches()
     async with tuning(benches, size=SMALL) as (app, pilot):
-        await pilot.press("enter")
-        await until(pilot, "now   starting point: ")
-        await pilot.press("s")
-        await until(pilot, "u resumes")
+        await press(pilot, "enter", seen="now   starting point: ")
+        await press(pilot, "s", seen="u resumes")
         await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("9", "n")
-        await until(pilot, "warm-up ...")
-        await pilot.press("C")
-        assert "now   stopped" in await until(pilot, "now   ")
+        await press(pilot, "9", "n", seen="warm-up ...")
+        assert "now   stopped" in await press(pilot, "C", seen="now   ")
         benches.go_on.set()
         await until(pilot, lambda _: not app.run_in_progress)
 
@@ -303,8 +288,7 @@ def test_the_zoomed_axis_is_of_those_in_the_race() -> None:
 def test_gains_are_alone_beside_the_others_and_together() -> None:
     race = race_after(race_events(ended="decided"))
     rows = text(race_lines.gains(race, 78))
-    assert "sdpa           0.60" in rows
-    assert "checkpoint 1   1.3" in rows
+    assert not absent(rows, "sdpa           0.60", "checkpoint 1   1.3")
     none = text(race_lines.gains(race_after(race_events()[:3]), 78))
     assert "Known once" in none
 
@@ -325,8 +309,7 @@ def test_the_details_of_a_candidate_say_what_its_check_compared() -> None:
     assert race is not None
     checked = race.entries[1]._replace(agreement=Agreement(True, "differs by rounding alone"), status="out")
     told = " ".join(text(race_lines.detail(state, race, checked, 78)).split())
-    assert "differs by rounding alone" in told
-    assert "on at most 2 sequences; not further sequences, later steps" in told
+    assert not absent(told, "differs by rounding alone", "on at most 2 sequences; not further sequences, later steps")
 
 
 def test_the_last_two_run_in_turns_and_a_check_names_its_candidate() -> None:

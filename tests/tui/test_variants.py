@@ -22,7 +22,7 @@ from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
 from tests.samples import ENVIRONMENT, a_spec
 from tests.tui.configuring import NARROW, WIDE, opened
-from tests.tui.watched import SMALL, Benches, ScriptedBench, until
+from tests.tui.watched import SMALL, Benches, ScriptedBench, on_screen, press, until
 from tests.tui.watched import WIDE as WIDE_SCREEN
 
 MINE = Sweep(
@@ -187,9 +187,7 @@ async def test_without_any_there_is_no_such_entry() -> None:
 
 
 async def test_a_run_keeps_its_models_and_offers_them() -> None:
-    app = Cs336App(Benches(), initial=MINE)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "NVIDIA")
+    async with on_screen(Cs336App(Benches(), initial=MINE), "NVIDIA", size=SMALL) as (app, pilot):
         pane = app.query_one(ConfigurePane)
         pane.query_one("#fold-variants", Fold).action_turn()
         await until(pilot, lambda _: bool(pane.query(RecentEntry)))
@@ -243,11 +241,9 @@ async def test_a_preset_of_the_list_does_too() -> None:
     app = bare()
     async with app.run_test(size=WIDE_SCREEN, notifications=True) as pilot:
         await until(pilot, "A CPU")
-        await pilot.press("1", "home", "enter")
-        await until(pilot, "Presets")
+        await press(pilot, "1", "home", "enter", seen="Presets")
         place = [each.preset.name for each in listed(presets.bundled(), None)].index(NAME)
-        await pilot.press(*["down"] * place, "enter")
-        await until(pilot, WITHOUT_COMPILER)
+        await press(pilot, *["down"] * place, "enter", seen=WITHOUT_COMPILER)
         sweep = app.query_one(ConfigurePane).sweep
         assert sweep is not None
         assert sweep.compiles == ("off",)

@@ -371,3 +371,8 @@ async def comes(pilot: Pilot[None], seen: Callable[[], _T | None]) -> _T:
 def text(lines: list[Line]) -> str:
     """Lines of a pane as they are read, joined by newlines."""
     return "\n".join("".join(span.text for span in spans) for spans in lines)
+
+
+def absent(shown: str, *words: str) -> list[str]:
+    """Those of the words that are not in what is shown."""
+    return [each for each in words if each not in shown]

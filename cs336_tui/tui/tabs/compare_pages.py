@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.ab import Turns, runs_in_turns, turns_of
+from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
 from cs336_tui.analysis.fields import FIELDS, PivotError, field_named, select, shown_of, values
 from cs336_tui.analysis.grouping import label, telling
@@ -94,15 +94,6 @@ def baselines(choice: PivotChoice, results: Sequence[Result]) -> tuple[str, ...]
     rows, columns = rows_and_columns(choice, kept)
     keys = sorted((field_named(name).key for name in (*columns, *rows)), key=lambda key: key not in _USUAL_BASELINES)
     return tuple(f"{key}={value}" for key in keys for value in values(kept, key))
-
-
-def next_baseline(choice: PivotChoice, results: Sequence[Result], by: int) -> PivotChoice:
-    """The choice with the next baseline. Raises `PivotError`."""
-    known = baselines(choice, results)
-    if not known:
-        return choice
-    at = known.index(choice.baseline) if choice.baseline in known else 0
-    return msgspec.structs.replace(choice, value=SPEEDUP, baseline=known[(at + by) % len(known)])
 
 
 def make(choice: PivotChoice, results: Sequence[Result]) -> Pivot:
@@ -351,18 +342,14 @@ def _part(rounds: Sequence[tuple[Result, Result]], width: int, columns_page: int
     table = turns_table(turns, [each for both in rounds for each in both])
     for name, side in (("A", turns.a), ("B", turns.b)):
         yield from wrapped(f"{name}: {format.plain(side.spec.title)}", width, "title", "   ")
-    yield from _result(turns, width)
-    roles = ["text"] * (len(table.rows) - 1) + ["strong"]
-    yield from table_lines(table, width, roles=roles, page=columns_page, binding="compare.columns").lines
-    yield from wrapped(f"Differs, A | B: {'; '.join(turns.differs) or 'nothing'}.", width, "muted", "  ")
-
-
-def _result(turns: Turns, width: int) -> Iterator[Line]:
     if turns.exposed:
         words = exposed_words(turns.exposed, turns.level)
         yield from wrapped(f"{words[0].upper()}{words[1:]}.", width, "strong", "  ")
     mark = OUTCOMES[turns.outcome]
     yield from wrapped(f"{mark.text.split()[0]} {turns.explanation}", width, mark.role, "  ")
+    roles = ["text"] * (len(table.rows) - 1) + ["strong"]
+    yield from table_lines(table, width, roles=roles, page=columns_page, binding="compare.columns").lines
+    yield from wrapped(f"Differs, A | B: {'; '.join(turns.differs) or 'nothing'}.", width, "muted", "  ")
 
 
 def _without(results: Sequence[Result], width: int) -> Iterator[Line]:

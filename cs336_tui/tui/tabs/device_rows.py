@@ -71,27 +71,23 @@ def device_rows(state: SessionState, followed: CellState | None = None, most: in
         at = next((n for n, place in enumerate(found) if followed and place.cell == followed.cell), 0)
         first = min(max(at - most // 2, 0), len(found) - most)
         found = found[first : first + most]
-    return [_of_lane(state, each.lane) if each.lane else _of_rank(state, each) for each in found]
+    return [_row(state, place) for place in found]
 
 
-def _of_lane(state: SessionState, lane: LaneState) -> DeviceRow:
-    _, _, index = lane.lane.device.partition(":")
-    row = DeviceRow(index or str(lane.lane.lane), lane.lane.machine, is_aside=lane.set_aside is not None)
-    cell = state.cells.get(-1 if lane.cell is None else lane.cell)
-    if cell is None:
-        return row
-    rank = cell.lanes.index(lane.lane.lane) if lane.lane.lane in cell.lanes else 0
-    machine = row.machine or status.node_of(state, cell)
-    return row._replace(cell=cell, rank=rank, sample=state.samples.get(cell.cell), machine=machine)
-
-
-def _of_rank(state: SessionState, place: Place) -> DeviceRow:
-    assert place.cell is not None
-    cell = state.cells[place.cell]
+def _row(state: SessionState, place: Place) -> DeviceRow:
+    cell = state.cells.get(-1 if place.cell is None else place.cell)
+    sample = state.samples.get(cell.cell) if cell else None
+    if place.lane is not None:
+        lane, is_aside = place.lane.lane, place.lane.set_aside is not None
+        _, _, index = lane.device.partition(":")
+        machine = lane.machine or (status.node_of(state, cell) if cell else "")
+        rank = cell.lanes.index(lane.lane) if cell and lane.lane in cell.lanes else 0
+        return DeviceRow(index or str(lane.lane), machine, cell, rank, sample, is_aside)
+    assert cell is not None
     _, _, index = cell.spec.device.partition(":")
     node = status.node_of(state, cell) if index else ""  # a process on a CPU is named by its job
     name = str(int(index) + place.rank) if index else status.job_of(state, cell)
-    return DeviceRow(name, node, cell, place.rank, state.samples.get(cell.cell))
+    return DeviceRow(name, node, cell, place.rank, sample)
 
 
 class _Figure(msgspec.Struct, frozen=True):

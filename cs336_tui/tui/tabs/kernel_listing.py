@@ -77,7 +77,13 @@ def select(report: KernelReport, selection: Selection) -> tuple[KernelRow, ...]:
     chosen = rows(report, phase=selection.phase, range_=selection.range, kind=selection.kind)
     wanted = selection.text.casefold()
     kept = [row for row in chosen if wanted in row.name.casefold() or wanted in row.short.casefold()]
-    return tuple(sorted(kept, key=lambda row: _sort_key(row, selection.sort), reverse=selection.descending))
+    key = "total_ns" if selection.sort == "share" else selection.sort
+
+    def order(row: KernelRow) -> float | str:
+        value: float | str = getattr(row, key) or 0
+        return value.casefold() if key == "short" and isinstance(value, str) else value
+
+    return tuple(sorted(kept, key=order, reverse=selection.descending))
 
 
 def described(report: KernelReport, selection: Selection, found: Sequence[KernelRow]) -> str:
@@ -199,11 +205,6 @@ def noun(report: KernelReport, count: int) -> str:
 def _count(report: KernelReport) -> str:
     """``48 kernels`` of the whole step."""
     return f"{len({group.name for group in report.groups})} {noun(report, 2)}"
-
-
-def _sort_key(row: KernelRow, sort: str) -> float | str:
-    value: float | str = getattr(row, "total_ns" if sort == "share" else sort) or 0
-    return value.casefold() if sort == "short" and isinstance(value, str) else value
 
 
 def _figures(row: KernelRow) -> list[Line]:

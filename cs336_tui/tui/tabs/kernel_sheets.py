@@ -69,38 +69,37 @@ _SHADED = f"Over the step: {SHADES[0]} none of the time, {SHADES[-1]} all of it.
 _LONGEST = 120  # characters of a line of time, twice its parts
 _ALL = "all"
 _LONGEST_TOP = 60
+_CELL_TEXTS: dict[str, Callable[[str], str]] = {
+    **dict.fromkeys(("part", "pass"), lambda name: format.SHORT_PASSES.get(name, name)),
+    "timed_s": lambda timed: timed.partition(" ±")[0],
+    **dict.fromkeys(("kernel_difference_s", "span_difference_s"), lambda difference: difference.rpartition(", ")[2]),
+}
+"""Texts that leave room for the rest: ``fwd+bwd``, no std, and the share alone of ``-0.210, -1.3 %``."""
 _UNNAMED = (
     "Nothing names the attention's parts: in Configure, model and variants, give annotate "
     "attention core=package.module:function."
 )
 
 
-def summary(report: KernelReport) -> tuple[str, ...]:
-    """Launches, time, idle share and named share, the most important first."""
+def summary(report: KernelReport) -> Iterator[str]:
+    """Launches, time, idle share and named share, the most important first; then, where they are known, launches a
+    second, gaps and the overlap of communication with computation."""
     what = "launch" if report.launches == 1 else "launches"
     if report.activity == "operators":
         what = f"operators by self time ({'CPU' if report.spec.device == 'cpu' else 'host'})"
-    idle, host_ns = kernels.idle_share(report), report.host_ns
-    return (
-        f"{report.launches:,} {what}",
-        time_text(report.total_ns) + (f" of {time_text(report.span_ns)} span" if report.span_ns else ""),
-        *([f"idle {idle * 100:.1f} %"] if idle is not None else []),
-        f"named {kernels.named_share(report) * 100:.1f} %",
-        *([f"enqueued in {time_text(host_ns)}"] if host_ns is not None else []),
-        *gap_words(report),
-    )
-
-
-def gap_words(report: KernelReport) -> tuple[str, ...]:
-    """Launches a second, gaps and the overlap of communication with computation; empty where they are not known."""
-    gaps, rate, share = report.gaps, kernels.launches_per_s(report), kernels.overlapped_share(report)
-    if gaps is None:
-        return ()
-    return (
-        *([f"{rate:,.0f} launches/s"] if rate else []),
-        f"{counted(gaps.count, 'gap', ',')}" + (f", median {time_text(gaps.median_ns)}" if gaps.count else ""),
-        *([f"communication {share * 100:.1f} % beside compute"] if share is not None else []),
-    )
+    yield f"{report.launches:,} {what}"
+    yield time_text(report.total_ns) + (f" of {time_text(report.span_ns)} span" if report.span_ns else "")
+    if (idle := kernels.idle_share(report)) is not None:
+        yield f"idle {idle * 100:.1f} %"
+    yield f"named {kernels.named_share(report) * 100:.1f} %"
+    if report.host_ns is not None:
+        yield f"enqueued in {time_text(report.host_ns)}"
+    if (gaps := report.gaps) is not None:
+        if rate := kernels.launches_per_s(report):
+            yield f"{rate:,.0f} launches/s"
+        yield counted(gaps.count, "gap", ",") + (f", median {time_text(gaps.median_ns)}" if gaps.count else "")
+        if (share := kernels.overlapped_share(report)) is not None:
+            yield f"communication {share * 100:.1f} % beside compute"
 
 
 def gaps_sheet(report: KernelReport) -> Sheet:
@@ -348,22 +347,3 @@ def cell_detail(part: CellPart, width: int) -> list[Line]:
 def _labelled_facts(facts: Mapping[str, str], width: int) -> list[Line]:
     label = max(map(len, facts), default=0) + 2
     return [row for name, text in facts.items() for row in labelled(name, format.plain(text), width, label)]
-
-
-def _short(name: str) -> str:
-    """``fwd+bwd``: passes and parts leave room for the rest."""
-    return format.SHORT_PASSES.get(name, name)
-
-
-def _of_timed(difference: str) -> str:
-    """The share alone, of ``-0.210, -1.3 %``."""
-    return difference.rpartition(", ")[2]
-
-
-_CELL_TEXTS: dict[str, Callable[[str], str]] = {
-    "part": _short,
-    "pass": _short,
-    "timed_s": lambda timed: timed.partition(" ±")[0],
-    "kernel_difference_s": _of_timed,
-    "span_difference_s": _of_timed,
-}

@@ -11,7 +11,6 @@ from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
 from cs336_tui.analysis.measures import tokens_per_s
 from cs336_tui.config.flops import algbw, busbw
 from cs336_tui.config.values import phases_of
-from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
@@ -280,18 +279,15 @@ def _rates(state: SessionState, cell: CellState, found: Assessment | None, width
             parts.append(f"peak allocated {format.size(finished.peak_allocated_bytes)}")
         if finished.peak_rss_bytes is not None:
             parts.append(f"peak RSS {format.size(finished.peak_rss_bytes)}")
-    elif (sample := _sample_of(state, cell)) and (rss := sample.host.child_rss_bytes) is not None:
-        parts.append(f"RSS {format.size(rss)}{' a rank at most' * (cell.spec.ranks > 1)}")
+    else:
+        alone = state.devices[-1][0] if state.devices and not state.side_by_side else None
+        sample = state.samples.get(cell.cell, alone)
+        if sample is not None and (rss := sample.host.child_rss_bytes) is not None:
+            parts.append(f"RSS {format.size(rss)}{' a rank at most' * (cell.spec.ranks > 1)}")
     if cell.num_params is not None and not cell.spec.is_collective:
         parts.append(f"{quantities.count(cell.num_params)} parameters")
     first, *more = map(line, parts or [""])
     return facts(first, more, width)
-
-
-def _sample_of(state: SessionState, cell: CellState) -> DeviceSampled | None:
-    """The newest sample of the running cell."""
-    alone = state.devices[-1][0] if state.devices and not state.side_by_side else None
-    return state.samples.get(cell.cell, alone)
 
 
 def _steps(cell: CellState, ddof: int, width: int, height: int) -> list[Line]:

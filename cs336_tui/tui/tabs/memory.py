@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.session.states import CellState, ReportState
-from cs336_tui.tui.background import in_background
+from cs336_tui.tui.background import Works
 from cs336_tui.tui.dialogs.windows import Reader, text_reader
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.tabs import memory_tables, memory_timeline
@@ -37,7 +37,7 @@ _LOW, _TALL_WIDE, _TALL = 12, 18, 30
 """Rows from which there is room for the record's note; for all about it, beside a picture or above it."""
 
 
-class MemoryPane(ReportPane):
+class MemoryPane(ReportPane, Works["Timeline"]):
     """Shows one view of the subject's memory report; of a cell that ran out of memory, the reason."""
 
     kind = "memory"
@@ -74,8 +74,6 @@ class MemoryPane(ReportPane):
     _level = _FIRST_LEVEL
     _view_before: MemoryView = "timeline"
     """The view before OOM."""
-    _recorded: MemoryReport | None = None
-    _timeline: Timeline | None = None
     _page = Page(())
     _page_of: tuple[object, ...] = ()
 
@@ -122,30 +120,18 @@ class MemoryPane(ReportPane):
             self.fill(drawn.rows, [self.title(Span(f" of each rank, {unit_of(told).name}", "muted")), *drawn.heading])
             return
         assert isinstance(record, MemoryReport)
-        timeline = self._timeline_of(record)
+        if self.is_outdated((id(record),)):
+            self.window, self.event = None, record.peak_event
+            largest = max(record.bytes, default=0)
+            self._level = sum(level * 10**6 <= largest for level in LEVELS_MB[1 : _FIRST_LEVEL + 1])
+            self.work_out(partial(_read, record), self.resort, at_once=record.events <= _AT_ONCE)
+        timeline = self.worked_out
         if timeline is None:
             self.fill((), [*self.above(), (Span("reading the record ...", "strong"),)])
         elif self.view == "timeline":
             self._show_timeline(timeline)
         else:
             self._show_table(record, timeline)
-
-    def _timeline_of(self, record: MemoryReport) -> Timeline | None:
-        """The record's arrays; None while they are read."""
-        if record is not self._recorded:
-            self._recorded, self._timeline, self.window, self.event = record, None, None, record.peak_event
-            largest = max(record.bytes, default=0)
-            self._level = sum(level * 10**6 <= largest for level in LEVELS_MB[1 : _FIRST_LEVEL + 1])
-            if record.events > _AT_ONCE:
-                self.coming = in_background(self, partial(_read, record), self._take)
-            else:
-                self._timeline = _read(record)
-        return self._timeline
-
-    def _take(self, timeline: Timeline) -> None:
-        if timeline.report is self._recorded:  # else another record was asked for meanwhile
-            self._timeline = timeline
-            self.show(self.subject)
 
     def _show_timeline(self, timeline: Timeline) -> None:
         width, height = self.content_size
@@ -225,7 +211,7 @@ class MemoryPane(ReportPane):
     @property
     def _shown(self) -> Timeline | None:
         """The subject's record, once it is read."""
-        timeline = self._timeline
+        timeline = self.worked_out
         return timeline if timeline and self.report and self.report.content is timeline.report else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -207,18 +207,14 @@ def blocks_page(report: MemoryReport, width: int, columns_page: int) -> Page:
     table = on_screen(block_table(report), _BLOCK_RANKS)
     drawn = table_lines(table, width, page=columns_page, binding=COLUMNS)
     told = line((f"Memory over the backward of each Transformer block, {unit_of_blocks(report).name}", "strong"))
-    details = {place: _block_details(table, place) for place in range(len(table.rows))}
-    return Page(
-        (told, *wrapped(_BLOCKS_EXPLAINED, width, "muted"), *drawn.heading), tuple(drawn.rows), details, drawn.pages
-    )
-
-
-def _block_details(table: Table, place: int) -> str:
-    """The amounts of a row to the byte, and what they mean."""
-    record, (_, *amounts) = table.records[place], table.columns
-    sizes = {column.header: record[column.key] for column in amounts}
-    lines = (f"{title}: {NONE if size is None else f'{size:,} bytes'}" for title, size in sizes.items())
-    return "\n".join((str(record["module"]), "", *lines, "", *table.footnotes))
+    details: dict[int, str] = {}
+    """The amounts of each row to the byte, and what they mean."""
+    for place, record in enumerate(table.records):
+        sizes = {column.header: record[column.key] for column in table.columns[1:]}
+        lines = (f"{title}: {NONE if size is None else f'{size:,} bytes'}" for title, size in sizes.items())
+        details[place] = "\n".join((str(record["module"]), "", *lines, "", *table.footnotes))
+    explained = wrapped(_BLOCKS_EXPLAINED, width, "muted")
+    return Page((told, *explained, *drawn.heading), tuple(drawn.rows), details, drawn.pages)
 
 
 def _nothing(report: MemoryReport, what: str) -> str:
@@ -400,24 +396,18 @@ def oom_page(report: OomReport, prediction: Prediction | None, width: int, colum
     )  # fmt: skip
     known = wrapped(f"{why} {report.note}", width, "muted")
     expected = wrapped(_expected(predicted, report.capacity_bytes, unit), width) if predicted else []
-    happened = wrapped(_what_happened(report, unit), width, "strong")
+    when = {None: "", "building": " while the model was built"}.get(report.phase, f" in {report.phase}")
+    asked = "more" if report.request_bytes is None else unit.text(report.request_bytes)
+    has = f" of the device's {unit.text(report.capacity_bytes)}" if report.capacity_bytes else ""
+    happened = f"Memory ran out{when}: {asked} was asked for with {unit.text(report.live_bytes)}{has} live."
     held = _categories(report, predicted, unit, width, columns_page)
-    rows = [*happened, *known, *expected, (), *held.lines]
+    rows = [*wrapped(happened, width, "strong"), *known, *expected, (), *held.lines]
     largest = blocks_table(report.largest, unit, width, columns_page)
     if largest.rows:
         how = "observed" if report.observed else "predicted"
         rows += [(), line((f"Largest live allocations · {how}", "title")), *largest.heading]
     details = {place: block_details(block) for place, block in enumerate(report.largest, len(rows))}
     return Page((), (*rows, *largest.rows), details, max(held.pages, largest.pages, key=len))
-
-
-def _what_happened(report: OomReport, unit: ByteUnit) -> str:
-    where = {None: "", "building": " while the model was built"}.get(report.phase, f" in {report.phase}")
-    asked = (
-        f"{unit.text(report.request_bytes)} was asked for" if report.request_bytes is not None else "more was asked for"
-    )
-    has = f" of the device's {unit.text(report.capacity_bytes)}" if report.capacity_bytes else ""
-    return f"Memory ran out{where}: {asked} with {unit.text(report.live_bytes)}{has} live."
 
 
 def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit) -> str:

@@ -231,7 +231,8 @@ def column_names(columns: Columns, axis: Scale) -> Line:
 
 def row(race: Race, entry: Entry, columns: Columns, axis: Scale, *, runs: bool = False) -> Line:
     """A candidate: its name, status, ratio and interval; instead of a bar the reason why it has none. `runs` now."""
-    role = _role(entry)
+    doubted = entry.status == "best" and entry.why
+    role = "caution" if doubted else _ROLES.get(entry.status, "muted")
     state = entry.status if columns.interval else _SHORT.get(entry.status, entry.status)
     label = shortened(race.tuning, entry.spec, columns.name)
     text = f"{_ratio(entry):>5} " + (f"{_interval(entry):<{columns.interval}}" if columns.interval else "")
@@ -249,11 +250,6 @@ def row(race: Race, entry: Entry, columns: Columns, axis: Scale, *, runs: bool =
         Span(text, "text" if entry.is_alive else "muted"),
         *bar,
     )
-
-
-def _role(entry: Entry) -> str:
-    """The role of a status; a best candidate in doubt is none to trust."""
-    return "caution" if entry.status == "best" and entry.why else _ROLES.get(entry.status, "muted")
 
 
 def brief(race: Race, entry: Entry, width: int, rows: int) -> list[Line]:
@@ -298,7 +294,14 @@ def _facts(race: Race, entry: Entry) -> Iterator[tuple[str, str]]:
         to_start = f"{_ratio(entry)} {_interval(entry)} to the starting point"
         yield "ratio", to_start if entry.number else f"1: all others are to this {BASELINE}"
     if entry.cost is not None:
-        yield "measured", f"{cost_words(race, entry.cost)}, {format.plural(entry.visits, 'visit')}"
+        match race.tuning.goal:
+            case "step":
+                cost = f"{format.ms(entry.cost)} ms a step"
+            case "memory":
+                cost = f"{gigabytes(entry.cost)} GB"
+            case goal:
+                cost = f"{count(1 / entry.cost)} {goal}"
+        yield "measured", f"{cost}, {format.plural(entry.visits, 'visit')}"
     if entry.peak_bytes:
         limit = f", limit {gigabytes(race.limit_bytes)} GB" if race.limit_bytes else ""
         yield "memory", f"peak {gigabytes(entry.peak_bytes)} GB{limit}"
@@ -307,17 +310,6 @@ def _facts(race: Race, entry: Entry) -> Iterator[tuple[str, str]]:
     if entry.agreement is not None and entry.status != "differs":
         yield "results", entry.agreement.why
         yield "compared", COMPARED
-
-
-def cost_words(race: Race, cost: float) -> str:
-    """A cost in the terms of its goal."""
-    match race.tuning.goal:
-        case "step":
-            return f"{format.ms(cost)} ms a step"
-        case "memory":
-            return f"{gigabytes(cost)} GB"
-        case goal:
-            return f"{count(1 / cost)} {goal}"
 
 
 def command(race: Race, entry: Entry) -> str:

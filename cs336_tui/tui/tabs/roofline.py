@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import ClassVar, NamedTuple
@@ -25,7 +24,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, NOT_MEASURED, Rate, bandwidth
 from cs336_tui.tui import format
-from cs336_tui.tui.background import in_background
+from cs336_tui.tui.background import Works
 from cs336_tui.tui.charts.roofline import Bandwidths, CellPoint, Roof, roofline_chart
 from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.keys import bind, key_name, tab_name
@@ -55,7 +54,7 @@ _SECONDS_EACH = 10
 """About the time to measure a peak, with the start of its process."""
 
 
-class RooflinePane(Container):
+class RooflinePane(Container, Works["Roofline"]):
     """Draws the machine and the precision of the cell under the table's cursor."""
 
     DEFAULT_CSS = """
@@ -74,19 +73,14 @@ class RooflinePane(Container):
         bind("copy", "copy", "Copy table", "roofline.copy"),
     ]
 
-    coming: asyncio.Event | None = None
+    _view: PeakView | None = None
+    _in_sight: CellState | None = None
+    _laid: Laid | None = None
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._chart = Lines(id="roofline-chart")
         self._rows = WideRows(id="roofline-rows")
-        self._counted: tuple[int, ...] | None = None
-        """Source of the roofline."""
-        self._roofline: Roofline | None = None
-        """None while it is made."""
-        self._view: PeakView | None = None
-        self._in_sight: CellState | None = None
-        self._laid: Laid | None = None
         self._charts = Bandwidths()
 
     def compose(self) -> ComposeResult:
@@ -100,7 +94,9 @@ class RooflinePane(Container):
         """Paint; without focus the cursor is on the cell `in_sight`."""
         could = self._wanted
         self._view, self._in_sight = view, in_sight
-        self._find(state, view)
+        if self.is_outdated((state, status.settled_of(state), view.version, id(view.here))):
+            make = partial(roofline_of, state, view.find, view.here)
+            self.work_out(make, partial(self._take, state, is_first=self.worked_out is None))
         if not self._rows.has_focus:
             self._follow()
         self._paint(state)
@@ -108,35 +104,28 @@ class RooflinePane(Container):
             self.refresh_bindings()
 
     def _follow(self) -> None:
-        if self._roofline is not None:
-            cells = [point.result.cell.cell for point in self._roofline.points]
+        if self.worked_out is not None:
+            cells = [point.result.cell.cell for point in self.worked_out.points]
             here = self._in_sight.cell if self._in_sight else None
             self._rows.cursor = cells.index(here) if here in cells else len(cells) - 1
 
-    def _find(self, state: SessionState, view: PeakView) -> None:
-        settled = (id(state), status.settled_of(state), view.version, id(view.here))
-        if settled == self._counted:
-            return
-        if self._counted is None or settled[0] != self._counted[0]:
-            self._roofline = None
-        self._counted = settled
-        make = partial(roofline_of, state, view.find, view.here)
-        self.coming = in_background(self, make, partial(self._take, settled, state))
-
-    def _take(self, settled: tuple[int, ...], state: SessionState, found: Roofline) -> None:
-        if settled != self._counted:  # something else was asked meanwhile
-            return
-        is_first, self._roofline, self._laid = self._roofline is None, found, Laid(found.sheet, 12)
+    def _take(self, state: SessionState, *, is_first: bool) -> None:
+        assert self.worked_out is not None
+        self._laid = Laid(self.worked_out.sheet, 12)
         if is_first:
             self._follow()
         self._paint(state)
         self.refresh_bindings()
 
     def _paint(self, state: SessionState) -> None:
-        chart, rows, roofline = self._chart, self._rows, self._roofline
+        chart, rows, roofline = self._chart, self._rows, self.worked_out
         width, height = chart.content_size
         if roofline is None or self._laid is None or not roofline.points:
-            drawn = self._bandwidths(state, width, height) if roofline is not None else ()
+            cells = [cell for cell in state.cells.values() if cell.spec.is_collective and roofline is not None]
+            drawn: Sequence[Line] = ()
+            if cells:  # which compute nothing: busbw over size
+                here = next((cell for cell in cells if cell is self._in_sight), cells[-1])
+                drawn = self._charts.lines(state, status.settled_of(state), here.spec, width, height)
             chart.paint(drawn or self._without(state, width))
             rows.pages = ()
             rows.fill(())
@@ -149,17 +138,11 @@ class RooflinePane(Container):
         heading = [*laid.above, laid.heading]
         rows.draw_from(len(laid), lambda first, last: (heading, laid.lines(first, last)), heading_rows=len(heading))
 
-    def _bandwidths(self, state: SessionState, width: int, height: int) -> Sequence[Line]:
-        """Of collectives, which compute nothing, busbw over size."""
-        cells = [cell for cell in state.cells.values() if cell.spec.is_collective]
-        here = self._in_sight if self._in_sight in cells else cells[-1] if cells else None
-        return self._charts.lines(state, status.settled_of(state), here.spec, width, height) if here else ()
-
     def _without(self, state: SessionState, width: int) -> list[Line]:
         """In place of a roofline: why there is none."""
-        if self._roofline is None:
+        if self.worked_out is None:
             return [line(("making the roofline ...", "muted"))]
-        if absent := self._roofline.left_out:
+        if absent := self.worked_out.left_out:
             return paragraphs((f"! {text}" for text in absent), width, "caution")
         if any(cell.spec.is_collective for cell in state.cells.values()):
             why = "A collective computes nothing; its busbw over size is drawn here once two sizes are timed."
@@ -189,7 +172,7 @@ class RooflinePane(Container):
     @property
     def _wanted(self) -> tuple[WantedPeak, ...]:
         """The peaks that the key measures: all that are missing, else that of the cell under the cursor again."""
-        roofline, view = self._roofline, self._view
+        roofline, view = self.worked_out, self._view
         if roofline is None or view is None or view.here is None or view.progress or not roofline.points:
             return ()
         if roofline.missing:
@@ -199,7 +182,7 @@ class RooflinePane(Container):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         if action == "copy":
-            return self._roofline is not None and self._roofline.table is not None
+            return self.worked_out is not None and self.worked_out.table is not None
         return action != "measure" or bool(self._wanted)
 
     def action_measure(self) -> None:
@@ -208,15 +191,15 @@ class RooflinePane(Container):
 
     def action_copy(self) -> None:
         """Copy the whole table to the terminal's clipboard, also over SSH."""
-        if self._roofline is not None and self._roofline.table is not None:
-            self.app.copy_to_clipboard(render(self._roofline.table, "markdown"))
+        if self.worked_out is not None and self.worked_out.table is not None:
+            self.app.copy_to_clipboard(render(self.worked_out.table, "markdown"))
             self.app.notify("The table was sent to the terminal's clipboard as markdown.", title="Copied")
 
     @on(Rows.Moved)
     @on(Rows.Chosen)
     def _tell(self, message: Rows.Moved | Rows.Chosen) -> None:
         message.stop()
-        points = self._roofline.points if self._roofline else ()
+        points = self.worked_out.points if self.worked_out else ()
         if message.index < len(points):
             cell = points[message.index].result.cell
             requests_of(self).choose_cell(cell)

@@ -231,22 +231,14 @@ def node_of(state: SessionState, cell: CellState) -> str:
     return format.plain(job.node) if job else ""
 
 
-def waits_for(state: SessionState, cell: CellState) -> str:
-    """The reason for which a waiting cell waits: ``queued``, ``pending: Resources``."""
-    job = state.job_of(cell)
-    if job is None:
-        return "queued"
-    if job.stage == "running":
-        return "queued, its job runs"
-    told = "pending" if job.stage == "pending" else "job over"
-    return f"{told}: {format.plain(job.reason)}" if job.reason else told
-
-
 def stage_of(state: SessionState, cell: CellState) -> Span:
-    """The state of a cell that waits or runs: ``▶ measuring 3/10``, ``· pending: Resources``."""
+    """The state of a cell that waits or runs: ``▶ measuring 3/10``, ``· queued``, ``· pending: Resources``."""
     if cell.status == "running":
         return Span(f"▶ {stage(cell)}", "strong")
-    return Span(f"· {waits_for(state, cell)}", "muted")
+    if (job := state.job_of(cell)) is None or job.stage == "running":
+        return Span("· queued" if job is None else "· queued, its job runs", "muted")
+    waits = "pending" if job.stage == "pending" else "job over"
+    return Span(f"· {waits}: {format.plain(job.reason)}" if job.reason else f"· {waits}", "muted")
 
 
 def totals(state: SessionState) -> str:
