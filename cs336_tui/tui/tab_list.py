@@ -18,8 +18,7 @@ from cs336_tui.tui.keys import MEANINGS, bind, bind_keys, key_name, tab_name
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.sources import PeakView
 from cs336_tui.tui.tabs.device import DevicePane
-from cs336_tui.tui.tabs.live import LivePane
-from cs336_tui.tui.tabs.log import LogPane
+from cs336_tui.tui.tabs.live import LivePane, LogPane
 from cs336_tui.tui.tabs.queue import QueuePane, QueueView
 from cs336_tui.tui.tabs.report import About, Subject
 from cs336_tui.tui.tabs.results import ResultsPane

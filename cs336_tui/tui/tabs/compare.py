@@ -87,16 +87,12 @@ class ComparePane(Rows):
         over = tuple((len(state.cells), settled_of(state)) for _, state in compared.sessions)
         cells = tuple((id(cell), cell.is_over) for _, cell in compared.cells)
         of = (known, over, cells, self.view, self.choice, self._columns_page, self.content_size.width)
-        if of != self._made_of:
-            self._made_of = of
-            self._make()
-
-    def _make(self) -> None:
-        self._results = merge(self._compared.sessions)
-        width = max(self.content_size.width, 12)
-        make = self._maker(width)
-        take = partial(self._take, self._made_of, unjudged=self.view == "pivot")
-        has_sides = 2 in (len(self._compared.cells), len(self._compared.sessions))
+        if of == self._made_of:
+            return
+        self._made_of, self._results = of, merge(compared.sessions)
+        make = self._maker(max(self.content_size.width, 12))
+        take = partial(self._take, of, unjudged=self.view == "pivot")
+        has_sides = 2 in (len(compared.cells), len(compared.sessions))
         if len(self._results) <= _AT_ONCE and not (self.view == "turns" or (self.view == "pairs" and has_sides)):
             take(make())
         else:

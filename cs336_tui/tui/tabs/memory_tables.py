@@ -15,7 +15,7 @@ from cs336_tui.config.variants import short
 from cs336_tui.events.prediction import CATEGORIES, UNKNOWN_USE, MemoryBlock, Prediction
 from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.export.subjects.memory import block_table, saved_table, spaced, tensor_text, unit_of_blocks
-from cs336_tui.export.subjects.memory_peaks import rank_memory_table
+from cs336_tui.export.subjects.memory_peaks import rank_memory_table, unit_of
 from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
@@ -26,7 +26,7 @@ from cs336_tui.tui.format import cell_columns, told_variants
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import how_it_ended
 from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
-from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, bar, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
 if TYPE_CHECKING:
@@ -257,18 +257,16 @@ def _with_bars(table: Table, title: str, shares: Sequence[float], width: int, co
     )
 
 
-def reports_beside(reports: Sequence[RankMemoryReport], spec: CellSpec) -> list[RankMemoryReport]:
-    """The reports of this cell and of those that differ from it in how their ranks share a step."""
-    same = {field: getattr(spec, field) for field in _ALSO_NAMED}
-    return [each for each in reports if msgspec.structs.replace(each.spec, **same) == spec]
-
-
-def rank_lines(reports: Sequence[RankMemoryReport], width: int, columns_page: int) -> TableLines:
-    """The table, and below its rows notes on what they mean."""
-    table = on_screen(rank_memory_table(reports).without("size"), _RANKS_OF_RANKS)
+def ranks_page(reports: Sequence[RankMemoryReport], own: RankMemoryReport, width: int, columns_page: int) -> Page:
+    """Memory of each rank, by a cell's `own` report and those of cells that differ from it in how their ranks share a
+    step, with notes on what it means. The first line of the heading ends the title."""
+    same = {field: getattr(own.spec, field) for field in _ALSO_NAMED}
+    beside = [each for each in reports if msgspec.structs.replace(each.spec, **same) == own.spec] or [own]
+    table = on_screen(rank_memory_table(beside).without("size"), _RANKS_OF_RANKS)
     notes = ("params: parameters, state: optimizer state, comm.: communication", *table.footnotes)
     drawn = table_lines(table, width, page=columns_page, binding=COLUMNS)
-    return drawn._replace(rows=[*drawn.rows, (), *(row for note in notes for row in wrapped(note, width, "muted"))])
+    heading = (line((f" of each rank, {unit_of(beside).name}", "muted")), *drawn.heading)
+    return Page(heading, (*drawn.rows, (), *paragraphs(notes, width, "muted")), pages=drawn.pages)
 
 
 def difference(predicted: int, measured: int) -> Span:

@@ -167,7 +167,14 @@ class RooflinePane(Container, Works["Roofline"]):
             return wrapped(view.progress, width, "strong")
         said = wrapped(f"! {view.problem}", width, "caution") if view and view.problem else []
         said += doubts(roofline, chosen, can_measure=bool(self._wanted) and not roofline.missing, width=width)
-        return [*said, *invitation(roofline, can_measure=bool(self._wanted), width=width)]
+        if roofline.missing and self._wanted:
+            names = ", ".join(f"{each.device} {each.precision}" for each in roofline.missing)
+            seconds = _SECONDS_EACH * len(roofline.missing)
+            press = f"Press {key_name('roofline.measure')} to measure this device's peak"
+            said += wrapped(f"{press}: {names} (about {seconds} s).", width, "strong")
+        elif roofline.missing or roofline.elsewhere:
+            said += wrapped("Peak not measured: run cs336-tui peak on the machine of these cells.", width, "muted")
+        return said
 
     @property
     def _wanted(self) -> tuple[WantedPeak, ...]:
@@ -365,15 +372,3 @@ def _disturbed(peak: DevicePeak) -> str:
         return ""
     kept = f"{busy:.1f} core{'s' * (f'{busy:.1f}' != '1.0')}"
     return f"other processes kept {kept} busy meanwhile, so that it may be too low"
-
-
-def invitation(roofline: Roofline, *, can_measure: bool, width: int) -> list[Line]:
-    """Advice on peaks that are not measured."""
-    if roofline.missing and can_measure:
-        names = ", ".join(f"{each.device} {each.precision}" for each in roofline.missing)
-        seconds = _SECONDS_EACH * len(roofline.missing)
-        press = f"Press {key_name('roofline.measure')} to measure this device's peak"
-        return wrapped(f"{press}: {names} (about {seconds} s).", width, "strong")
-    if roofline.missing or roofline.elsewhere:
-        return wrapped("Peak not measured: run cs336-tui peak on the machine of these cells.", width, "muted")
-    return []
