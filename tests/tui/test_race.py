@@ -114,21 +114,20 @@ async def test_choices_that_are_other_work_are_not_raced() -> None:
         assert "size tiny,small" in screen_text(app)
 
 
-async def test_a_race_runs_is_stopped_and_goes_on() -> None:
-    benches = Benches()
-    async with tuning(benches, size=SMALL, options=RunOptions(ddof=0, timeout_s=90.0)) as (app, pilot):
+async def test_a_race_runs_is_stopped_and_goes_on(bench: Benches) -> None:
+    async with tuning(bench, size=SMALL, options=RunOptions(ddof=0, timeout_s=90.0)) as (app, pilot):
         await press(pilot, "enter", seen="now   starting point: ")
-        assert benches.ddof == 0
+        assert bench.ddof == 0
         await pilot.press("r", "U")  # nothing is added to a race
         await press(pilot, "s", seen="u resumes")
         assert len(app.screen_stack) == 1
         assert len(app.state.cells) == 1
-        benches.go_on.set()
+        bench.go_on.set()
         await press(pilot, "u", seen="end   decided: ")
         assert "[ Save as preset ]" in screen_text(app)
         await until(pilot, lambda _: not app.run_in_progress)
         assert not [each.message for each in app._notifications if each.severity == "error"]
-    (command, *others) = [command for command in benches.commands if command]
+    (command, *others) = [command for command in bench.commands if command]
     assert command.startswith("cs336-tui tune --size tiny")
     assert "--over attention=naive,sdpa --over checkpoint=0,1" in command
     assert others == []
@@ -165,15 +164,14 @@ async def test_a_stop_before_the_first_visit_is_no_failure() -> None:
         assert not list(app._notifications)
 
 
-async def test_a_report_after_a_stop_is_not_taken_for_the_race() -> None:
-    benches = Benches()
-    async with tuning(benches, size=SMALL) as (app, pilot):
+async def test_a_report_after_a_stop_is_not_taken_for_the_race(bench: Benches) -> None:
+    async with tuning(bench, size=SMALL) as (app, pilot):
         await press(pilot, "enter", seen="now   starting point: ")
         await press(pilot, "s", seen="u resumes")
         await until(pilot, lambda _: not app.run_in_progress)
         await press(pilot, "9", "n", seen="warm-up ...")
         assert "now   stopped" in await press(pilot, "C", seen="now   ")
-        benches.go_on.set()
+        bench.go_on.set()
         await until(pilot, lambda _: not app.run_in_progress)
 
 
@@ -197,11 +195,7 @@ def test_an_interval_is_a_bar_around_a_point_and_1_is_marked() -> None:
     assert text([interval_line(scale, 21, 1.5, 1.2, 1.8, "good")]) == "          │  ━━━●━━  "
     assert text([interval_line(scale, 21, None, None, None, "good")]).rstrip() == "          │"
     assert text([interval_line(scale, 21, 0.7, 0.6, 0.8, "good")]).count("│") == 1
-
-
-def test_what_is_beyond_the_axis_is_an_arrow() -> None:
-    scale = Scale(0.5, 2.0)
-    assert text([interval_line(scale, 11, 3.0, 1.5, 4.0, "good")]) == "     │  ━━▸"
+    assert text([interval_line(scale, 11, 3.0, 1.5, 4.0, "good")]) == "     │  ━━▸", "what is beyond is an arrow"
     assert text([interval_line(scale, 11, 0.2, 0.1, 0.3, "good")]).startswith("◂")
     assert "1" not in text([axis_line(Scale(0.5, 0.8), 20)])
 
@@ -287,10 +281,8 @@ def test_the_zoomed_axis_is_of_those_in_the_race() -> None:
 
 def test_gains_are_alone_beside_the_others_and_together() -> None:
     race = race_after(race_events(ended="decided"))
-    rows = text(race_lines.gains(race, 78))
-    assert not absent(rows, "sdpa           0.60", "checkpoint 1   1.3")
-    none = text(race_lines.gains(race_after(race_events()[:3]), 78))
-    assert "Known once" in none
+    assert not absent(text(race_lines.gains(race, 78)), "sdpa           0.60", "checkpoint 1   1.3")
+    assert "Known once" in text(race_lines.gains(race_after(race_events()[:3]), 78))
 
 
 def test_everything_known_of_a_candidate_with_its_command() -> None:
@@ -301,14 +293,8 @@ def test_everything_known_of_a_candidate_with_its_command() -> None:
     assert "--attention sdpa" in told
     assert told.count("✓ ok") == race.entries[1].visits
     assert "needs a GPU" in text(race_lines.not_tried(race, 78))
-
-
-def test_the_details_of_a_candidate_say_what_its_check_compared() -> None:
-    state = state_of(race_events(ended="decided"))
-    race = race_of(state)
-    assert race is not None
     checked = race.entries[1]._replace(agreement=Agreement(True, "differs by rounding alone"), status="out")
-    told = " ".join(text(race_lines.detail(state, race, checked, 78)).split())
+    told = " ".join(text(race_lines.detail(state_of(events), race, checked, 78)).split())
     assert not absent(told, "differs by rounding alone", "on at most 2 sequences; not further sequences, later steps")
 
 

@@ -14,11 +14,6 @@ from tests.tui.test_queue import opened
 from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, on_screen, press, replaying, screen_text, until
 
 
-@pytest.fixture
-def bench() -> Benches:
-    return Benches()
-
-
 def done(number: int = 0, **changes: object) -> ReportFinished:
     return ReportFinished(at=START + 2, report=number, status="ok", content=a_kernel_report(a_spec(**changes)))
 

@@ -39,9 +39,13 @@ def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # Choosing.
 
 
-async def test_every_variant_is_ticked() -> None:
+async def test_all_that_the_flags_know_is_offered_and_every_variant_is_ticked() -> None:
     async with opened() as hand:
         await hand.unfold("variants")
+        offered = {"attention": ATTENTIONS, "compile": COMPILES, "optimizer": OPTIMIZERS, "cuda_graph": CUDA_GRAPHS}
+        for field, values in offered.items():
+            assert tuple(chip.value for chip in hand.entry(field, Chips).chips) == values
+        assert not hand.entry("recent", RecentEntry).display, "no model was run before"
         for field, value, attribute, expected in (
             ("attention", "sdpa", "attentions", ("naive", "sdpa")),
             ("compile", "default", "compiles", ("off", "default")),
@@ -72,21 +76,12 @@ async def test_what_is_ones_own_is_typed(
         assert words in hand.seen(hand.entry(field, TextEntry))
 
 
-async def test_all_that_the_flags_know_is_offered() -> None:
-    async with opened() as hand:
-        await hand.unfold("variants")
-        offered = {"attention": ATTENTIONS, "compile": COMPILES, "optimizer": OPTIMIZERS, "cuda_graph": CUDA_GRAPHS}
-        for field, values in offered.items():
-            assert tuple(chip.value for chip in hand.entry(field, Chips).chips) == values
-
-
 async def test_what_belongs_to_a_model_of_ones_own_is_asked_for_once_there_is_one() -> None:
     async with opened() as hand:
         await hand.unfold("variants")
         assert not any(hand.entry(field, TextEntry).display for field in ("model_args", "model_path", "annotations"))
-        await hand.type("model", "my:LM")
-        await hand.type("model_args", "dropout=0")
-        await hand.type("model_path", "/repo")
+        for field, words in (("model", "my:LM"), ("model_args", "dropout=0"), ("model_path", "/repo")):
+            await hand.type(field, words)
         assert hand.pane.sweep == Sweep(models=("my:LM",), model_args=(("dropout", "0"),), model_path=("/repo",))
         await hand.type("model", "my:LM, reference")
         assert hand.pane.sweep is not None
@@ -178,12 +173,6 @@ async def test_recent_models_are_picked_from_a_list() -> None:
             models=("my.model:LM",), model_args=(("dropout", "0.1"),), model_path=("/repo",)
         )
         assert hand.entry("model_args", TextEntry).value == "dropout=0.1"
-
-
-async def test_without_any_there_is_no_such_entry() -> None:
-    async with opened() as hand:
-        await hand.unfold("variants")
-        assert not hand.entry("recent", RecentEntry).display
 
 
 async def test_a_run_keeps_its_models_and_offers_them() -> None:
