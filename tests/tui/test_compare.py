@@ -133,8 +133,7 @@ async def test_two_cells_are_compared(tmp_path: Path) -> None:
     async with on_screen(replaying(measured_session(1.0), tmp_path), "at its end") as (_, pilot):
         await press(pilot, "8", "v", seen="Mark two sessions")
         await press(pilot, "4", "home", "down", "m", "down", "down", "down", "m", seen="◆ B")
-        seen = await press(pilot, "8", seen="▼ faster")
-        assert not absent(seen, "0.500", "differs everywhere: context: 128 | 256")
+        assert not absent(await press(pilot, "8", seen="▼ faster"), "0.500", "differs everywhere: context: 128 | 256")
 
 
 def test_pairs_keep_what_tells_them_apart_and_show_every_column_page_by_page() -> None:
@@ -232,8 +231,7 @@ def test_reference_points_of_memory_and_kernels_stand_below_the_times() -> None:
 
 
 async def test_without_results_each_view_says_so() -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(Benches()), "") as (app, pilot):
         await opened(pilot, app)
         await until(pilot, "nothing to pivot")
         measured = "No cell has been measured"

@@ -265,8 +265,7 @@ async def test_live_tells_verdict_interval_and_limit_and_the_window_all_the_rest
         assert not absent(shown, "! drifting", "Enter: all")
         assert sum("█" in row for row in shown.splitlines()) >= 8  # the chart keeps its room
     assert not absent(shown, "% (95 % interval)", "TFLOP/s", "% of spec")
-    low = text(live_lines(state, cell, 50, 13, found=found))
-    assert "! drifting" in low
+    assert "! drifting" in text(live_lines(state, cell, 50, 13, found=found))
     detail = text(cell_detail(state, cell, 80, found))
     assert not absent(detail, "? throttled: not observable: ", "! drifting: ", "float32 matmul  highest")
 

@@ -158,8 +158,7 @@ async def test_what_a_record_does_not_say_of_blocks_is_said(report: MemoryReport
             text = await pressed(pilot, "V")
             assert words in text
             assert ("allocator's own" in text) is not bool(report.spec.recording)
-        peaks = await pressed(pilot, "V", "V")
-        assert ("recording" in peaks.split()) == bool(report.spec.recording)
+        assert ("recording" in (await pressed(pilot, "V", "V")).split()) == bool(report.spec.recording)
 
 
 @pytest.mark.parametrize("size", [COMPACT, LARGE])
@@ -199,8 +198,7 @@ async def test_the_list_of_the_largest_begins_at_a_level_that_has_some() -> None
     maker.phase("forward")
     maker.allocate(1000, "activations", "aten::mm")
     async with recorded(maker.report(spec=SPEC)) as (pilot, _, _app):
-        text = await pressed(pilot, "v", "v")
-        assert not absent(text, "largest ≥ 0 MB", "mm")
+        assert not absent(await pressed(pilot, "v", "v"), "largest ≥ 0 MB", "mm")
 
 
 async def test_only_keys_that_do_something_are_offered() -> None:

@@ -53,8 +53,7 @@ async def test_a_replayed_race_opens_by_itself_and_its_winner_is_saved(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     async with on_screen(replaying(race_events(ended=DECIDED), tmp_path), "", size=SMALL) as (app, pilot):
-        shown = await until(pilot, DECIDED)
-        assert not absent(shown, "C Race", "best  0.60", "cs336-tui bench")
+        assert not absent(await until(pilot, DECIDED), "C Race", "best  0.60", "cs336-tui bench")
         await press(pilot, "down", "enter", seen="Alone it is run again by")
         await press(pilot, "escape", "v", seen="beside the others")
         await press(pilot, "v", seen="needs a GPU")
@@ -68,20 +67,15 @@ async def test_a_replayed_race_opens_by_itself_and_its_winner_is_saved(
 
 async def test_an_opened_session_shows_its_race(tmp_path: Path) -> None:
     keep(tmp_path, STOPPED, race_events(running=4))
-    app = Cs336App(Benches(), session_dir=tmp_path)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
+    async with on_screen(Cs336App(Benches(), session_dir=tmp_path), size=SMALL) as (_, pilot):
         await press(pilot, "escape", "7", seen="left, killed")
-        shown = await press(pilot, "enter", seen="now   stopped: a race is left, u resumes")
-        assert "u Resume" in shown
+        assert "u Resume" in await press(pilot, "enter", seen="now   stopped: a race is left, u resumes")
         await press(pilot, "b", "C", seen="No race in this session")
 
 
 async def test_a_session_without_a_race_has_no_tab_of_it_until_it_is_opened() -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=(200, 60)) as pilot:
-        shown = await until(pilot, "p Precision")
-        assert "C Race" not in shown
+    async with on_screen(Cs336App(Benches()), "p Precision", size=(200, 60)) as (app, pilot):
+        assert "C Race" not in screen_text(app)
         await press(pilot, "escape", "C", seen=lambda text: "No race in this session" in text and "C Race" in text)
 
 
@@ -235,8 +229,7 @@ def test_the_heading_tells_what_runs_and_that_none_is_measured_yet() -> None:
     shown = shown_after(race_events(running=4))
     assert shown.running == {4}
     assert "now   sdpa: measuring" in text(race_lines.heading(shown, "ranking", 118, 20))
-    first = text(race_lines.heading(shown_after(race_events()[:3]), "gains", 78, 20))
-    assert "none measured yet" in first
+    assert "none measured yet" in text(race_lines.heading(shown_after(race_events()[:3]), "gains", 78, 20))
     over = shown_after(race_events(ended="the budget ended"))
     assert "the budget ended" in text(race_lines.heading(over, "ranking", 118, 12)), "a low pane, too"
 

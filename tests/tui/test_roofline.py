@@ -126,8 +126,7 @@ def test_rows_are_told_apart_by_what_cells_do_not_share(width: int) -> None:
         ["forward+backward", "·", "bf16-mixed"],
         ["forward", "·", "fp32"],
     ]
-    shown = " ".join(rows(laid.lines(0, len(laid))))
-    assert "all cells: small · ctx " in shown
+    assert "all cells: small · ctx " in " ".join(rows(laid.lines(0, len(laid))))
     if width == 57:
         assert "% peak" not in rows([laid.heading])[0]  # nothing but dashes
         assert "% sheet" in rows([laid.heading])[0]
@@ -155,9 +154,7 @@ def test_that_a_gpus_other_users_were_not_observed_is_said_at_the_end() -> None:
 
 
 async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane_and_follows_it(tmp_path: Path) -> None:
-    app = app_of(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(app_of(tmp_path), "at its end") as (app, pilot):
         assert not app.query(RooflinePane), "it is made when it is first opened"
         shown = await press(pilot, "l", seen="% peak")
         assert "╌╌ data sheet 67 TFLOP/s, 3350 GB/s" in shown
@@ -175,11 +172,8 @@ async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane_and_fo
 
 
 async def test_a_session_that_cannot_measure_says_where_to(tmp_path: Path) -> None:
-    app = app_of(tmp_path, measured=False)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "at its end")
-        shown = await press(pilot, "l", seen="run cs336-tui peak on the machine of these cells")
-        assert "n Measure" not in shown
+    async with on_screen(app_of(tmp_path, measured=False), "at its end", size=SMALL) as (_, pilot):
+        assert "n Measure" not in await press(pilot, "l", seen="run cs336-tui peak on the machine of these cells")
 
 
 async def test_without_cells_it_says_what_to_do() -> None:
@@ -189,8 +183,8 @@ async def test_without_cells_it_says_what_to_do() -> None:
 
 
 async def test_a_peak_is_measured_kept_and_drawn_or_it_says_why_not(tmp_path: Path) -> None:
-    benches, cache = Benches(), PeakCache(tmp_path)
-    async with on_screen(Cs336App(benches, peaks=cache), "NVIDIA H100 80GB HBM3") as (app, pilot):
+    benches = Benches()
+    async with on_screen(Cs336App(benches, peaks=PeakCache(tmp_path)), "NVIDIA H100 80GB HBM3") as (app, pilot):
         benches.made[0].peak = PeakError("out of memory")
         await press(pilot, "r", seen="▶ running")
         for _ in range(3):
@@ -235,8 +229,7 @@ def cells(**choices: object) -> tuple[Cell, ...]:
 async def curve_after(key: str, folder: Path, size: tuple[int, int]) -> str:
     """The screen once it shows the curve of busbw, after a key in a replayed session of collectives."""
     async with on_screen(replaying(events_of(*cells()), folder), size=size) as (_, pilot):
-        await pilot.press(key)
-        return await until(pilot, lambda shown: "busbw of all-reduce" in shown)
+        return await press(pilot, key, seen="busbw of all-reduce")
 
 
 async def test_results_have_the_columns_of_collectives_and_the_curve_below(tmp_path: Path) -> None:

@@ -104,8 +104,7 @@ async def test_attention_alone_asks_for_widths_and_for_nothing_of_a_model() -> N
         assert (hand.pane.sweep.heads, hand.pane.sweep.head_dims) == (8, (16, 64))
         await hand.type("heads", "0")
         assert hand.pane.sweep is None
-        said = " ".join(hand.seen(hand.entry("heads", TextEntry)).split())
-        assert "✗ 0: expected a whole number, at least 1" in said
+        assert "✗ 0: expected a whole number, at least 1" in " ".join(hand.seen(hand.entry("heads", TextEntry)).split())
         await hand.type("heads", "1")
         await hand.type("head_dim", "16,x")
         await hand.pilot.pause()
@@ -214,9 +213,7 @@ def bare(**options: object) -> Cs336App:
 
 @pytest.mark.parametrize("size", [SMALL, WIDE_SCREEN])
 async def test_a_preset_of_the_palette_loses_what_the_machine_lacks_and_says_so(size: tuple[int, int]) -> None:
-    app = bare()
-    async with app.run_test(size=size, notifications=True) as pilot:
-        await until(pilot, "A CPU")
+    async with on_screen(bare(), "A CPU", size=size, notifications=True) as (app, pilot):
         app.load_preset(presets.preset(NAME))
         await until(pilot, "left out: compile default")
         pane = app.query_one(ConfigurePane)
@@ -227,9 +224,7 @@ async def test_a_preset_of_the_palette_loses_what_the_machine_lacks_and_says_so(
 
 
 async def test_a_preset_of_the_list_does_too() -> None:
-    app = bare()
-    async with app.run_test(size=WIDE_SCREEN, notifications=True) as pilot:
-        await until(pilot, "A CPU")
+    async with on_screen(bare(), "A CPU", notifications=True) as (app, pilot):
         await press(pilot, "1", "home", "enter", seen="Presets")
         place = [each.preset.name for each in listed(presets.bundled(), None)].index(NAME)
         await press(pilot, *["down"] * place, "enter", seen=WITHOUT_COMPILER)
@@ -242,10 +237,8 @@ async def test_a_preset_of_the_list_does_too() -> None:
     ("may_leave_out", "problems"), [(("compile",), 0), ((), 1)], ids=["of a preset", "asked for by name"]
 )
 async def test_choices_of_the_command_line(may_leave_out: tuple[str, ...], problems: int) -> None:
-    app = bare(initial=sweep_from(preset_name=NAME), may_leave_out=may_leave_out)
-    async with app.run_test(size=WIDE_SCREEN) as pilot:
+    async with on_screen(bare(initial=sweep_from(preset_name=NAME), may_leave_out=may_leave_out)) as (app, pilot):
         await until(pilot, "A CPU")
-        await until(pilot, lambda _: app.live.state.environment is not None)
         assert len(app.query_one(ConfigurePane).problems) == problems
 
 

@@ -16,7 +16,7 @@ from cs336_tui.analysis.merge import Result, grouped, measured, merge
 from cs336_tui.analysis.pivot import SPEEDUP, VALUES, varying
 from cs336_tui.analysis.published import ReferenceFileError, own, published
 from cs336_tui.analysis.reference import matching, remark_on, sentence
-from cs336_tui.analysis.reference_profiles import Said, profiles_said
+from cs336_tui.analysis.reference_profiles import profiles_said
 from cs336_tui.config.axis import UserError
 from cs336_tui.export.writing.tables import Table
 from cs336_tui.tui import format
@@ -302,13 +302,6 @@ def _trace(trace: Trace, width: int) -> list[Line]:
     ]
 
 
-def _said_lines(said: Said, width: int) -> Iterator[Line]:
-    yield from wrapped(said.here, width, "strong", "    ")
-    for there, caveats in said.there:
-        for text, role, indent in ((there, "text", "  "), (caveats, "muted", "    ")):
-            yield from ((Span(indent), *row) for row in (wrapped(text, width - len(indent), role) if text else ()))
-
-
 def reference_page(results: Sequence[Result], width: int) -> Page:
     """A sentence per spec: its mean, and the reference points of the same model and pass with their caveats; then
     each peak of memory and each part's kernels with the published ones."""
@@ -320,7 +313,12 @@ def reference_page(results: Sequence[Result], width: int) -> Page:
         rows += [*wrapped(f"! {error}", width, "caution", "  "), ()]
     cells = grouped(measured(results), lambda result: result.spec)
     states = tuple({id(result.state): result.state for result in results}.values())
-    profiles = [row for said in profiles_said(states, results, points) for row in _said_lines(said, width)]
+    profiles: list[Line] = []
+    for profile in profiles_said(states, results, points):
+        profiles += wrapped(profile.here, width, "strong", "    ")
+        for there, caveats in profile.there:
+            for text, role, indent in ((there, "text", "  "), (caveats, "muted", "    ")):
+                profiles += [(Span(indent), *row) for row in wrapped(text, width - len(indent), role)]
     if not cells and not profiles:
         return message("No cell has been measured yet.", width)
     for spec, runs in cells.items():

@@ -237,7 +237,7 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_pag
         *drawn.heading,
     )
     details = {place: "\n".join(_details(pair, doubts)) for place, pair in enumerate(found.pairs)}
-    return Page(heading, (*drawn.rows, (), *_in_doubt(found, doubts, width), *_below(found, width)), details)
+    return Page(heading, (*drawn.rows, (), *_below(found, doubts, width)), details)
 
 
 def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]:
@@ -286,20 +286,17 @@ def _doubts_of(results: Sequence[Result]) -> _Doubts:
     }
 
 
-def _in_doubt(found: Comparison, doubts: Sequence[_Doubts], width: int) -> list[Line]:
-    said = [
+def _below(found: Comparison, doubts: Sequence[_Doubts], width: int) -> list[Line]:
+    """Sides in doubt, cells without a partner, and what the two sides differ in."""
+    doubted = [
         f"! in doubt: {name} {doubt.name}: {', '.join(doubt.verdicts)}"
         for name, of in zip("AB", doubts, strict=True)
         for pair in found.pairs
         if (doubt := of.get((pair.a if name == "A" else pair.b).spec))
     ]
-    if len(said) > _MOST_DOUBTS:
-        more = len(said) - _MOST_DOUBTS
-        said[_MOST_DOUBTS:] = [f"! in doubt: {more} more side{'s' * (more > 1)}, marked above"]
-    return paragraphs(said, width, "caution", "  ")
-
-
-def _below(found: Comparison, width: int) -> list[Line]:
+    if len(doubted) > _MOST_DOUBTS:
+        more = len(doubted) - _MOST_DOUBTS
+        doubted[_MOST_DOUBTS:] = [f"! in doubt: {more} more side{'s' * (more > 1)}, marked above"]
     alone = [f"only in {name}: {s.spec.title}" for name, of in (("A", found.only_a), ("B", found.only_b)) for s in of]
     differ = [*(f"! differs everywhere: {note}" for note in found.notes), *(f"! {note}" for note in found.mixed)]
     margin = (
@@ -307,6 +304,7 @@ def _below(found: Comparison, width: int) -> list[Line]:
         f"whole interval is within {found.margin * 100:g} % of 1. {key_name('compare.choose')}: why."
     )
     return [
+        *paragraphs(doubted, width, "caution", "  "),
         *paragraphs(alone, width, "muted", "  "),
         *paragraphs(differ, width, "caution", "  "),
         *wrapped(margin, width, "muted", "  "),

@@ -290,20 +290,14 @@ def _ranks_lead(report: KernelReport) -> str:
     if not shares:
         return "No communication between ranks in this step."
     span = " to ".join(dict.fromkeys(f"{share * 100:.1f}" for share in (min(shares), max(shares))))
-    said = f"{span} % of a rank's communication is beside compute."
-    return f"{said} {_all_gathers(report.ranks)}".rstrip()
-
-
-def _all_gathers(ranks: Sequence[RankTraffic]) -> str:
-    told = [each for rank in ranks for each in rank.all_gathers if each.waited_ns is not None]
-    if not told:
-        return ""
-    early = sum(each.early_ns is not None for each in told)
-    most_ns = max(sum(each.waited_ns or 0 for each in rank.all_gathers) for rank in ranks)
-    waited = f" longest wait of a rank for the others: {time_text(most_ns)}." if most_ns else ""
-    return (
-        f"{early} of {counted(len(told), 'all-gather')} ended before they were needed{';' if waited else '.'}{waited}"
-    )
+    beside = f"{span} % of a rank's communication is beside compute."
+    gathers = [each for rank in report.ranks for each in rank.all_gathers if each.waited_ns is not None]
+    if not gathers:
+        return beside
+    early = sum(each.early_ns is not None for each in gathers)
+    most_ns = max(sum(each.waited_ns or 0 for each in rank.all_gathers) for rank in report.ranks)
+    waited = f"; longest wait of a rank for the others: {time_text(most_ns)}" if most_ns else ""
+    return f"{beside} {early} of {counted(len(gathers), 'all-gather')} ended before they were needed{waited}."
 
 
 def _in_time(of: RankTraffic) -> str:

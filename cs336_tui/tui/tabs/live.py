@@ -7,8 +7,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
 from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
 from cs336_tui.analysis.measures import tokens_per_s
 from cs336_tui.config.flops import algbw, busbw
@@ -54,25 +52,6 @@ _AIRY_FROM = 22
 """Height from which blank rows part what belongs together, where there is room."""
 _RANKS_IN_ROWS = ((34, 8), (22, 4), (0, 2))
 """Most rows for the strips of ranks, by the least height of the pane; fewer where the bars of phases need them."""
-
-
-class Ranks(msgspec.Struct, frozen=True):
-    """The ranks of a cell: the time of each, s, which is `what`, and the skew of the measured steps, if any."""
-
-    what: str
-    times_s: tuple[float, ...]
-    skew: str = ""
-
-
-def ranks_of(cell: CellState) -> Ranks | None:
-    """The means of its ranks once it is over, until then their last step; None before the first."""
-    if measured := cell.times.rank_s:
-        skew = format.ms(cell.skew.mean, cell.skew.std())
-        if cell.is_over:
-            return Ranks("mean", tuple(sum(times_s) / len(times_s) for times_s in measured), skew)
-        return Ranks("last step", tuple(times_s[-1] for times_s in measured), skew)
-    warmup = cell.times.warmup_rank_s
-    return Ranks("last warm-up step", tuple(times_s[-1] for times_s in warmup)) if warmup else None
 
 
 class LivePane(Lines):
@@ -167,8 +146,7 @@ def _below(cell: CellState, width: int, height: int, room: int) -> tuple[list[Li
     expected = () if cell.spec.is_collective or cell.is_over else phases_of(cell.spec.pass_, cell.spec.accumulate)
     bars = phase_bars(means, width=width)
     bars = [*bars, *[()] * (len(expected) - len(bars))]
-    ranks = ranks_of(cell) if cell.spec.ranks > 1 else None
-    several = [_ranks(ranks, width, rows) for least, rows in _RANKS_IN_ROWS if height >= least and ranks]
+    several = [_ranks(cell, width, rows) for least, rows in _RANKS_IN_ROWS if height >= least and cell.spec.ranks > 1]
     figures = phase_lines(means or dict.fromkeys(expected, 0.0), width=width)
     figures = figures if means else [()] * len(figures)
     choices = [(phases, ranks) for phases in (bars, figures) for ranks in several or [[]]]
@@ -201,15 +179,19 @@ def phase_times(cell: CellState) -> dict[str, float]:
     return {name: times[-1] for name, times in cell.times.warmup_phases_s.items() if times}
 
 
-def _ranks(ranks: Ranks, width: int, rows: int) -> list[Line]:
-    """The slowest rank and the mean skew in a line, then the strips, over so many rows at most."""
-    head = line(
-        (f"ranks, {ranks.what} ms · slowest ", "muted"),
-        (f"{SLOWEST}{slowest_of(ranks.times_s)}", "caution"),
-        (" · mean skew ", "muted") if ranks.skew else "",
-        ranks.skew,
-    )
-    return [head, *rank_strips(ranks.times_s, width=width, rows=rows)]
+def _ranks(cell: CellState, width: int, rows: int) -> list[Line]:
+    """The slowest rank and the mean skew in a line, then the strips, over so many rows at most: of the means once the
+    cell is over, until then of the last step."""
+    measured, steps = cell.times.rank_s, cell.times.rank_s or cell.times.warmup_rank_s
+    if not steps:
+        return []
+    what, times_s = "last step" if measured else "last warm-up step", tuple(each[-1] for each in steps)
+    if measured and cell.is_over:
+        what, times_s = "mean", tuple(sum(each) / len(each) for each in measured)
+    head = line((f"ranks, {what} ms · slowest ", "muted"), (f"{SLOWEST}{slowest_of(times_s)}", "caution"))
+    if measured:
+        head += line((" · mean skew ", "muted"), format.ms(cell.skew.mean, cell.skew.std()))
+    return [head, *rank_strips(times_s, width=width, rows=rows)]
 
 
 def _where(

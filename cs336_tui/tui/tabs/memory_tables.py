@@ -16,7 +16,7 @@ from cs336_tui.events.prediction import CATEGORIES, UNKNOWN_USE, MemoryBlock, Pr
 from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.export.subjects.memory import block_table, saved_table, spaced, tensor_text, unit_of_blocks
 from cs336_tui.export.subjects.memory_peaks import rank_memory_table, unit_of
-from cs336_tui.export.writing.tables import Column, Table
+from cs336_tui.export.writing.tables import Column
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit, counted
@@ -233,28 +233,24 @@ def saved_page(report: MemoryReport, width: int, columns_page: int) -> Page:
         return message(_nothing(report, "what is saved for backward"), width)
     blocks, total = len(report.saved), sum(block.bytes for block in report.saved)
     held = f"{ByteUnit.for_largest(total).text(total)} in {counted(blocks, 'Transformer block')}"
-    heading = (line((f"Saved for backward: {held}", "strong"), (" · parameters left out", "muted")),)
+    saved = (line((f"Saved for backward: {held}", "strong"), (" · parameters left out", "muted")),)
     table, drawn = on_screen(saved_table(report).without("module"), _SAVED_RANKS), list[TableLines]()
+    room = width // 6
+    """Of a bar beside each row."""
     for row in saved_summary(report):
         shares = [share for _, share in row.contributors]
         if row.rest_count:
             shares.append(row.rest_bytes / row.bytes if row.bytes else 0.0)
         title = f"{row.modules}: {ByteUnit.for_largest(row.bytes).text(row.bytes)}"
         own = msgspec.structs.replace(table, rows=table.rows[: len(shares)])
-        drawn.append(_with_bars(own, title, shares, width, columns_page))
+        lines = table_lines(own, width - room - 2, page=columns_page, binding=COLUMNS)
+        names = [(Span(" " * (room + 2)), *heading) for heading in lines.heading]
+        bars = [Span(f"{bar(share, room)}  ", "memory") for share in shares]
+        rows = [(share, *each) for share, each in zip(bars, lines.rows, strict=True)]
+        drawn.append(lines._replace(heading=[line((title, "title")), *names], rows=rows))
         table = msgspec.structs.replace(table, rows=table.rows[len(shares) + 1 :])  # without their sum
-    lines = [each for part in drawn for each in (*part.lines, ())]
-    return Page(heading, tuple(lines[:-1]), pages=max((part.pages for part in drawn), key=len))
-
-
-def _with_bars(table: Table, title: str, shares: Sequence[float], width: int, columns_page: int) -> TableLines:
-    room = width // 6
-    drawn = table_lines(table, width - room - 2, page=columns_page, binding=COLUMNS)
-    bars = (Span(f"{bar(share, room)}  ", "memory") for share in shares)
-    return drawn._replace(
-        heading=[line((title, "title")), *((Span(" " * (room + 2)), *names) for names in drawn.heading)],
-        rows=[(share, *each) for share, each in zip(bars, drawn.rows, strict=True)],
-    )
+    parts = [each for part in drawn for each in (*part.lines, ())]
+    return Page(saved, tuple(parts[:-1]), pages=max((part.pages for part in drawn), key=len))
 
 
 def ranks_page(reports: Sequence[RankMemoryReport], own: RankMemoryReport, width: int, columns_page: int) -> Page:
