@@ -27,16 +27,7 @@ from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.columns import Laid, middle
 from cs336_tui.tui.widgets.lines import width_of
 from tests.analysis.test_kernel_cells import TRAIN, a_session, report, timed, train_state
-from tests.made_kernels import (
-    ADD,
-    GEMM,
-    SOFTMAX,
-    STEP,
-    a_group,
-    a_kernel_report,
-    a_prediction_for,
-    an_operator_report,
-)
+from tests.made_kernels import ADD, GEMM, SOFTMAX, STEP, a_group, a_kernel_report, a_prediction_for, an_operator_report
 from tests.made_ranks import a_traffic_report
 from tests.samples import a_spec
 from tests.session.made import Cell, cell

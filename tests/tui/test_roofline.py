@@ -94,6 +94,7 @@ def test_cells_in_one_place_share_a_point_and_the_chosen_one_is_never_hidden() -
     assert "59…" in crowded
     beside = "\n".join(chart(*(CellPoint(100.0 * 1.02**number, 10e12, number) for number in range(30))))
     assert "29" in beside
+    assert any("●1" in text for text in chart(CellPoint(10.0, 1e9, 1), roofs=())), "one cell without any ceiling"
 
 
 @pytest.mark.parametrize("height", range(0, 30, 3))
@@ -103,10 +104,6 @@ def test_it_fits_any_room(width: int, height: int) -> None:
         shown = chart(CellPoint(1.0, 1e9, 1), CellPoint(50.0, 60e12, 2), roofs=roofs, width=width, height=height)
         assert len(shown) in (0, height)
         assert all(len(text) == width for text in shown)
-
-
-def test_one_cell_without_any_ceiling_is_drawn() -> None:
-    assert any("●1" in text for text in chart(CellPoint(10.0, 1e9, 1), roofs=()))
 
 
 def app_of(folder: Path, *, measured: bool = True) -> Cs336App:
@@ -145,12 +142,9 @@ def test_a_doubted_peak_of_a_cpu_is_said_above_the_drawing_with_what_to_press() 
     quiet = roofline_of(state, lambda _: made_peak(1e13, 2e10, device="cpu", busy_cores=0.1), ENVIRONMENT)
     assert doubts(quiet, 0, can_measure=True, width=200) == []
     assert "~" not in " ".join(rows(chart_lines(quiet, 0, 120, 20)))
-
-
-def test_that_a_gpus_other_users_were_not_observed_is_said_at_the_end() -> None:
-    roofline = roofline_of(session_of(CELLS[0]), lambda _: made_peak(50e12), ENVIRONMENT)
-    assert doubts(roofline, 0, can_measure=True, width=200) == []
-    assert any("other processes and throttling were not observed" in note for note in roofline.sheet.table.footnotes)
+    gpu = roofline_of(session_of(CELLS[0]), lambda _: made_peak(50e12), ENVIRONMENT)
+    assert doubts(gpu, 0, can_measure=True, width=200) == []
+    assert any("other processes and throttling were not observed" in note for note in gpu.sheet.table.footnotes)
 
 
 async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane_and_follows_it(tmp_path: Path) -> None:
@@ -258,15 +252,12 @@ def test_curves_are_of_the_chosen_operation_and_higher_where_faster() -> None:
     assert "1MB" in rows[-1]
 
 
-def test_published_curves_stand_beside_ones_own() -> None:
+def test_published_curves_stand_beside_ones_own_and_those_that_differ_in_more_than_ranks_are_named() -> None:
     (chosen, *_) = specs()
     shown = text(bandwidth_lines(results_of(*cells()), chosen, published(), 100, 16))
     assert "○ published on CPU of a machine with H100s" in shown
     assert "PCIe" not in shown
     assert "published" not in text(bandwidth_lines(results_of(*cells()), chosen, (), 100, 16))
-
-
-def test_curves_that_differ_in_more_than_ranks_are_named() -> None:
     several = (*cells(), *cells(precisions=("bf16",)))
     shown = text(bandwidth_lines(results_of(*several), several[0].spec, (), 100, 16))
     assert "bf16" in shown.splitlines()[0] + shown.splitlines()[1]

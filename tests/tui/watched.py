@@ -283,10 +283,7 @@ def is_ready(app: Cs336App) -> bool:
 
 @asynccontextmanager
 async def on_screen(
-    app: Cs336App,
-    seen: str | Callable[[Cs336App], bool] = is_ready,
-    size: tuple[int, int] = WIDE,
-    **options: bool,
+    app: Cs336App, seen: str | Callable[[Cs336App], bool] = is_ready, size: tuple[int, int] = WIDE, **options: bool
 ) -> AsyncIterator[tuple[Cs336App, Pilot[None]]]:
     """An app in a terminal, from when its screen shows the text, or this holds of it; at once if empty."""
     async with app.run_test(size=size, **options) as pilot:
