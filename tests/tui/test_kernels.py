@@ -415,14 +415,11 @@ async def test_a_step_of_one_rank_has_no_such_view() -> None:
         assert pane.view == "kernels"
 
 
-@pytest.mark.parametrize("width", [30, 78, 198])
-def test_lines_of_time_fit(width: int) -> None:
+def test_lines_of_time_fit_and_have_the_same_shares_in_any_length() -> None:
     report = a_traffic_report(ranks=8)
-    assert all(width_of(row) <= width for row in kernel_sheets.timelines(report, width))
-    assert all(width_of(row) <= max(width, 60) for row in kernel_sheets.rank_detail(report, 7, width)[2:])
-
-
-def test_a_line_of_time_of_another_length_has_the_same_shares() -> None:
+    for width in (30, 78, 198):
+        assert all(width_of(row) <= width for row in kernel_sheets.timelines(report, width))
+        assert all(width_of(row) <= max(width, 60) for row in kernel_sheets.rank_detail(report, 7, width)[2:])
     assert shades((1.0, 0.0), 6) == "███···"
     assert shades((1.0, 0.0, 1.0), 2) == "▓▓"
     assert shades((0.25,) * 7, 3) == "░░░"

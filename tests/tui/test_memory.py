@@ -276,7 +276,6 @@ async def test_a_column_stands_for_its_highest_moment() -> None:
     report = many_events(20_001)
     async with recorded(report, PANEL) as (pilot, pane, _):
         await pressed(pilot, "home", "right", "right")
-        assert pane.window is not None
         live = _live_bytes(report)
         in_column = range(pane.window.edge(2), pane.window.edge(3))
         assert pane.event in in_column
@@ -299,11 +298,9 @@ async def test_zooming_keeps_the_cursor_and_says_what_is_in_sight() -> None:
         assert "in sight" in await pressed(pilot, *["plus"] * 6)
         assert pane.event == event
         before = pane.window
-        assert before is not None
         assert before.end - before.first == pytest.approx(20_001 / 64, abs=8)
         await pressed(pilot, *["comma"] * 7)
         assert pane.event < before.first, "the window goes where the cursor goes"
-        assert pane.window is not None
         assert pane.window.column_of(pane.event) is not None
         assert "in sight" not in await pressed(pilot, *["minus"] * 7)
 
@@ -368,7 +365,6 @@ async def test_the_reason_can_be_asked_for_and_comes_by_itself() -> None:
         assert not absent(pane.text, "tried to allocate 2 GiB", "Press n")
         await pressed(pilot, "n")
         assert app.asked == [("make_report", ("oom", subject.spec, 0))]
-        assert subject.spec is not None
         waits = replace(subject, asked=frozenset({("oom", subject.spec)}))
         assert "Next: the reason" in await app.about(pilot, waits)
         started, finished = report_events(an_oom_report())

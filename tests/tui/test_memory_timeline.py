@@ -134,7 +134,6 @@ def test_a_window_stays_in_the_record_with_its_event_and_follows_one_that_leaves
         assert 0 <= window.first < window.end <= window.events
         assert 1 <= window.columns <= min(room, window.end - window.first)
         column = window.column_of(event)
-        assert column is not None
         assert window.edge(column) <= event < window.edge(column + 1)
     other = min(other, window.events - 1)
     followed = window.following(other)

@@ -174,9 +174,7 @@ WIDTHS = (40, 78, 118, 198)
 
 def shown_after(events: list[Event]) -> Raced:
     state = state_of(events)
-    race = race_of(state)
-    assert race is not None
-    return raced(state, race, goes_on=True, left="")
+    return raced(state, race_of(state), goes_on=True, left="")
 
 
 def race_after(events: list[Event]) -> Race:
@@ -294,7 +292,6 @@ def test_everything_known_of_a_candidate_with_its_command() -> None:
 def test_the_last_two_run_in_turns_and_a_check_names_its_candidate() -> None:
     events = race_events()
     state = state_of(events)
-    assert state.tuning is not None
     base, sdpa = (state.tuning.candidates[number] for number in (0, 4))
     pair = CellsQueued(at=START + 20, first=50, specs=(base, sdpa), repeats=(4, 4), in_turns=True)
     shown = shown_after([*events, pair, *(CellStarted(at=START + 20, cell=cell, pid=7) for cell in (50, 51))])

@@ -84,7 +84,6 @@ async def test_what_belongs_to_a_model_of_ones_own_is_asked_for_once_there_is_on
             await hand.type(field, words)
         assert hand.pane.sweep == Sweep(models=("my:LM",), model_args=(("dropout", "0"),), model_path=("/repo",))
         await hand.type("model", "my:LM, reference")
-        assert hand.pane.sweep is not None
         assert hand.pane.sweep.models == ("my:LM", "reference")
 
 
@@ -100,7 +99,6 @@ async def test_attention_alone_asks_for_widths_and_for_nothing_of_a_model() -> N
             assert not hand.pane.query_one(f"#entry-{field}").display
         assert "■1024" in hand.seen(hand.entry("context_length", Chips)), "what is usual for it is shown"
         await hand.type("heads", "8")
-        assert hand.pane.sweep is not None
         assert (hand.pane.sweep.heads, hand.pane.sweep.head_dims) == (8, (16, 64))
         await hand.type("heads", "0")
         assert hand.pane.sweep is None
@@ -228,9 +226,7 @@ async def test_a_preset_of_the_list_does_too() -> None:
         await press(pilot, "1", "home", "enter", seen="Presets")
         place = [each.preset.name for each in listed(presets.bundled(), None)].index(NAME)
         await press(pilot, *["down"] * place, "enter", seen=WITHOUT_COMPILER)
-        sweep = app.query_one(ConfigurePane).sweep
-        assert sweep is not None
-        assert sweep.compiles == ("off",)
+        assert app.query_one(ConfigurePane).sweep.compiles == ("off",)
 
 
 @pytest.mark.parametrize(

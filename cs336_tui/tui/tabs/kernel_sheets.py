@@ -12,17 +12,8 @@ from cs336_tui.analysis.grouping import shared
 from cs336_tui.analysis.kernel_cells import AttentionSplit, CellPart, attention_split
 from cs336_tui.analysis.kernels import Phases, TimeShare
 from cs336_tui.events.kernel_report import KernelReport, RankTraffic
+from cs336_tui.export.subjects import kernel_use
 from cs336_tui.export.subjects.kernel_cells import cell_keys, kernel_cells_table, notes, results_of
-from cs336_tui.export.subjects.kernel_use import (
-    GATHERS,
-    SHADES,
-    TRAFFIC,
-    gap_table,
-    gather_sums,
-    gathers_of,
-    shades,
-    traffic_table,
-)
 from cs336_tui.export.subjects.kernels import (
     ATTENTION,
     UNNAMED,
@@ -65,7 +56,7 @@ _DIFFERENCES = {"kernel_difference_s": "kernels - timed ms, %", "span_difference
 """The titles of differences that stand alone."""
 _LABEL = len("rank 0 communicates ")
 _LONGEST_MODULE = 26
-_SHADED = f"Over the step: {SHADES[0]} none of the time, {SHADES[-1]} all of it."
+_SHADED = f"Over the step: {kernel_use.SHADES[0]} none of the time, {kernel_use.SHADES[-1]} all of it."
 _LONGEST = 120  # characters of a line of time, twice its parts
 _ALL = "all"
 _LONGEST_TOP = 60
@@ -116,7 +107,8 @@ def gaps_sheet(report: KernelReport) -> Sheet:
     if overlap and (share := kernels.overlapped_share(report)) is not None:
         beside = f"in {time_text(overlap.overlapped_ns)} of it, {share * 100:.1f} %, another kernel ran"
         notes = [f"Communication (NCCL and others) took {time_text(overlap.communication_ns)}; {beside}."]
-    table = on_screen(gap_table(report), shows=dict.fromkeys(("after", "before"), partial(middle, width=NAME_WIDTH)))
+    shows = dict.fromkeys(("after", "before"), partial(middle, width=NAME_WIDTH))
+    table = on_screen(kernel_use.gap_table(report), shows=shows)
     return Sheet(msgspec.structs.replace(table, footnotes=tuple(notes)), lead)
 
 
@@ -246,7 +238,8 @@ _RATES: tuple[Column[AttentionSplit], ...] = (
 
 def ranks_sheet(report: KernelReport) -> Sheet:
     """A row a rank. The lead gives the overlap over ranks, and which all-gathers ended in time."""
-    table = shown_table(report.ranks, (*TRAFFIC, *([_GATHERS_IN_TIME] if gathers_of(report) else [])))
+    in_time = [_GATHERS_IN_TIME] if kernel_use.gathers_of(report) else []
+    table = shown_table(report.ranks, (*kernel_use.TRAFFIC, *in_time))
     return Sheet(on_screen(table, _TRAFFIC_RANKS), _ranks_lead(report), tuple(str(each.rank) for each in report.ranks))
 
 
@@ -264,16 +257,17 @@ def rank_detail(report: KernelReport, rank: int, width: int) -> list[Line]:
     """All figures of a rank, its line of time and its all-gathers."""
     place, of = next((place, each) for place, each in enumerate(report.ranks) if each.rank == rank)
     lines: list[Line] = [line((format.plain(f"{report.spec.title} · rank {rank}"), "title")), ()]
-    facts = on_screen(traffic_table(report)).without("rank").facts(place)
+    facts = on_screen(kernel_use.traffic_table(report)).without("rank").facts(place)
     if of.trace:
         facts["Chrome trace"] = f"{of.trace} (ui.perfetto.dev)"
     lines += _labelled_facts(facts, width)
     lines += [(), *_timeline(of, max(min(width - _LABEL, _LONGEST), 10))]
-    if gathers := gathers_of(report, rank):
+    if gathers := kernel_use.gathers_of(report, rank):
         lines += [(), line(("All-gathers", "title"))]
-        table = on_screen(shown_table(gathers, GATHERS).without("rank"), _GATHER_RANKS, shows={"module": _cut_module})
+        table = shown_table(gathers, kernel_use.GATHERS).without("rank")
+        table = on_screen(table, _GATHER_RANKS, shows={"module": partial(middle, width=_LONGEST_MODULE)})
         lines += table_lines(table, width).lines
-        lines += paragraphs(gather_sums(of), width, "muted", "  ")
+        lines += paragraphs(kernel_use.gather_sums(of), width, "muted", "  ")
     return lines
 
 
@@ -282,7 +276,7 @@ def _timeline(of: RankTraffic, long: int) -> Iterator[Line]:
         ("computes", of.compute_over_time, "measured"),
         ("communicates", of.communication_over_time, "caution"),
     ):
-        yield Span(f"{f'rank {of.rank} {what}':<{_LABEL}}", "muted"), Span(shades(shares, long), role)
+        yield Span(f"{f'rank {of.rank} {what}':<{_LABEL}}", "muted"), Span(kernel_use.shades(shares, long), role)
 
 
 def _ranks_lead(report: KernelReport) -> str:
@@ -306,7 +300,6 @@ def _in_time(of: RankTraffic) -> str:
 
 
 _GATHERS_IN_TIME: Column[RankTraffic] = Column("gathers", "gathers in time", rank=3, text=_in_time)
-_cut_module = partial(middle, width=_LONGEST_MODULE)
 
 
 def cells_sheet(parts: Sequence[CellPart]) -> Sheet:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
 from cs336_tui.analysis.measures import tokens_per_s
@@ -17,16 +18,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.bars import (
-    SHORT_NAMES,
-    SLOWEST,
-    phase_bars,
-    phase_lines,
-    progress,
-    rank_strips,
-    share_bar,
-    slowest_of,
-)
+from cs336_tui.tui.charts import bars
 from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.format import title_rows
 from cs336_tui.tui.judging import Assessment, Judging
@@ -54,6 +46,22 @@ _RANKS_IN_ROWS = ((34, 8), (22, 4), (0, 2))
 """Most rows for the strips of ranks, by the least height of the pane; fewer where the bars of phases need them."""
 
 
+class Around(NamedTuple):
+    """The state of the run around a cell."""
+
+    held: bool = False
+    """True if the queue is paused."""
+    outlook: Callable[[], Outlook] | None = None
+    """The time of all cells, if known, which a race decides as it goes on."""
+    left: str = ""
+    """The cells that a stopped run left, in words."""
+    race: str = ""
+    """The race that the session has, in words."""
+
+
+_ALONE = Around()
+
+
 class LivePane(Lines):
     """Shows one cell: its progress, mean and std, steps and phases. A click opens everything known of it."""
 
@@ -66,28 +74,16 @@ class LivePane(Lines):
             requests_of(self).read_cell(self._cell)
 
     def show(
-        self,
-        state: SessionState,
-        cell: CellState | None,
-        invitation: str,
-        *,
-        held: bool = False,
-        judging: Judging | None = None,
-        outlook: Callable[[], Outlook] | None = None,
-        left: str = "",
-        race: str = "",
+        self, state: SessionState, cell: CellState | None, invitation: str, judging: Judging | None, around: Around
     ) -> None:
-        """Paint the cell, or the invitation if there is none. `held`: the queue is paused; `left`: the cells that a
-        stopped run left, in words; `race`: the race that the session has, in words."""
+        """Paint the cell, or the invitation if there is none."""
         self._cell = cell
         if cell is None:
             said = wrapped(invitation, self.content_size.width, "muted")
             self.paint([(), line(("Nothing has run yet.", "strong")), (), *said])
             return
         found = judging.of(state, cell) if judging else None
-        how = {"held": held, "zoomed": self.zoomed}
-        lines = live_lines(state, cell, *self.content_size, found=found, outlook=outlook, left=left, race=race, **how)
-        self.paint(lines)
+        self.paint(live_lines(state, cell, *self.content_size, around, zoomed=self.zoomed, found=found))
 
 
 def live_lines(
@@ -95,26 +91,22 @@ def live_lines(
     cell: CellState,
     width: int,
     height: int,
+    around: Around = _ALONE,
     *,
-    held: bool = False,
     zoomed: bool = False,
     found: Assessment | None = None,
-    outlook: Callable[[], Outlook] | None = None,
-    left: str = "",
-    race: str = "",
 ) -> list[Line]:
-    """The pane's rows for a cell, at most `height`, all figures of them of one state; `found`: its verdicts; `outlook`:
-    the time of all, if known, which a `race` decides as it goes on. The chart, the phases and the ranks have their rows
-    before the first step."""
+    """The pane's rows for a cell, at most `height`, all figures of them of one state; `found`: its verdicts. The chart,
+    the phases and the ranks have their rows before the first step."""
     if cell.spec.recording:
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
         told = wrapped(status.RECORDED_ELSEWHERE, width, "muted")
-        return [*title, _where(state, cell, held, outlook), (), *told][:height]
-    airy = height >= _AIRY_FROM
+        return [*title, _where(state, cell, around), (), *told][:height]
+    airy, race = height >= _AIRY_FROM, around.race
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         *_lanes(state, cell, width),
-        _where(state, cell, held, outlook, left, has_end=not race),
+        _where(state, cell, around),
         spread(line((race, "strong")), line((tab_name("race"), "muted")), width) if race else _progress(state, width),
         _headline(state, cell, found, width),
         _rates(state, cell, found, width),
@@ -144,12 +136,12 @@ def _below(cell: CellState, width: int, height: int, room: int) -> tuple[list[Li
     """The phases and the ranks in `room` rows: bars, else figures; strips over as many rows as there are for them."""
     means = {} if cell.spec.is_collective else phase_times(cell)  # its one phase is its step
     expected = () if cell.spec.is_collective or cell.is_over else phases_of(cell.spec.pass_, cell.spec.accumulate)
-    bars = phase_bars(means, width=width)
-    bars = [*bars, *[()] * (len(expected) - len(bars))]
+    drawn = bars.phase_bars(means, width=width)
+    drawn = [*drawn, *[()] * (len(expected) - len(drawn))]
     several = [_ranks(cell, width, rows) for least, rows in _RANKS_IN_ROWS if height >= least and cell.spec.ranks > 1]
-    figures = phase_lines(means or dict.fromkeys(expected, 0.0), width=width)
+    figures = bars.phase_lines(means or dict.fromkeys(expected, 0.0), width=width)
     figures = figures if means else [()] * len(figures)
-    choices = [(phases, ranks) for phases in (bars, figures) for ranks in several or [[]]]
+    choices = [(phases, ranks) for phases in (drawn, figures) for ranks in several or [[]]]
     fallback = (figures, several[-1][:1] if several else [])
     return next(((phases, ranks) for phases, ranks in choices if len(phases) + len(ranks) <= room), fallback)
 
@@ -188,26 +180,19 @@ def _ranks(cell: CellState, width: int, rows: int) -> list[Line]:
     what, times_s = "last step" if measured else "last warm-up step", tuple(each[-1] for each in steps)
     if measured and cell.is_over:
         what, times_s = "mean", tuple(sum(each) / len(each) for each in measured)
-    head = line((f"ranks, {what} ms · slowest ", "muted"), (f"{SLOWEST}{slowest_of(times_s)}", "caution"))
+    head = line((f"ranks, {what} ms · slowest ", "muted"), (f"{bars.SLOWEST}{bars.slowest_of(times_s)}", "caution"))
     if measured:
         head += line((" · mean skew ", "muted"), format.ms(cell.skew.mean, cell.skew.std()))
-    return [head, *rank_strips(times_s, width=width, rows=rows)]
+    return [head, *bars.rank_strips(times_s, width=width, rows=rows)]
 
 
-def _where(
-    state: SessionState,
-    cell: CellState,
-    held: bool,
-    outlook: Callable[[], Outlook] | None,
-    left: str = "",
-    *,
-    has_end: bool = True,
-) -> Line:
+def _where(state: SessionState, cell: CellState, around: Around) -> Line:
     here = f"cell {status.number(cell)}/{len(state.cells)} · "
+    held, outlook = around.held, around.outlook
     if cell.status != "running":
-        said = "the queue is paused" if held else left
+        said = "the queue is paused" if held else around.left
         return (Span(here), status.status(cell), *([Span(f" · {said}", "caution")] if said else []))
-    eta_s = None if held or not has_end else outlook().ends.last_s if outlook else remaining_s(state)
+    eta_s = None if held or around.race else outlook().ends.last_s if outlook else remaining_s(state)
     these = "these" if state.side_by_side and len(state.running) > 1 else "this"
     rest = f" · paused after {these}" if held else f" · {eta_words(eta_s)}" if eta_s is not None else ""
     return line(here, (status.stage(cell, state.last_at), "strong"), (rest, "caution" if held else "text"))
@@ -226,9 +211,10 @@ def _progress(state: SessionState, width: int) -> Line:
     """Steps of all cells that are done; where times decide how many there are, the share of the time."""
     specs = (cell.spec for cell in state.cells.values() if cell.status != "skipped")
     if all(spec.warmup_for is None and spec.steps_for is None for spec in specs):
-        return progress(state.steps_done, state.steps_total, width=width)
+        return bars.progress(state.steps_done, state.steps_total, width=width)
     share, done = share_done(state), format.plural(state.steps_done, "step")
-    return share_bar(share or 0.0, done if share is None else f"{int(share * 100):3d} % of the time · {done}", width)
+    told = done if share is None else f"{int(share * 100):3d} % of the time · {done}"
+    return bars.share_bar(share or 0.0, told, width)
 
 
 def _headline(state: SessionState, cell: CellState, found: Assessment | None, width: int) -> Line:
@@ -289,7 +275,7 @@ def _steps(cell: CellState, ddof: int, width: int, height: int) -> list[Line]:
     room, std = max(rows // 2, 1), cell.running.std(ddof)
     first = math.ceil(max(count - rows, 0) / room) * room
     heading = f"{'step':>5} {'kind':<9}{'ms':>10}" + "".join(
-        f"{SHORT_NAMES.get(name, name):>{_PHASE_COLUMNS}.{_PHASE_COLUMNS - 1}}" for name in names
+        f"{bars.SHORT_NAMES.get(name, name):>{_PHASE_COLUMNS}.{_PHASE_COLUMNS - 1}}" for name in names
     )
     lines: list[Line] = [(), line((heading, "muted"))]
     measured = ("measured", cell.step_times_s, cell.phase_times_s)

@@ -10,15 +10,7 @@ from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.effects import SpeedUp, mixed_speedups
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.events.reports import PrecisionReport, ReportKind
-from cs336_tui.export.subjects.precision import (
-    ADDEND_NOTE,
-    BY_RULES,
-    accumulation_table,
-    modules_table,
-    rules_of,
-    toy_table,
-    toys,
-)
+from cs336_tui.export.subjects import precision as tables
 from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.stats import quantities
 from cs336_tui.stats.ratio import LEVEL
@@ -106,7 +98,7 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int, columns_page: 
 
 def model_page(report: PrecisionReport, width: int, columns_page: int) -> Page:
     """The modules of the cell's model."""
-    drawn = _drawn(modules_table(report), width, columns_page)
+    drawn = _drawn(tables.modules_table(report), width, columns_page)
     rows = (
         line(("dtypes in this cell's model", "title"), (f" · {report.spec.precision}", "strong")),
         line("logits ", (report.logits, "strong"), " · loss ", (report.loss, "strong")),
@@ -119,24 +111,27 @@ def model_page(report: PrecisionReport, width: int, columns_page: int) -> Page:
 def experiment_page(report: PrecisionReport, width: int, columns_page: int) -> Page:
     """The toy model and the accumulation experiment, which are the same for all cells of the device."""
     ruled = " and by CUDA's rules" if report.toy_by_rules else ""
-    titles = {name: f"{'CUDA ' * name.startswith(BY_RULES)}{each.autocast}" for name, each in toys(report).items()}
+    titles = {
+        name: f"{'CUDA ' * name.startswith(tables.BY_RULES)}{each.autocast}"
+        for name, each in tables.toys(report).items()
+    }
     neither = "This device supports autocast neither to bf16 nor to fp16."
     toy = (
-        _drawn(toy_table(report), width, columns_page, titles)
+        _drawn(tables.toy_table(report), width, columns_page, titles)
         if titles
         else TableLines((), wrapped(neither, width, "muted"))
     )
-    sums = _drawn(accumulation_table(report), width, columns_page)
+    sums = _drawn(tables.accumulation_table(report), width, columns_page)
     rows: tuple[Line, ...] = (
         (),
         line(("dtypes in the toy model", "title"), (f" · autocast on {report.device_name}{ruled}", "muted")),
         *(wrapped(f"! {report.toy_note}", width, "caution", "  ") if report.toy_note else []),
         *toy.lines,
-        *(row for note in rules_of(report) for row in wrapped(note, width, "muted", "  ")),
+        *(row for note in tables.rules_of(report) for row in wrapped(note, width, "muted", "  ")),
         (),
         line(("0.01 added 1,000 times", "title"), (" · on the CPU; 10 in exact arithmetic", "muted")),
         *sums.lines,
-        *wrapped(ADDEND_NOTE, width, "muted", "  "),
+        *wrapped(tables.ADDEND_NOTE, width, "muted", "  "),
     )
     return Page((), rows, pages=max(toy.pages, sums.pages, key=len))
 
