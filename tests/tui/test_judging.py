@@ -19,7 +19,6 @@ from cs336_tui.analysis.verdicts import judge, serve
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import PeakCache, peak_key
 from cs336_tui.session.state import SessionState
-from cs336_tui.session.states import CellState
 from cs336_tui.tui import judging
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.judging import NOTHING, Assessment, JudgeProcess, Judging, assess
@@ -38,7 +37,6 @@ from tests.tui.watched import (
     comes,
     demo,
     in_the_middle,
-    log_of,
     on_screen,
     press,
     replaying,
@@ -284,7 +282,7 @@ async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -
 
 
 async def test_a_running_cell_is_held_against_its_peak(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0, peaks=PeakCache(tmp_path / "peaks"))
+    app = replaying(demo(in_the_middle), tmp_path, peaks=PeakCache(tmp_path / "peaks"))
     async with on_screen(app, "53 % of spec"):
         assert "%" not in app.query_one(ResultsPane).text.splitlines()[7]  # nothing is final yet
 
@@ -292,8 +290,7 @@ async def test_a_running_cell_is_held_against_its_peak(tmp_path: Path) -> None:
 def test_a_number_of_steps_that_is_not_fixed_says_at_most() -> None:
     spec = a_spec(measure_steps=1000, steps_auto=0.01, warmup_auto=True, warmup_steps=100)
     state = state_of([*session_start([spec]), *cell_start(0), *steps(0, (0.2,) * 12, (0.1,) * 34)])
-    cell: CellState = state.cells[0]
-    shown = text(live_lines(state, cell, 80, 30))
+    shown = text(live_lines(state, state.cells[0], 80, 30))
     assert "measuring 34/≤1000" in shown
     assert "steps/column" not in shown  # 12 and 34 steps have places of their own, not 1,100
 
@@ -310,8 +307,7 @@ async def test_results_say_how_far_judging_is_and_which_verdicts_hold(tmp_path: 
         assert "% of spec" in rows[1]
         await pilot.resize_terminal(*SMALL)
         await press(pilot, "4", seen=lambda shown: "verdict" in shown and "mean ms" in shown and "drifting" in shown)
-        heading = app.query_one(ResultsPane).text.splitlines()[1]
-        assert "verdict" in heading
+        assert "verdict" in app.query_one(ResultsPane).text.splitlines()[1]
 
 
 def test_a_process_that_died_is_started_anew_and_an_error_of_judging_is_told() -> None:

@@ -52,13 +52,6 @@ async def test_allocations_above_the_level_are_listed_and_the_level_is_in_sight(
         assert "largest ≥ 0 MB" in await pressed(pilot, *["plus"] * len(LEVELS_MB))
 
 
-async def test_the_lives_of_an_allocation_are_read_in_a_window() -> None:
-    async with recorded() as (pilot, _, _app):
-        text = await read(pilot, "v", "v", "down", "down", "enter")
-        assert not absent(text, "20,000,000 bytes (20.0 MB)", "held for: parameters")
-        assert text.count("before the step to after the step") == 3
-
-
 def test_activation_peaks_of_groups_stay_in_a_narrow_list() -> None:
     events: list[Event] = []
     for number, activations in enumerate((200, 90, 60)):
@@ -255,7 +248,7 @@ async def test_the_timeline_begins_at_the_peak_with_what_is_live_there(size: tup
         assert ("∂ transformer.py:158 forward" in pane.text) == (size == LARGE), "made in backward"
 
 
-async def test_the_cursor_goes_by_columns_to_the_ends_and_to_the_peak() -> None:
+async def test_the_cursor_goes_by_columns_to_the_ends_to_the_peak_and_to_where_phases_begin() -> None:
     async with recorded(size=PANEL) as (pilot, pane, _):
         record = a_memory_report()
         assert pane.event == record.peak_event
@@ -270,6 +263,11 @@ async def test_the_cursor_goes_by_columns_to_the_ends_and_to_the_peak() -> None:
         assert "event 71 of 71" in await pressed(pilot, "end")
         await pressed(pilot, "home", "h")
         assert pane.event == record.peak_event
+        await pressed(pilot, "home")
+        for span in record.phases:
+            await pressed(pilot, "down")
+            assert pane.event == span.first
+        assert "· loss ·" in await pressed(pilot, "up", "up")
 
 
 async def test_a_column_stands_for_its_highest_moment() -> None:
@@ -305,18 +303,7 @@ async def test_zooming_keeps_the_cursor_and_says_what_is_in_sight() -> None:
         assert "in sight" not in await pressed(pilot, *["minus"] * 7)
 
 
-async def test_up_and_down_go_to_where_phases_begin() -> None:
-    async with recorded(size=PANEL) as (pilot, pane, _):
-        await pressed(pilot, "home")
-        seen = []
-        for _ in range(5):
-            await pressed(pilot, "down")
-            seen.append(pane.event)
-        assert seen == [span.first for span in a_memory_report().phases]
-        assert "· loss ·" in await pressed(pilot, "up", "up")
-
-
-async def test_everything_about_a_moment_is_read_in_a_window() -> None:
+async def test_everything_about_a_moment_and_the_lives_of_an_allocation_are_read_in_a_window() -> None:
     async with recorded(size=(120, 40)) as (pilot, _, _app):
         text = await read(pilot, "enter")
         assert not absent(
@@ -325,6 +312,9 @@ async def test_everything_about_a_moment_is_read_in_a_window() -> None:
             "60.0 MB in 3 allocations · feed-forward · transformer.py:158 forward",
             *("Live bytes by place", "_foreach_sqrt"),
         )
+        text = await read(pilot, "escape", "v", "v", "down", "down", "enter")
+        assert not absent(text, "20,000,000 bytes (20.0 MB)", "held for: parameters")
+        assert text.count("before the step to after the step") == 3
 
 
 async def test_what_a_record_lacks_is_said_beside_its_timeline() -> None:

@@ -29,7 +29,7 @@ from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, a_spec
 from tests.session.made import Cell, events_of, results_of, session_of
 from tests.tui.one_pane import showing
-from tests.tui.watched import SMALL, WIDE, Benches, absent, log_of, on_screen, press, replaying, text, until
+from tests.tui.watched import SMALL, WIDE, Benches, absent, on_screen, press, replaying, text, until
 
 UNIT = ("TFLOP/s", 1e12)
 CEILING = Ceiling(flops_per_s=50e12, bytes_per_s=2.5e12, source="made")  # ridge at 20 FLOP/B
@@ -110,7 +110,7 @@ def app_of(folder: Path, *, measured: bool = True) -> Cs336App:
     peaks = PeakCache(folder / "peaks")
     if measured:
         peaks.put(peak_key(ENVIRONMENT, "cuda:0", "fp32", 32), made_peak(50e12))
-    return Cs336App(replay=log_of(events_of(*CELLS), folder), speed=0, peaks=peaks)
+    return replaying(events_of(*CELLS), folder, peaks=peaks)
 
 
 @pytest.mark.parametrize("width", [57, 80, 100])

@@ -177,9 +177,9 @@ def _ranks(cell: CellState, width: int, rows: int) -> list[Line]:
     measured, steps = cell.times.rank_s, cell.times.rank_s or cell.times.warmup_rank_s
     if not steps:
         return []
-    what, times_s = "last step" if measured else "last warm-up step", tuple(each[-1] for each in steps)
+    what, times_s = "last step" if measured else "last warm-up step", tuple(times_s[-1] for times_s in steps)
     if measured and cell.is_over:
-        what, times_s = "mean", tuple(sum(each) / len(each) for each in measured)
+        what, times_s = "mean", tuple(sum(times_s) / len(times_s) for times_s in measured)
     head = line((f"ranks, {what} ms · slowest ", "muted"), (f"{bars.SLOWEST}{bars.slowest_of(times_s)}", "caution"))
     if measured:
         head += line((" · mean skew ", "muted"), format.ms(cell.skew.mean, cell.skew.std()))

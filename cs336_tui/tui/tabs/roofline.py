@@ -54,6 +54,12 @@ _SECONDS_EACH = 10
 """About the time to measure a peak, with the start of its process."""
 
 
+_OF_COLLECTIVES = "A collective computes nothing; its busbw over size is drawn here once two sizes are timed."
+_OF_RECORDINGS = (
+    "Recorded elsewhere: no step was timed, and the model's FLOPs are not known, so there is no point here."
+)
+
+
 class RooflinePane(Container, Works["Roofline"]):
     """Draws the machine and the precision of the cell under the table's cursor."""
 
@@ -145,19 +151,13 @@ class RooflinePane(Container, Works["Roofline"]):
         if absent := self.worked_out.left_out:
             return paragraphs((f"! {text}" for text in absent), width, "caution")
         if any(cell.spec.is_collective for cell in state.cells.values()):
-            why = "A collective computes nothing; its busbw over size is drawn here once two sizes are timed."
-            return wrapped(why, width, "muted")
+            return wrapped(_OF_COLLECTIVES, width, "muted")
         if state.is_recorded:
-            why = (
-                "Recorded elsewhere: no step was timed, and the model's FLOPs are not known, so there is no point here."
-            )
-            return wrapped(why, width, "muted")
-        how = (
-            f"Choose cells in {tab_name('configure')} and press {key_name('app.run')}; "
-            "each cell that succeeds is a point here."
-            if state.running_cell is None
-            else "The running cell is the first; it is shown here when it ends."
-        )
+            return wrapped(_OF_RECORDINGS, width, "muted")
+        how = "The running cell is the first; it is shown here when it ends."
+        if state.running_cell is None:
+            press = f"Choose cells in {tab_name('configure')} and press {key_name('app.run')}"
+            how = f"{press}; each cell that succeeds is a point here."
         return [line(("No cell has been measured yet.", "strong")), (), *wrapped(how, width, "muted")]
 
     def _said(self, roofline: Roofline, chosen: int, width: int) -> list[Line]:
@@ -184,7 +184,7 @@ class RooflinePane(Container, Works["Roofline"]):
             return ()
         if roofline.missing:
             return roofline.missing
-        again = peak_wanted(roofline.points[min(self._rows.cursor, len(roofline.points) - 1)], view.here)
+        again = roofline.measurable[min(self._rows.cursor, len(roofline.points) - 1)]
         return (again,) if again else ()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
@@ -226,6 +226,8 @@ class Roofline(NamedTuple):
     """True if a cell without a measured peak ran on another machine or with another torch."""
     peaks: tuple[DevicePeak | None, ...] = ()
     """The measured peak of each point's device and precision."""
+    measurable: tuple[WantedPeak | None, ...] = ()
+    """The same, to be measured; None if it cannot be measured here."""
     left_out: tuple[str, ...] = ()
     """The reasons why measured cells are no points."""
 
@@ -239,19 +241,12 @@ def roofline_of(state: SessionState, peaks: PeakLookup, here: Environment | None
     if not found:
         return Roofline(left_out=absent)
     table = roofline_table(found, left_out=absent)
-    measured = tuple(find(known[1]) if (known := _peak_of(point)) else None for point in found)
-    wanted = [peak_wanted(point, here) for point in found if point.measured is None and point.precision]
+    known = [_peak_of(point) for point in found]
+    measured = tuple(find(peak[1]) if peak else None for peak in known)
+    measurable = tuple(peak[0] if peak and here and peak_key(here, *peak[0]) == peak[1] else None for peak in known)
+    wanted = [peak for point, peak in zip(found, measurable, strict=True) if point.measured is None and point.precision]
     missing = tuple(dict.fromkeys(filter(None, wanted)))
-    sheet = _sheet(found, table, measured)
-    return Roofline(found, table, sheet, missing, elsewhere=None in wanted, peaks=measured, left_out=absent)
-
-
-def peak_wanted(point: RooflinePoint, here: Environment | None) -> WantedPeak | None:
-    """The peak of a cell's device and precision; None if it cannot be measured here."""
-    if here is None or (known := _peak_of(point)) is None:
-        return None
-    wanted, there = known
-    return wanted if peak_key(here, *wanted) == there else None
+    return Roofline(found, table, _sheet(found, table, measured), missing, None in wanted, measured, measurable, absent)
 
 
 def _peak_of(point: RooflinePoint) -> tuple[WantedPeak, PeakKey] | None:

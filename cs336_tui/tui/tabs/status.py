@@ -3,6 +3,7 @@ run side by side: their lanes, jobs and nodes, what a cell waits for, and how ma
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -243,9 +244,7 @@ def stage_of(state: SessionState, cell: CellState) -> Span:
 
 def totals(state: SessionState) -> str:
     """The number of cells by status: ``8 run · 4 wait · 7 ok · 1 OOM``."""
-    counts = dict.fromkeys((key for key, _ in _COUNTED), 0)
-    for cell in state.cells.values():
-        counts[cell.status] += 1
+    counts = Counter[str](cell.status for cell in state.cells.values())
     return " · ".join(text.format(counts[key]) for key, text in _COUNTED if counts[key])
 
 
