@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.analysis.gpu_words import Numbered, doubtful_reasons
-from cs336_tui.events.environment import GpuSample
+from cs336_tui.events.environment import GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState, LaneState
@@ -186,14 +186,11 @@ def _of_gpus(gpus: Sequence[GpuSample]) -> list[_Figure]:
 
 
 def _of_processes(rows: Sequence[DeviceRow]) -> list[_Figure]:
-    hosts = [row.sample.host if row.sample else None for row in rows]
-    ranks = [host.ranks[row.rank] if host and row.rank < len(host.ranks) else None
-             for host, row in zip(hosts, rows, strict=True)]  # fmt: skip
-    rss = [rank.rss_bytes if rank else host.child_rss_bytes if host else None
-           for rank, host in zip(ranks, hosts, strict=True)]  # fmt: skip
-    cores = [rank.cores if rank else host.child_cores if host else None
-             for rank, host in zip(ranks, hosts, strict=True)]  # fmt: skip
-    return [
-        _Figure("RSS GB", ["–" if size is None else f"{size / format.GB:.2f}" for size in rss]),
-        _Figure("cores", ["–" if used is None else f"{used:.2f}" for used in cores], 1),
-    ]
+    sizes, cores = list[str](), list[str]()
+    for row in rows:
+        host = row.sample.host if row.sample else HostSample()
+        rank = host.ranks[row.rank] if row.rank < len(host.ranks) else None
+        size, used = (rank.rss_bytes, rank.cores) if rank else (host.child_rss_bytes, host.child_cores)
+        sizes.append("–" if size is None else f"{size / format.GB:.2f}")
+        cores.append("–" if used is None else f"{used:.2f}")
+    return [_Figure("RSS GB", sizes), _Figure("cores", cores, 1)]

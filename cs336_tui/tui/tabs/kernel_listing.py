@@ -106,16 +106,12 @@ def described(report: KernelReport, selection: Selection, found: Sequence[Kernel
 def kernels_sheet(report: KernelReport, selection: Selection, found: Sequence[KernelRow]) -> Sheet:
     """A row per kernel. Shares are of phase, part and kind; a search leaves them as they are."""
     each = scale((row.avg_ns for row in found), at_least=_MS_FROM)
-    none = (
-        [] if found else [f"None of the {_count(report)} is selected. {key_name('kernels.clear')} shows all of them."]
-    )
+    none = f"None of the {_count(report)} is selected. {key_name('kernels.clear')} shows all of them."
+    table = shown_table(found, _COLUMNS, [] if found else [none])
     # A sorted column has the highest rank: it stays in sight.
-    table = on_screen(
-        shown_table(found, _COLUMNS, none), _RANKS | {selection.sort: 0}, scales=dict.fromkeys(_OF_LAUNCHES, each)
-    )
-    return Sheet(
-        table, keys=tuple(row.name for row in found), rest=NAME_WIDTH, sort=Sort(selection.sort, selection.descending)
-    )
+    table = on_screen(table, _RANKS | {selection.sort: 0}, scales=dict.fromkeys(_OF_LAUNCHES, each))
+    keys, sort = tuple(row.name for row in found), Sort(selection.sort, selection.descending)
+    return Sheet(table, keys=keys, rest=NAME_WIDTH, sort=sort)
 
 
 def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[Line]:

@@ -137,9 +137,8 @@ def kinds_sheet(report: KernelReport) -> Sheet:
 def parts_sheet(report: KernelReport) -> Sheet:
     """Time of each named part, with its backward, and a bar of its share of the step."""
     found = kernels.by_range(report)
-    table = on_screen(
-        range_table(report), _PART_RANKS, shows={"name": lambda name: NO_PART if name == UNNAMED else name}
-    )
+    shows = {"name": lambda name: NO_PART if name == UNNAMED else name}
+    table = on_screen(range_table(report), _PART_RANKS, shows=shows)
     largest = max((share.share for share in found), default=0.0)
     return Sheet(
         msgspec.structs.replace(table, footnotes=(WAYS_NOTE,) if kernels.knows_phases(report) else ()),

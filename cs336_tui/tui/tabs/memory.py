@@ -179,12 +179,10 @@ class MemoryPane(ReportPane, Works["Timeline"]):
         if self.subject.spec is not None and self.subject.spec.ranks > 1:
             return wrapped("Cells of several ranks are not run again; the error names the rank.", width, "muted")
         ended = wrapped(f"{latest.status}: {latest.error or 'stopped'}", width, "caution") if latest else []
-        how = (
-            f"Press {key_name('report.make')} to run it again in its own process: what was live when memory ran out."
-            if self.subject.can_ask
-            else "No report of the reason in this session."
-        )
-        return [*ended, *wrapped(how, width, "text")]
+        if not self.subject.can_ask:
+            return [*ended, *wrapped("No report of the reason in this session.", width)]
+        press = f"Press {key_name('report.make')} to run it again in its own process"
+        return [*ended, *wrapped(f"{press}: what was live when memory ran out.", width)]
 
     def _cached(self, make: partial[Page], *more: object) -> Page:
         """The page that is shown, if it was made alike of the same, and of the same `more`; else a new one."""

@@ -111,16 +111,12 @@ def model_page(report: PrecisionReport, width: int, columns_page: int) -> Page:
 def experiment_page(report: PrecisionReport, width: int, columns_page: int) -> Page:
     """The toy model and the accumulation experiment, which are the same for all cells of the device."""
     ruled = " and by CUDA's rules" if report.toy_by_rules else ""
-    titles = {
-        name: f"{'CUDA ' * name.startswith(tables.BY_RULES)}{each.autocast}"
-        for name, each in tables.toys(report).items()
-    }
+    toys, by_rules = tables.toys(report), tables.BY_RULES
+    titles = {name: f"{'CUDA ' * name.startswith(by_rules)}{each.autocast}" for name, each in toys.items()}
     neither = "This device supports autocast neither to bf16 nor to fp16."
-    toy = (
-        _drawn(tables.toy_table(report), width, columns_page, titles)
-        if titles
-        else TableLines((), wrapped(neither, width, "muted"))
-    )
+    toy = TableLines((), wrapped(neither, width, "muted"))
+    if titles:
+        toy = _drawn(tables.toy_table(report), width, columns_page, titles)
     sums = _drawn(tables.accumulation_table(report), width, columns_page)
     rows: tuple[Line, ...] = (
         (),

@@ -172,14 +172,10 @@ def best_line(race: Race, width: int, *, told_end: bool = False) -> Line:
         return line(("best  ", "muted"), ("none measured yet" if not race.ended else "none could be measured", "muted"))
     figures = f"{_ratio(best)} {_interval(best)}".rstrip()
     room = width - len("best  ") - len(figures) - 2
-    return facts(
-        line(("best  ", "muted"), (figures, "good"), f"  {shortened(race.tuning, best.spec, room)}"),
-        [
-            *([line(("in doubt", "caution"))] if best.why else []),
-            *(line((text, "muted")) for text in (_others(race), "" if told_end else race.ended) if text),
-        ],
-        width,
-    )
+    first = line(("best  ", "muted"), (figures, "good"), f"  {shortened(race.tuning, best.spec, room)}")
+    more = [line(("in doubt", "caution"))] if best.why else []
+    more += [line((text, "muted")) for text in (_others(race), "" if told_end else race.ended) if text]
+    return facts(first, more, width)
 
 
 def _others(race: Race) -> str:

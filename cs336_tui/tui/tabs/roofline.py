@@ -303,16 +303,12 @@ def chart_lines(roofline: Roofline, chosen: int, width: int, height: int) -> lis
     if not roofline.points:
         return []
     here = roofline.points[chosen]
-    heading = joined(
-        [
-            (Span(f"{format.plain(here.device_name)} · {here.precision or 'a setting without a name'}", "title"),),
-            _legend("──", "measured", here.measured, "measured", doubted=bool(_doubts_of(roofline.peaks[chosen]))),
-            _legend("╌╌", "data sheet", here.sheet, "warmup"),
-        ],
-        width,
-    )
+    title = f"{format.plain(here.device_name)} · {here.precision or 'a setting without a name'}"
+    solid = _legend("──", "measured", here.measured, "measured", doubted=bool(_doubts_of(roofline.peaks[chosen])))
+    dashed = _legend("╌╌", "data sheet", here.sheet, "warmup")
+    heading = joined([line((title, "title")), solid, dashed], width)
     ceilings = [(here.sheet, "warmup", True), (here.measured, "measured", False)]
-    roofs = [Roof(ceiling.attainable, ceiling.ridge, role, dashed) for ceiling, role, dashed in ceilings if ceiling]
+    roofs = [Roof(ceiling.attainable, ceiling.ridge, role, dashes) for ceiling, role, dashes in ceilings if ceiling]
     others = [point for point in roofline.points if point.machine == here.machine and point is not here]
     alike, unlike = ([p for p in others if (p.precision == here.precision) is same] for same in (True, False))
     rate = Rate.for_all(each.flops_per_s for each in (*others, here, here.sheet, here.measured) if each)
