@@ -131,11 +131,8 @@ def pivot_page(choice: PivotChoice, results: Sequence[Result], width: int, doubt
             return _page(found, choice, width)
         kept = select(results, choice.where)
         by = [FIELDS[key] for key in (*found.rows, *found.columns)]
-        keys = (
-            tuple(field.show(result) for field in by)
-            for result in kept
-            if (result.source, result.cell.cell) in doubts.cells
-        )
+        doubted = [result for result in kept if (result.source, result.cell.cell) in doubts.cells]
+        keys = [tuple(field.show(result) for field in by) for result in doubted]
         rows = len(found.rows)
         marked = frozenset((key[:rows], key[rows:]) for key in keys)
         notes = doubts.notes if len(kept) == len(results) else doubts_of(kept).notes
