@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
 from textual.message_pump import MessagePump
 
@@ -47,6 +47,34 @@ def in_background(pump: MessagePump, work: Callable[[], _T], then: Callable[[_T]
     # A daemon, so that slow disks cannot keep the app from ending.
     threading.Thread(target=whole, name="cs336-background", daemon=True).start()
     return over
+
+
+class Works(MessagePump, Generic[_T]):
+    """A pane of what is worked out of something that changes: the newest, and nothing of another session."""
+
+    coming: asyncio.Event | None = None
+    worked_out: _T | None = None
+    _of: tuple[object, ...] = ()
+
+    def is_outdated(self, of: tuple[object, ...]) -> bool:
+        """True, once, if what is worked out has to be `of` something else now, the session first."""
+        outdated, is_other = of != self._of, of[:1] != self._of[:1]
+        self._of, self.worked_out = of, None if is_other else self.worked_out
+        return outdated
+
+    def work_out(self, work: Callable[[], _T], then: Callable[[], object], *, at_once: bool = False) -> None:
+        """Call `work`: `at_once`, or on a thread, and `then` when it is done, if nothing else was asked meanwhile."""
+        of = self._of
+
+        def take(result: _T) -> None:
+            if of == self._of:
+                self.worked_out = result
+                then()
+
+        if at_once:
+            self.worked_out = work()
+        else:
+            self.coming = in_background(self, work, take)
 
 
 def tried(work: Callable[[], _T]) -> tuple[_T | None, str]:

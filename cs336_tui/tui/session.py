@@ -34,7 +34,7 @@ from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo, Standing, describe, session_time, standing_of
 from cs336_tui.tui.sources import Ended, Post, Sink, thread
 from cs336_tui.tui.tabs.device import Run
-from cs336_tui.tui.tabs.log import LogBook
+from cs336_tui.tui.tabs.live import LogBook
 from cs336_tui.tui.tabs.status import by_lane
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from cs336_tui.tui.keys import MEANINGS, bind, bind_keys, key_name, tab_name
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.sources import PeakView
 from cs336_tui.tui.tabs.device import DevicePane
-from cs336_tui.tui.tabs.live import LivePane
-from cs336_tui.tui.tabs.log import LogPane
+from cs336_tui.tui.tabs.live import Around, LivePane, LogPane
 from cs336_tui.tui.tabs.queue import QueuePane, QueueView
 from cs336_tui.tui.tabs.report import About, Subject
 from cs336_tui.tui.tabs.results import ResultsPane
@@ -160,17 +159,8 @@ class PaneTab(Tab, frozen=True):
 
 def _show_live(pane: LivePane, frame: Frame) -> None:
     shown = frame.shown
-    invitation = _invitation(frame)
-    pane.show(
-        shown.state,
-        shown.cell,
-        invitation,
-        held=frame.held,
-        judging=frame.judging,
-        outlook=shown.outlook,
-        left=frame.left,
-        race=frame.race_words,
-    )
+    around = Around(frame.held, shown.outlook, frame.left, frame.race_words)
+    pane.show(shown.state, shown.cell, _invitation(frame), frame.judging, around)
 
 
 def _invitation(frame: Frame) -> str:

@@ -15,13 +15,16 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.reports import MemoryReport, OomReport, Report
 from cs336_tui.session.state import SessionState
+from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
 from cs336_tui.tui.tabs.memory import MemoryPane
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.lines import Lines
+from cs336_tui.tui.widgets.rows import Rows
 from tests.made_memory import MB, a_memory_report, an_oom_report
 from tests.samples import MEASURED_S, START, a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.tui.configuring import STYLES, Asked, recording
+from tests.tui.watched import comes
 
 P = TypeVar("P", bound=Widget)
 COMPACT, PANEL, LARGE = (80, 20), (118, 12), (198, 22)
@@ -76,6 +79,17 @@ async def pressed(pilot: Pilot[None], *keys: str) -> str:
     await pilot.press(*keys)
     await pilot.pause()
     return str(pilot.app.pane.text)  # type: ignore[attr-defined]
+
+
+async def read(pilot: Pilot[None], *keys: str) -> str:
+    """The text of the window that these keys open."""
+
+    def shown() -> str:
+        screen = pilot.app.screen
+        return "".join(rows.text for rows in screen.query(Rows)) if isinstance(screen, Reader) else ""
+
+    await pilot.press(*keys)
+    return await comes(pilot, shown)
 
 
 def report_events(content: Report, number: int = 0, cell: int | None = 0) -> list[Event]:

@@ -14,7 +14,7 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.form import entry_axes
 from cs336_tui.tui.help import VERDICTS, help_page
 from cs336_tui.tui.requests import RunOptions
-from cs336_tui.tui.tabs.log import LogPane
+from cs336_tui.tui.tabs.live import LogPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from tests.samples import START
 from tests.tui.watched import (

@@ -29,7 +29,7 @@ from tests.export.test_ab_tables import RANKS, A, a_round, flat, rounds_of
 from tests.samples import a_spec, cell_end, cell_start, ranks_session, session_start, sized, state_of, steps
 from tests.session.made import Cell, results_of, session_of
 from tests.tui.kept_sessions import DEMO, keep
-from tests.tui.watched import WIDE, Benches, demo, log_of, screen_text, text, until
+from tests.tui.watched import WIDE, Benches, absent, demo, on_screen, press, replaying, screen_text, text, until
 
 STEADY_S, WARMING_S = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)], [0.3, 0.2, 0.15, *[0.1] * 27]
 """Times of a cell in no doubt, and of one that was still warming up."""
@@ -69,37 +69,28 @@ def shown_of(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("size", [WIDE, (40, 12)])
 async def test_the_pivot_that_fits_is_there_at_once_and_keys_change_it(size: tuple[int, int], tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
-    async with app.run_test(size=size) as pilot:
+    async with on_screen(replaying(demo(), tmp_path), "", size=size) as (app, pilot):
         pane = await opened(pilot, app)
         await until(pilot, "Mean step time")
         for seen in ("Std of step times", "Median step time", "Speed-up", "Peak allocated", "Tokens/s"):
-            await pilot.press("right")
-            await until(pilot, seen)
-        await pilot.press("left", "left")
-        await until(pilot, "Speed-up")
+            await press(pilot, "right", seen=seen)
+        await press(pilot, "left", "left", seen="Speed-up")
         if size == WIDE:
             assert "1 (baseline)" in pane.text
             before = pane.text
-            await pilot.press("B")
-            await until(pilot, lambda _: pane.text != before)
-        await pilot.press("X", "full_stop", "comma")
-        await until(pilot, "Speed-up")
+            await press(pilot, "B", seen=lambda _: pane.text != before)
+        await press(pilot, "X", "full_stop", "comma", seen="Speed-up")
 
 
 async def test_rows_columns_and_cells_are_typed_and_what_is_wrong_is_said_in_place(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(replaying(demo(), tmp_path), "") as (app, pilot):
         pane = await opened(pilot, app)
-        await pilot.press("enter")
-        await until(pilot, "that vary")
-        await pilot.press("ctrl+u", *"device by pass", "enter")
-        await until(pilot, "every cell has cuda:0")
+        await press(pilot, "enter", seen="that vary")
+        await press(pilot, "ctrl+u", *"device by pass", "enter", seen="every cell has cuda:0")
         await pilot.press("ctrl+u", *"size by pass where precision=fp32", "enter")
         seen = await until(pilot, lambda _: len(app.screen_stack) == 1)
         assert "precision fp32" in pane.text
-        assert "347.4" in seen
-        assert "▲ OOM" in seen
+        assert not absent(seen, "347.4", "▲ OOM")
 
 
 def test_a_choice_is_typed_as_it_is_shown() -> None:
@@ -125,37 +116,24 @@ def test_warm_up_settings_stand_side_by_side_as_arrays() -> None:
 async def test_two_sessions_are_compared_with_a_verdict_in_words(tmp_path: Path) -> None:
     keep(tmp_path, "2026-11-20T10-00-00-fast", measured_session(1.0))
     keep(tmp_path, "2026-11-20T11-00-00-slow", measured_session(1.5))
-    app = Cs336App(Benches(), session_dir=tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA")
-        await pilot.press("7")
-        await until(pilot, "00-00-slow")
+    async with on_screen(Cs336App(Benches(), session_dir=tmp_path), "NVIDIA") as (app, pilot):
+        await press(pilot, "7", seen="00-00-slow")
         await until(pilot, lambda _: app.focused is not None and app.focused.id == "sessions")
         await pilot.press("home", "m", "down", "m")
-        await pilot.press("8", "v")
-        seen = await until(pilot, "▲ slower")
+        seen = await press(pilot, "8", "v", seen="▲ slower")
         assert "1.500" in seen
         pane = app.query_one(ComparePane)
         await until(pilot, lambda _: pane.has_focus)
-        await pilot.press("down", "enter")
-        await until(pilot, "slower, the whole")
-        await pilot.press("escape", "V")
-        await until(pilot, "session")
+        await press(pilot, "down", "enter", seen="slower, the whole")
+        await press(pilot, "escape", "V", seen="session")
         assert "[" in pane.text or "±" in pane.text, "the two are merged into one pivot"
 
 
 async def test_two_cells_are_compared(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(measured_session(1.0), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("8", "v")
-        await until(pilot, "Mark two sessions")
-        await pilot.press("4", "home", "down", "m", "down", "down", "down", "m")
-        await until(pilot, "◆ B")
-        await pilot.press("8")
-        seen = await until(pilot, "▼ faster")
-        assert "0.500" in seen
-        assert "differs everywhere: context: 128 | 256" in seen
+    async with on_screen(replaying(measured_session(1.0), tmp_path), "at its end") as (_, pilot):
+        await press(pilot, "8", "v", seen="Mark two sessions")
+        await press(pilot, "4", "home", "down", "m", "down", "down", "down", "m", seen="◆ B")
+        assert not absent(await press(pilot, "8", seen="▼ faster"), "0.500", "differs everywhere: context: 128 | 256")
 
 
 def test_pairs_keep_what_tells_them_apart_and_show_every_column_page_by_page() -> None:
@@ -214,8 +192,7 @@ def test_figures_in_doubt_are_marked_once_they_are_judged() -> None:
     assert second.count("!") == 1
     assert len(first.rstrip()) == len(second.rstrip().removesuffix(" !")), "figures end in the same column"
     (why,) = [row for row in shown(choice, doubts) if row.startswith("! in doubt: ")]
-    assert "512" in why
-    assert "still-warming" in why
+    assert not absent(why, "512", "still-warming")
     of_memory = from_text("context by precision", PivotChoice(value="memory"))
     assert not any("!" in row for row in shown(of_memory, doubts)), "memory is what it is"
     within = PivotChoice(rows=("context",), columns=(), where={"precision": "fp32"})
@@ -224,28 +201,21 @@ def test_figures_in_doubt_are_marked_once_they_are_judged() -> None:
 
 
 async def test_the_pivot_marks_doubts_in_a_second_pass(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(measured_session(1.0), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(replaying(measured_session(1.0), tmp_path), "") as (app, pilot):
         pane = await opened(pilot, app)
         await until(pilot, lambda _: " !" in pane.text)
         assert "! in doubt: " in pane.text
-        await pilot.press("right")
-        await until(pilot, lambda _: "Std of step times" in pane.text and " !" in pane.text)
+        await press(pilot, "right", seen=lambda _: "Std of step times" in pane.text and " !" in pane.text)
 
 
 async def test_reference_points_come_with_their_caveats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
+    async with on_screen(replaying(demo(), tmp_path), "", notifications=True) as (app, pilot):
         await opened(pilot, app)
-        await pilot.press("V")
-        seen = await until(pilot, "small forward fp32")
-        assert "ms here" in seen
-        assert "published" in seen
-        await pilot.press("E")
-        await until(pilot, "Keep as reference")
-        await pilot.press(*"my box", "enter")
-        await until(pilot, "reference points kept")
+        seen = await press(pilot, "V", seen="small forward fp32")
+        assert not absent(seen, "ms here", "published")
+        await press(pilot, "E", seen="Keep as reference")
+        await press(pilot, *"my box", "enter", seen="reference points kept")
         assert list((tmp_path / "data").rglob("*.csv"))
 
 
@@ -261,14 +231,12 @@ def test_reference_points_of_memory_and_kernels_stand_below_the_times() -> None:
 
 
 async def test_without_results_each_view_says_so() -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=WIDE) as pilot:
+    async with on_screen(Cs336App(Benches()), "") as (app, pilot):
         await opened(pilot, app)
         await until(pilot, "nothing to pivot")
         measured = "No cell has been measured"
         for seen in ("Mark two sessions", "No cells of this session ran in turns", measured, measured):
-            await pilot.press("v")
-            await until(pilot, seen)
+            await press(pilot, "v", seen=seen)
         assert DEMO not in screen_text(app)
 
 
@@ -282,23 +250,18 @@ def turns_text(results: Sequence[Result], width: int = 78) -> str:
 def test_exposed_communication_stands_above_the_rounds(width: int) -> None:
     rounds = rounds_of(*(a_round(1.25, base_s) for base_s in (0.010, 0.012, 0.011)), **RANKS)
     seen = turns_text(flat(rounds), width)
-    assert "Exposed communication of A: 3.1" in seen
-    assert "20.0 % of the step (" in seen
+    assert not absent(seen, "Exposed communication of A: 3.1", "20.0 % of the step (")
     assert seen.index("Exposed") < seen.index("▲ A takes 1.25") < seen.index("round A ± std (ms)") < seen.index(" all ")
     assert "Differs, A | B: parallel: ddp | none." in seen
-
-
-def test_other_pairs_have_their_rounds_alone() -> None:
-    seen = turns_text(flat(rounds_of(a_round(1.03), a_round(1.03, 0.012))))
-    assert "Exposed" not in seen
-    assert "A takes 1.03" in seen
+    other = turns_text(flat(rounds_of(a_round(1.03), a_round(1.03, 0.012))))
+    assert "Exposed" not in other
+    assert "A takes 1.03" in other
 
 
 def test_without_turns_a_cell_of_several_ranks_has_the_command_that_tells_what_its_steps_wait_for() -> None:
     seen = turns_text(merged(state_of(ranks_session(4))))
     assert "No cells of this session ran in turns" in seen
-    assert "cs336-tui ab --a '--parallel ddp' --b '--parallel none'" in seen
-    assert "--ranks 4" in seen
+    assert not absent(seen, "cs336-tui ab --a '--parallel ddp' --b '--parallel none'", "--ranks 4")
     one = turns_text([round_[0] for round_ in rounds_of(a_round(1.0))])
     assert A.ranks == 1
     assert "--parallel" not in one

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,6 @@ from cs336_tui.analysis.verdicts import judge, serve
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import PeakCache, peak_key
 from cs336_tui.session.state import SessionState
-from cs336_tui.session.states import CellState
 from cs336_tui.tui import judging
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.judging import NOTHING, Assessment, JudgeProcess, Judging, assess
@@ -33,10 +33,10 @@ from tests.tui.kept_sessions import STOPPED, keep
 from tests.tui.watched import (
     SMALL,
     Benches,
+    absent,
     comes,
     demo,
     in_the_middle,
-    log_of,
     on_screen,
     press,
     replaying,
@@ -71,11 +71,6 @@ class Watched(App[None]):
         self.found += 1
 
 
-def names(found: Assessment) -> tuple[str, ...]:
-    assert found.judgement is not None
-    return found.judgement.names
-
-
 async def judged(folder: Path, state: SessionState, number: int = 0) -> Assessment:
     """The assessment of a cell, worked out on the thread."""
     app, cell = Watched(folder), state.cells[number]
@@ -99,7 +94,7 @@ async def test_a_cell_is_judged_on_a_thread_of_its_own_and_once(
     async with app.run_test() as pilot:
         assert app.judging.of(state, state.cells[0]) is None
         found = await comes(pilot, lambda: app.judging.of(state, state.cells[0]))
-        assert names(found) == ("steady",)
+        assert found.judgement.names == ("steady",)
         assert app.judging.of(state, state.cells[0]) is found
         await pilot.pause(0.05)
     assert len(threads) == 1
@@ -224,7 +219,7 @@ async def test_a_cell_that_is_run_again_is_judged_again(tmp_path: Path) -> None:
         for event in [*cell_start(0), *steps(0, (), STEADY_S), CellFinished(at=START + 99, cell=0, status="ok")]:
             state.apply(event)
         assert app.judging.known(state, cell) is None
-        assert names(await comes(pilot, lambda: app.judging.of(state, cell))) == ("steady",)
+        assert (await comes(pilot, lambda: app.judging.of(state, cell))).judgement.names == ("steady",)
 
 
 async def test_another_peak_changes_the_share_and_keeps_the_verdict_in_sight(tmp_path: Path) -> None:
@@ -237,8 +232,6 @@ async def test_another_peak_changes_the_share_and_keeps_the_verdict_in_sight(tmp
         assert app.judging.of(state, cell) is before  # until there is better
         await comes(pilot, lambda: (now := app.judging.of(state, cell)) is not None and now.peak_is_measured)
         after = app.judging.of(state, cell)
-        assert after is not None
-        assert after.flops is not None
         assert after.share_of_peak(0.1) == pytest.approx(after.flops / 0.1 / 50e12)
 
 
@@ -255,36 +248,26 @@ async def test_what_breaks_while_judging_is_told_and_never_taken_for_fine(
     assert "could not be judged: ZeroDivisionError: by nought" in text([verdict_line(state.cells[0], found, 100)])
 
 
-async def test_live_tells_verdict_interval_and_limit_and_the_window_all_the_rest(tmp_path: Path) -> None:
+async def test_live_tells_verdict_interval_and_limit_in_any_room_and_the_window_all_the_rest(tmp_path: Path) -> None:
     state = session_of(Cell(a_spec(), DRIFTING_S, warmup_s=[0.3, 0.1]))
     cell = state.cells[0]
     found = await judged(tmp_path, state)
     for width, height in ((50, 20), (100, 40)):
         shown = text(live_lines(state, cell, width, height, found=found))
-        assert "! drifting" in shown
-        assert "Enter: all" in shown
+        assert not absent(shown, "! drifting", "Enter: all")
         assert sum("█" in row for row in shown.splitlines()) >= 8  # the chart keeps its room
-    assert "% (95 % interval)" in shown
-    assert "TFLOP/s" in shown
-    assert "% of spec" in shown
-    low = text(live_lines(state, cell, 50, 13, found=found))
-    assert "! drifting" in low
+    assert not absent(shown, "% (95 % interval)", "TFLOP/s", "% of spec")
+    assert "! drifting" in text(live_lines(state, cell, 50, 13, found=found))
+    for width, height in product((1, 10, 50, 200), range(0, 40, 3)):
+        assert len(live_lines(state, cell, width, height, found=found)) <= height
     detail = text(cell_detail(state, cell, 80, found))
-    assert "? throttled: not observable: " in detail
-    assert "! drifting: " in detail
-    assert "float32 matmul  highest" in detail
-
-
-@pytest.mark.parametrize("width", [20, 41, 51, 80, 200])
-async def test_the_line_of_verdicts_fits_and_is_not_cut_without_a_sign(width: int) -> None:
-    state = session_of(Cell(a_spec(), DRIFTING_S, warmup_s=[0.3, 0.1]))
-    found = assess(state, state.cells[0], PeakCache(Path("/nowhere")))
-    assert found.judgement is not None
+    assert not absent(detail, "? throttled: not observable: ", "! drifting: ", "float32 matmul  highest")
     others = len(found.judgement.names) - 1
-    shown = text([verdict_line(state.cells[0], found, width)])
-    assert len(shown) <= width
-    assert shown.startswith("! drifting" + f" +{others}:" * bool(others))
-    assert "…" in shown or found.judgement.checks[2].evidence in shown
+    for width in (20, 41, 51, 80, 200):
+        shown = text([verdict_line(cell, found, width)])
+        assert len(shown) <= width
+        assert shown.startswith("! drifting" + f" +{others}:" * bool(others))
+        assert "…" in shown or found.judgement.checks[2].evidence in shown, "it is not cut without a sign"
 
 
 async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -> None:
@@ -298,17 +281,8 @@ async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -
     assert [start for start in starts if not any(row.startswith(start) for row in told)] == []
 
 
-@pytest.mark.parametrize("height", range(0, 40, 3))
-@pytest.mark.parametrize("width", [1, 10, 50, 200])
-async def test_it_fits_any_room(width: int, height: int) -> None:
-    state = session_of(Cell(a_spec(), DRIFTING_S))
-    cell = state.cells[0]
-    found = assess(state, cell, PeakCache(Path("/nowhere")))
-    assert len(live_lines(state, cell, width, height, found=found)) <= height
-
-
 async def test_a_running_cell_is_held_against_its_peak(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0, peaks=PeakCache(tmp_path / "peaks"))
+    app = replaying(demo(in_the_middle), tmp_path, peaks=PeakCache(tmp_path / "peaks"))
     async with on_screen(app, "53 % of spec"):
         assert "%" not in app.query_one(ResultsPane).text.splitlines()[7]  # nothing is final yet
 
@@ -316,8 +290,7 @@ async def test_a_running_cell_is_held_against_its_peak(tmp_path: Path) -> None:
 def test_a_number_of_steps_that_is_not_fixed_says_at_most() -> None:
     spec = a_spec(measure_steps=1000, steps_auto=0.01, warmup_auto=True, warmup_steps=100)
     state = state_of([*session_start([spec]), *cell_start(0), *steps(0, (0.2,) * 12, (0.1,) * 34)])
-    cell: CellState = state.cells[0]
-    shown = text(live_lines(state, cell, 80, 30))
+    shown = text(live_lines(state, state.cells[0], 80, 30))
     assert "measuring 34/≤1000" in shown
     assert "steps/column" not in shown  # 12 and 34 steps have places of their own, not 1,100
 
@@ -334,14 +307,12 @@ async def test_results_say_how_far_judging_is_and_which_verdicts_hold(tmp_path: 
         assert "% of spec" in rows[1]
         await pilot.resize_terminal(*SMALL)
         await press(pilot, "4", seen=lambda shown: "verdict" in shown and "mean ms" in shown and "drifting" in shown)
-        heading = app.query_one(ResultsPane).text.splitlines()[1]
-        assert "verdict" in heading
+        assert "verdict" in app.query_one(ResultsPane).text.splitlines()[1]
 
 
 def test_a_process_that_died_is_started_anew_and_an_error_of_judging_is_told() -> None:
     cell, process = session_of(Cell(a_spec(), DRIFTING_S)).cells[0], JudgeProcess()
     assert process.judge(cell, None) == judge(cell)
-    assert process._process is not None
     process._process.kill()
     process._process.wait()
     assert process.judge(cell, 0.9) == judge(cell, 0.9)

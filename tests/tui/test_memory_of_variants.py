@@ -13,7 +13,6 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, Event
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.estimate import EstimatePane
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, flops, table
 from cs336_tui.tui.tabs.memory_tables import peaks_page
@@ -21,7 +20,7 @@ from tests.made_memory import MB, a_prediction
 from tests.made_predictions import made_prediction
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.tui.one_pane import LARGE
-from tests.tui.watched import WIDE, log_of, text, until
+from tests.tui.watched import on_screen, press, replaying, text
 
 WRITTEN = a_spec(pass_="train-step")
 COMPILED = msgspec.structs.replace(WRITTEN, compile="default")
@@ -55,11 +54,8 @@ def test_what_was_measured_compiled_is_not_told_of_what_is_written(specs: tuple[
 
 async def test_the_estimate_of_a_session_stands_beside_the_peak_of_its_own_cells(tmp_path: Path) -> None:
     predicted = CellsPredicted(at=START + 3, predictions=(made_prediction(WRITTEN),))
-    app = Cs336App(replay=log_of([*ran(WRITTEN, COMPILED), predicted], tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("i")
-        await until(pilot, lambda _: "session's cells" in app.main.query_one(EstimatePane).text)
+    async with on_screen(replaying([*ran(WRITTEN, COMPILED), predicted], tmp_path), "at its end") as (app, pilot):
+        await press(pilot, "i", seen=lambda _: "session's cells" in app.main.query_one(EstimatePane).text)
         assert "0.500" in app.main.query_one(EstimatePane).text, "not the 0.4 GB of the compiled one"
 
 
@@ -74,17 +70,9 @@ def test_a_model_of_ones_own_is_named_in_an_estimate() -> None:
     assert shown.texts("model") == ("GPT", "GPT")
 
 
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [
-        (2_310_000_000_000, "2.31 TFLOP"),
-        (48_000_000_000, "48.0 GFLOP"),
-        (1_050_000, "1.05 MFLOP"),
-        (524_288, "524 kFLOP"),
-    ],
-)
-def test_flops_have_a_prefix_that_shows_them(count: int, words: str) -> None:
-    assert flops(count) == words
+def test_flops_have_a_prefix_that_shows_them() -> None:
+    words = ["2.31 TFLOP", "48.0 GFLOP", "1.05 MFLOP", "524 kFLOP"]
+    assert list(map(flops, (2_310_000_000_000, 48_000_000_000, 1_050_000, 524_288))) == words
 
 
 def test_what_is_very_small_is_said_in_its_own_unit_and_what_is_nothing_is_not_said() -> None:

@@ -25,13 +25,7 @@ PHASES = ("forward",) * 10 + ("backward",) * 10 + ("optimizer",) * 10
 
 def rising(**changes: Any) -> Picture:
     """30 columns from 1 to 30 GB, a third in each of three phases."""
-    fields: dict[str, Any] = {
-        "bytes": [n * 10**9 for n in range(1, 31)],
-        "phases": PHASES,
-        "top_bytes": 30 * 10**9,
-        "unit": GB,
-    }
-    return Picture(**(fields | changes))
+    return Picture([n * 10**9 for n in range(1, 31)], PHASES, 30 * 10**9, GB)._replace(**changes)
 
 
 def drawn(picture: Picture, width: int = 40, height: int = 10) -> list[str]:
@@ -57,10 +51,7 @@ def test_columns_are_as_high_as_their_bytes_on_an_axis_from_zero() -> None:
     assert column_of(rows[:8], 14) == "    ████"
     eighths = [sum(" ▁▂▃▄▅▆▇█".index(char) for char in column_of(rows[:8], place)) for place in range(30)]
     assert eighths == [round((place + 1) / 30 * 64) for place in range(30)]
-
-
-def test_the_axis_does_not_move_with_what_is_in_sight() -> None:
-    low = rising(bytes=[10**9] * 30)
+    low = rising(bytes=[10**9] * 30)  # the axis does not move with what is in sight
     assert drawn(low)[0].startswith("   30 GB ┤")
     assert column_of(drawn(low)[:8], 0).strip() == "▂"
 
@@ -70,41 +61,28 @@ def test_each_phase_has_its_colour_and_its_name_where_it_begins() -> None:
     bottom = [roles_at(lines, place)[7] for place in (0, 10, 20)]
     assert bottom == [phase_role("forward"), phase_role("backward"), phase_role("optimizer")]
     assert len(set(bottom)) == 3
+    assert all(len(spans) <= 4 for spans in lines), "an axis and three phases"
     names = drawn(rising())[-1]
     assert [names.index(phase) for phase in ("forward", "backward", "optimizer")] == [10, 20, 30]
+    short = drawn(rising(phases=("zero_grad",) * 3 + ("forward",) * 27))[-1]
+    assert short.strip() == "forward", "left out rather than cut to nothing"
 
 
-def test_neighbouring_columns_of_a_phase_are_one_span() -> None:
-    lines = memory_timeline(rising(), width=40, height=10)
-    assert all(len(spans) <= 4 for spans in lines), "an axis and three phases"
-
-
-def test_the_name_of_a_short_phase_is_left_out_rather_than_cut_to_nothing() -> None:
-    names = drawn(rising(phases=("zero_grad",) * 3 + ("forward",) * 27))[-1]
-    assert names.strip() == "forward"
-
-
-def test_the_cursor_is_a_line_through_its_column() -> None:
+def test_the_cursor_is_a_line_through_its_column_and_moving_it_changes_two() -> None:
     lines = memory_timeline(rising(cursor=5), width=40, height=10)
     rows = drawn(rising(cursor=5))
     assert column_of(rows[:9], 5) == "││││││▅█▲"
     assert set(roles_at(lines, 5)[:9]) == {"strong"}
     assert column_of(rows[:8], 6) == column_of(drawn(rising())[:8], 6)
-
-
-def test_moving_the_cursor_changes_two_columns_only() -> None:
-    before, after = drawn(rising(cursor=5)), drawn(rising(cursor=6))
-    changed = {
-        x for old, new in zip(before, after, strict=True) for x, pair in enumerate(zip(old, new, strict=True))
-        if pair[0] != pair[1]
-    }  # fmt: skip
-    assert changed == {15, 16}
+    pairs = [zip(*pair, strict=True) for pair in zip(rows, drawn(rising(cursor=6)), strict=True)]
+    assert {x for pair in pairs for x, (old, new) in enumerate(pair) if old != new} == {15, 16}
 
 
 def test_peak_and_end_of_forward_are_marked_on_the_axis() -> None:
     marks = (EventMark(20, "peak"), EventMark(14, "end of forward"))
     below = drawn(rising(marks=marks))[-2]
     assert below[10:] == "end of forward╵     ╵peak     "
+    assert drawn(rising(marks=marks, cursor=20))[-2][30:35] == "▲peak"
 
 
 def test_marks_in_one_column_share_its_tick_and_those_at_an_edge_stay_readable() -> None:
@@ -112,11 +90,6 @@ def test_marks_in_one_column_share_its_tick_and_those_at_an_edge_stay_readable()
     assert "╵end of forward, peak" in together
     assert drawn(rising(marks=(EventMark(29, "peak"),)))[-2].endswith("peak╵")
     assert drawn(rising(marks=(EventMark(0, "peak"), EventMark(29, "end of forward"))))[-2][10:].startswith("╵peak")
-
-
-def test_the_cursor_shows_on_a_marked_column() -> None:
-    below = drawn(rising(marks=(EventMark(20, "peak"),), cursor=20))[-2]
-    assert below[30:35] == "▲peak"
 
 
 def test_few_events_are_drawn_wider() -> None:
@@ -161,7 +134,6 @@ def test_a_window_stays_in_the_record_with_its_event_and_follows_one_that_leaves
         assert 0 <= window.first < window.end <= window.events
         assert 1 <= window.columns <= min(room, window.end - window.first)
         column = window.column_of(event)
-        assert column is not None
         assert window.edge(column) <= event < window.edge(column + 1)
     other = min(other, window.events - 1)
     followed = window.following(other)

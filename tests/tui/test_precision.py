@@ -13,13 +13,12 @@ from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.tabs import precision
 from cs336_tui.tui.tabs.precision import PrecisionPane
 from cs336_tui.tui.tabs.report import Subject
-from cs336_tui.tui.widgets.rows import Rows
 from tests.made_precision import a_cpu_report, a_precision_report, precision_events
 from tests.samples import START, a_spec
 from tests.session.made import Cell, cell, events_of, session_of
 from tests.tui import one_pane
-from tests.tui.one_pane import OnePane
-from tests.tui.watched import comes
+from tests.tui.one_pane import OnePane, read
+from tests.tui.watched import absent, comes
 
 MIXED = a_spec(precision="bf16-mixed")
 CELLS = (
@@ -75,8 +74,7 @@ async def test_the_experiments_are_those_of_another_cell_where_the_subject_has_n
 
 async def test_an_empty_session_says_what_to_do() -> None:
     async with one_pane.showing(PrecisionPane(), Subject(SessionState()), (80, 24)) as (_, pane, _app):
-        assert "Choose fp32 and another under" in pane.text
-        assert "Choose cells in Configure (1)" in pane.text
+        assert not absent(pane.text, "Choose fp32 and another under", "Choose cells in Configure (1)")
 
 
 async def test_a_report_that_is_being_made_or_failed_says_so() -> None:
@@ -86,8 +84,7 @@ async def test_a_report_that_is_being_made_or_failed_says_so() -> None:
         assert "starting ..." in pane.text
         state.apply(ReportFinished(at=START + 1, report=0, status="failed", error="ValueError: no such thing"))
         app.paint()
-        assert "failed: ValueError: no such thing" in pane.text
-        assert "▼ faster" in pane.text
+        assert not absent(pane.text, "failed: ValueError: no such thing", "▼ faster")
 
 
 async def test_a_cell_that_ends_adds_its_speed_up_at_once() -> None:
@@ -104,8 +101,7 @@ async def test_the_note_of_a_report_is_shown() -> None:
     note = "Pass forward has no backward, so there are no gradients."
     made = precision_events(a_precision_report(MIXED, note=note, toy=()))
     async with showing(fold([*events_of(*CELLS), *made]), (100, 50)) as (_, pane, _app):
-        assert f"! {note}" in pane.text
-        assert "This device supports autocast neither to bf16 nor to fp16." in pane.text
+        assert not absent(pane.text, f"! {note}", "This device supports autocast neither to bf16 nor to fp16.")
 
 
 async def test_enter_on_a_speed_up_tells_the_reason_of_its_verdict() -> None:
@@ -113,11 +109,8 @@ async def test_enter_on_a_speed_up_tells_the_reason_of_its_verdict() -> None:
         await pilot.press("enter")
         assert not isinstance(app.screen, Reader)
         row = next(place for place, text in enumerate(pane.text.splitlines()) if "▼ faster" in text)
-        await pilot.press(*["down"] * (row - 1), "enter")
-        await comes(pilot, lambda: isinstance(app.screen, Reader))
-        shown = app.screen.query_one(Rows)
-        await comes(pilot, lambda: "the whole 95 % interval is below 1" in " ".join(shown.text.split()))
-        assert "peak allocated 3.00 GB" in shown.text
+        shown = " ".join((await read(pilot, *["down"] * (row - 1), "enter")).split())
+        assert not absent(shown, "the whole 95 % interval is below 1", "peak allocated 3.00 GB")
 
 
 async def test_many_cells_are_worked_out_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:

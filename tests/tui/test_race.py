@@ -32,7 +32,18 @@ from tests.made_race import made_tuning, race_events
 from tests.samples import START, state_of
 from tests.tui.kept_sessions import STOPPED, keep
 from tests.tui.test_queue import opened
-from tests.tui.watched import SMALL, Benches, ScriptedBench, log_of, screen_text, text, until
+from tests.tui.watched import (
+    SMALL,
+    Benches,
+    ScriptedBench,
+    absent,
+    on_screen,
+    press,
+    replaying,
+    screen_text,
+    text,
+    until,
+)
 
 DECIDED = "decided: every other candidate is worse than the best"
 
@@ -41,23 +52,14 @@ async def test_a_replayed_race_opens_by_itself_and_its_winner_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    app = Cs336App(replay=log_of(race_events(ended=DECIDED), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
-        shown = await until(pilot, DECIDED)
-        for seen in ("C Race", "best  0.60", "cs336-tui bench"):
-            assert seen in shown
-        await pilot.press("down", "enter")
-        await until(pilot, "Alone it is run again by")
-        await pilot.press("escape", "v")
-        await until(pilot, "beside the others")
-        await pilot.press("v")
-        await until(pilot, "needs a GPU")
-        await pilot.press("2")
-        await until(pilot, "race: over, best 0.60")
-        await pilot.press("C", "w")
-        await until(pilot, "Save as preset")
-        await pilot.press("enter")
-        await until(pilot, lambda _: len(app.screen_stack) == 1)
+    async with on_screen(replaying(race_events(ended=DECIDED), tmp_path), "", size=SMALL) as (app, pilot):
+        assert not absent(await until(pilot, DECIDED), "C Race", "best  0.60", "cs336-tui bench")
+        await press(pilot, "down", "enter", seen="Alone it is run again by")
+        await press(pilot, "escape", "v", seen="beside the others")
+        await press(pilot, "v", seen="needs a GPU")
+        await press(pilot, "2", seen="race: over, best 0.60")
+        await press(pilot, "C", "w", seen="Save as preset")
+        await press(pilot, "enter", seen=lambda _: len(app.screen_stack) == 1)
     saved = preset("best-small")
     assert saved.sweep.attentions == ("sdpa",)
     assert "0.60" in saved.about
@@ -65,25 +67,16 @@ async def test_a_replayed_race_opens_by_itself_and_its_winner_is_saved(
 
 async def test_an_opened_session_shows_its_race(tmp_path: Path) -> None:
     keep(tmp_path, STOPPED, race_events(running=4))
-    app = Cs336App(Benches(), session_dir=tmp_path)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: app.live.state.environment is not None)
-        await pilot.press("escape", "7")
-        await until(pilot, "left, killed")
-        await pilot.press("enter")
-        shown = await until(pilot, "now   stopped: a race is left, u resumes")
-        assert "u Resume" in shown
-        await pilot.press("b", "C")
-        await until(pilot, "No race in this session")
+    async with on_screen(Cs336App(Benches(), session_dir=tmp_path), size=SMALL) as (_, pilot):
+        await press(pilot, "escape", "7", seen="left, killed")
+        assert "u Resume" in await press(pilot, "enter", seen="now   stopped: a race is left, u resumes")
+        await press(pilot, "b", "C", seen="No race in this session")
 
 
 async def test_a_session_without_a_race_has_no_tab_of_it_until_it_is_opened() -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=(200, 60)) as pilot:
-        shown = await until(pilot, "p Precision")
-        assert "C Race" not in shown
-        await pilot.press("escape", "C")
-        await until(pilot, lambda text: "No race in this session" in text and "C Race" in text)
+    async with on_screen(Cs336App(Benches()), "p Precision", size=(200, 60)) as (app, pilot):
+        assert "C Race" not in screen_text(app)
+        await press(pilot, "escape", "C", seen=lambda text: "No race in this session" in text and "C Race" in text)
 
 
 def raceable(**choices: object) -> Sweep:
@@ -97,22 +90,17 @@ async def tuning(
 ) -> AsyncIterator[tuple[Cs336App, Pilot[int]]]:
     """An app with the dialog of Tune, once it has said this."""
     async with opened(bench, initial=sweep or raceable(), **options) as (app, pilot):
-        await pilot.press("escape", "U")
-        await until(pilot, said)
+        await press(pilot, "escape", "U", seen=said)
         yield app, pilot
 
 
 async def test_the_dialog_says_what_is_raced_and_what_is_wrong() -> None:
     async with tuning(Benches()) as (app, pilot):
         assert "attention: naive, sdpa" in screen_text(app)
-        await pilot.press("up", "backspace", *"soon")
-        await until(pilot, "expected a time such as 90s")
-        await pilot.press(*["backspace"] * 4, *"2m", "up", *"lots")
-        await until(pilot, "expected memory such as 70GB")
-        await pilot.press(*["backspace"] * 4, "up", "right", "right", "space")
-        await until(pilot, "energy")
-        await pilot.press("escape")
-        await until(pilot, lambda _: not isinstance(app.screen, TuneDialog))
+        await press(pilot, "up", "backspace", *"soon", seen="expected a time such as 90s")
+        await press(pilot, *["backspace"] * 4, *"2m", "up", *"lots", seen="expected memory such as 70GB")
+        await press(pilot, *["backspace"] * 4, "up", "right", "right", "space", seen="energy")
+        await press(pilot, "escape", seen=lambda _: not isinstance(app.screen, TuneDialog))
 
 
 async def test_choices_that_are_other_work_are_not_raced() -> None:
@@ -120,24 +108,20 @@ async def test_choices_that_are_other_work_are_not_raced() -> None:
         assert "size tiny,small" in screen_text(app)
 
 
-async def test_a_race_runs_is_stopped_and_goes_on() -> None:
-    benches = Benches()
-    async with tuning(benches, size=SMALL, options=RunOptions(ddof=0, timeout_s=90.0)) as (app, pilot):
-        await pilot.press("enter")
-        await until(pilot, "now   starting point: ")
-        assert benches.ddof == 0
+async def test_a_race_runs_is_stopped_and_goes_on(bench: Benches) -> None:
+    async with tuning(bench, size=SMALL, options=RunOptions(ddof=0, timeout_s=90.0)) as (app, pilot):
+        await press(pilot, "enter", seen="now   starting point: ")
+        assert bench.ddof == 0
         await pilot.press("r", "U")  # nothing is added to a race
-        await pilot.press("s")
-        await until(pilot, "u resumes")
+        await press(pilot, "s", seen="u resumes")
         assert len(app.screen_stack) == 1
         assert len(app.state.cells) == 1
-        benches.go_on.set()
-        await pilot.press("u")
-        await until(pilot, "end   decided: ")
+        bench.go_on.set()
+        await press(pilot, "u", seen="end   decided: ")
         assert "[ Save as preset ]" in screen_text(app)
         await until(pilot, lambda _: not app.run_in_progress)
         assert not [each.message for each in app._notifications if each.severity == "error"]
-    (command, *others) = [command for command in benches.commands if command]
+    (command, *others) = [command for command in bench.commands if command]
     assert command.startswith("cs336-tui tune --size tiny")
     assert "--over attention=naive,sdpa --over checkpoint=0,1" in command
     assert others == []
@@ -169,26 +153,19 @@ async def test_a_stop_before_the_first_visit_is_no_failure() -> None:
         return made[-1]
 
     async with tuning(bench, size=SMALL) as (app, pilot):
-        await pilot.press("enter")
-        await until(pilot, lambda _: made[0].predicts.is_set())
-        await pilot.press("s")
-        await until(pilot, lambda _: not app.run_in_progress)
+        await press(pilot, "enter", seen=lambda _: made[0].predicts.is_set())
+        await press(pilot, "s", seen=lambda _: not app.run_in_progress)
         assert not list(app._notifications)
 
 
-async def test_a_report_after_a_stop_is_not_taken_for_the_race() -> None:
-    benches = Benches()
-    async with tuning(benches, size=SMALL) as (app, pilot):
-        await pilot.press("enter")
-        await until(pilot, "now   starting point: ")
-        await pilot.press("s")
-        await until(pilot, "u resumes")
+async def test_a_report_after_a_stop_is_not_taken_for_the_race(bench: Benches) -> None:
+    async with tuning(bench, size=SMALL) as (app, pilot):
+        await press(pilot, "enter", seen="now   starting point: ")
+        await press(pilot, "s", seen="u resumes")
         await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("9", "n")
-        await until(pilot, "warm-up ...")
-        await pilot.press("C")
-        assert "now   stopped" in await until(pilot, "now   ")
-        benches.go_on.set()
+        await press(pilot, "9", "n", seen="warm-up ...")
+        assert "now   stopped" in await press(pilot, "C", seen="now   ")
+        bench.go_on.set()
         await until(pilot, lambda _: not app.run_in_progress)
 
 
@@ -197,9 +174,7 @@ WIDTHS = (40, 78, 118, 198)
 
 def shown_after(events: list[Event]) -> Raced:
     state = state_of(events)
-    race = race_of(state)
-    assert race is not None
-    return raced(state, race, goes_on=True, left="")
+    return raced(state, race_of(state), goes_on=True, left="")
 
 
 def race_after(events: list[Event]) -> Race:
@@ -212,11 +187,7 @@ def test_an_interval_is_a_bar_around_a_point_and_1_is_marked() -> None:
     assert text([interval_line(scale, 21, 1.5, 1.2, 1.8, "good")]) == "          │  ━━━●━━  "
     assert text([interval_line(scale, 21, None, None, None, "good")]).rstrip() == "          │"
     assert text([interval_line(scale, 21, 0.7, 0.6, 0.8, "good")]).count("│") == 1
-
-
-def test_what_is_beyond_the_axis_is_an_arrow() -> None:
-    scale = Scale(0.5, 2.0)
-    assert text([interval_line(scale, 11, 3.0, 1.5, 4.0, "good")]) == "     │  ━━▸"
+    assert text([interval_line(scale, 11, 3.0, 1.5, 4.0, "good")]) == "     │  ━━▸", "what is beyond is an arrow"
     assert text([interval_line(scale, 11, 0.2, 0.1, 0.3, "good")]).startswith("◂")
     assert "1" not in text([axis_line(Scale(0.5, 0.8), 20)])
 
@@ -256,8 +227,7 @@ def test_the_heading_tells_what_runs_and_that_none_is_measured_yet() -> None:
     shown = shown_after(race_events(running=4))
     assert shown.running == {4}
     assert "now   sdpa: measuring" in text(race_lines.heading(shown, "ranking", 118, 20))
-    first = text(race_lines.heading(shown_after(race_events()[:3]), "gains", 78, 20))
-    assert "none measured yet" in first
+    assert "none measured yet" in text(race_lines.heading(shown_after(race_events()[:3]), "gains", 78, 20))
     over = shown_after(race_events(ended="the budget ended"))
     assert "the budget ended" in text(race_lines.heading(over, "ranking", 118, 12)), "a low pane, too"
 
@@ -302,11 +272,8 @@ def test_the_zoomed_axis_is_of_those_in_the_race() -> None:
 
 def test_gains_are_alone_beside_the_others_and_together() -> None:
     race = race_after(race_events(ended="decided"))
-    rows = text(race_lines.gains(race, 78))
-    assert "sdpa           0.60" in rows
-    assert "checkpoint 1   1.3" in rows
-    none = text(race_lines.gains(race_after(race_events()[:3]), 78))
-    assert "Known once" in none
+    assert not absent(text(race_lines.gains(race, 78)), "sdpa           0.60", "checkpoint 1   1.3")
+    assert "Known once" in text(race_lines.gains(race_after(race_events()[:3]), 78))
 
 
 def test_everything_known_of_a_candidate_with_its_command() -> None:
@@ -317,22 +284,14 @@ def test_everything_known_of_a_candidate_with_its_command() -> None:
     assert "--attention sdpa" in told
     assert told.count("✓ ok") == race.entries[1].visits
     assert "needs a GPU" in text(race_lines.not_tried(race, 78))
-
-
-def test_the_details_of_a_candidate_say_what_its_check_compared() -> None:
-    state = state_of(race_events(ended="decided"))
-    race = race_of(state)
-    assert race is not None
     checked = race.entries[1]._replace(agreement=Agreement(True, "differs by rounding alone"), status="out")
-    told = " ".join(text(race_lines.detail(state, race, checked, 78)).split())
-    assert "differs by rounding alone" in told
-    assert "on at most 2 sequences; not further sequences, later steps" in told
+    told = " ".join(text(race_lines.detail(state_of(events), race, checked, 78)).split())
+    assert not absent(told, "differs by rounding alone", "on at most 2 sequences; not further sequences, later steps")
 
 
 def test_the_last_two_run_in_turns_and_a_check_names_its_candidate() -> None:
     events = race_events()
     state = state_of(events)
-    assert state.tuning is not None
     base, sdpa = (state.tuning.candidates[number] for number in (0, 4))
     pair = CellsQueued(at=START + 20, first=50, specs=(base, sdpa), repeats=(4, 4), in_turns=True)
     shown = shown_after([*events, pair, *(CellStarted(at=START + 20, cell=cell, pid=7) for cell in (50, 51))])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from textual import events
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from cs336_tui.session.recordings import chrome
@@ -17,7 +20,7 @@ from cs336_tui.tui.controllers.library import wanted_in
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.session.recordings import made_traces as made
 from tests.session.recordings.made_traces import write
-from tests.tui.watched import WIDE, Benches, on_screen, press, screen_text, until
+from tests.tui.watched import WIDE, Benches, absent, on_screen, press, screen_text, until
 
 
 @pytest.fixture
@@ -26,22 +29,24 @@ def app(tmp_path: Path) -> Cs336App:
     return Cs336App(Benches(), session_dir=tmp_path / "sessions")
 
 
-async def to_sessions(app: Cs336App, pilot) -> SessionsPane:  # type: ignore[no-untyped-def]
-    await until(pilot, lambda _: app.live.state.environment is not None)
-    await pilot.press("7")
-    pane = app.query_one(SessionsPane)
-    await until(pilot, lambda _: pane.has_focus)
-    return pane
+@asynccontextmanager
+async def in_sessions(
+    app: Cs336App, *pasted: object, size: tuple[int, int] = WIDE
+) -> AsyncIterator[tuple[Pilot[int], SessionsPane]]:
+    """The app with the focus in its list of sessions, once these paths were pasted."""
+    async with on_screen(app, size=size) as (_, pilot):
+        pane = app.query_one(SessionsPane)
+        await press(pilot, "7", seen=lambda _: pane.has_focus)
+        for path in pasted:
+            app.post_message(events.Paste(str(path)))
+        yield pilot, pane
 
 
 async def test_a_dropped_file_opens_and_fills_every_pane(app: Cs336App, tmp_path: Path) -> None:
     path = write(tmp_path / "my trace.json", made.TRAINING)
-    async with app.run_test(size=WIDE) as pilot:
-        await to_sessions(app, pilot)
-        app.post_message(events.Paste(f"'{path}'"))
+    async with in_sessions(app, f"'{path}'") as (pilot, _):
         text = await until(pilot, "my trace.json · opened, b goes back")
-        assert "✓ 1 ok · 1 report" in text
-        assert "✓ recorded" in text
+        assert not absent(text, "✓ 1 ok · 1 report", "✓ recorded")
         assert "custom 2/1/1/1" not in text
         text = await press(pilot, "4", seen="mean ms")
         (row,) = [line for line in text.splitlines() if line.startswith(" ") and "✓ recorded" in line]
@@ -67,8 +72,7 @@ async def test_a_replayed_recording_leaves_the_choices_alone(tmp_path: Path) -> 
 
 async def test_a_path_can_be_typed(app: Cs336App, tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", made.TRAINING)
-    async with app.run_test(size=WIDE) as pilot:
-        await to_sessions(app, pilot)
+    async with in_sessions(app) as (pilot, _):
         await press(pilot, "O", seen="Open a recording")
         app.screen.query_one(Input).value = f"{path}x"
         await press(pilot, "enter", seen="no such file")
@@ -84,9 +88,7 @@ async def test_a_path_can_be_typed(app: Cs336App, tmp_path: Path) -> None:
     ids=["component", "path", "nul", "user"],
 )
 async def test_a_name_that_no_file_can_have_is_no_file(app: Cs336App, name: str) -> None:
-    async with app.run_test(size=WIDE) as pilot:
-        await to_sessions(app, pilot)
-        app.post_message(events.Paste(name))
+    async with in_sessions(app, name) as (pilot, _):
         await until(pilot, lambda _: any("no such file on this machine" in told.message for told in app._notifications))
         await press(pilot, "O", seen="Open a recording")
         app.screen.query_one(Input).value = name
@@ -102,8 +104,7 @@ async def test_a_pane_without_anything_of_a_recording_says_why(app: Cs336App, tm
         "l": "Recorded elsewhere: no step was timed",
         "8": "Recorded elsewhere: no step was timed, so there are no step times to compare",
     }
-    async with app.run_test(size=WIDE) as pilot:
-        await to_sessions(app, pilot)
+    async with in_sessions(app) as (pilot, _):
         assert "O opens a torch profiler trace" in screen_text(app)
         app.post_message(events.Paste(str(path)))
         await until(pilot, "a.json · opened, b goes back")
@@ -114,9 +115,7 @@ async def test_a_pane_without_anything_of_a_recording_says_why(app: Cs336App, tm
 async def test_a_file_that_is_none_is_told_in_one_line(app: Cs336App, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("{}")
-    async with app.run_test(size=WIDE) as pilot:
-        pane = await to_sessions(app, pilot)
-        app.post_message(events.Paste(str(path)))
+    async with in_sessions(app, path) as (pilot, pane):
         await until(pilot, lambda _: any("no recording" in each.message for each in app._notifications))
         assert pane.opening == ""
         assert folder_sessions(tmp_path / "sessions") == []
@@ -136,11 +135,8 @@ async def test_reading_shows_how_far_it_is_and_can_be_stopped(
 
     monkeypatch.setattr(chrome._Reader, "_take_whole", held)
     path = write(tmp_path / "a.json", made.TRAINING)
-    async with app.run_test(size=WIDE) as pilot:
-        pane = await to_sessions(app, pilot)
-        app.post_message(events.Paste(str(path)))
-        text = await until(pilot, "% of 0 MB of a.json · s stops")
-        assert "s Stop reading" in text.splitlines()[-1]
+    async with in_sessions(app, path) as (pilot, pane):
+        assert "s Stop reading" in (await until(pilot, "% of 0 MB of a.json · s stops")).splitlines()[-1]
         await pilot.press("s")
         stopped.set()
         await until(pilot, lambda _: any("Reading was stopped" in each.message for each in app._notifications))
@@ -151,21 +147,17 @@ async def test_reading_shows_how_far_it_is_and_can_be_stopped(
 
 async def test_kernels_within_a_range(app: Cs336App, tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", made.TRAINING)
-    async with app.run_test(size=(160, 50)) as pilot:
-        await to_sessions(app, pilot)
-        app.post_message(events.Paste(str(path)))
+    async with in_sessions(app, path, size=(160, 50)) as (pilot, _):
         await until(pilot, "opened, b goes back")
         await press(pilot, "9", seen="whole recording · 5 kernels")
-        text = await press(pilot, "W", seen="Kernels within a range")
-        assert "step 3" in text
+        assert "step 3" in await press(pilot, "W", seen="Kernels within a range")
         text = await press(pilot, "down", "enter", seen="in forward · 2 of 5 kernels")
         assert "gemm_forward" in text
         assert "gemm_backward" not in text
         await press(pilot, "escape", seen="whole recording · 5 kernels")
         for _ in range(4):
             await pilot.press("v")
-        text = await until(pilot, "in 4 gaps between kernels, copies and fills")
-        assert "add_backward" in text
+        assert "add_backward" in await until(pilot, "in 4 gaps between kernels, copies and fills")
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,11 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
-from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.report import ReportPane
 from tests.made_kernels import a_kernel_report
 from tests.samples import START, a_spec, mixed_session
 from tests.tui.test_queue import opened
-from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, log_of, screen_text, until
-
-
-@pytest.fixture
-def bench() -> Benches:
-    return Benches()
+from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, on_screen, press, replaying, screen_text, until
 
 
 def done(number: int = 0, **changes: object) -> ReportFinished:
@@ -31,14 +25,12 @@ async def test_before_any_run_a_tab_is_about_the_first_cell_of_the_choices(
     size: tuple[int, int], key: str, kind: str, bench: Benches
 ) -> None:
     async with opened(bench, size=size) as (app, pilot):
-        await pilot.press("escape", key)
-        await until(pilot, "tiny · ctx 128 · forward")
+        await press(pilot, "escape", key, seen="tiny · ctx 128 · forward")
         pane = app.main.query_one(f"#{kind}", ReportPane)
         await until(pilot, lambda _: pane.has_focus)
         assert pane.subject.cell is None
         assert pane.subject.can_ask
-        await pilot.press("n")
-        await until(pilot, lambda _: bool(app.live.state.reports))
+        await press(pilot, "n", seen=lambda _: bool(app.live.state.reports))
         assert app.live.state.reports[0].kind == kind
         assert app.live.state.reports[0].spec.device == "cuda:0"
         bench.go_on.set()
@@ -47,29 +39,24 @@ async def test_before_any_run_a_tab_is_about_the_first_cell_of_the_choices(
 
 async def test_a_report_runs_in_its_tab_can_be_stopped_and_then_be_made(bench: Benches) -> None:
     async with opened(bench, size=SMALL) as (app, pilot):
-        await pilot.press("escape", "9", "n")
-        text = await until(pilot, "warm-up ...")
+        text = await press(pilot, "escape", "9", "n", seen="warm-up ...")
         assert "kernels: warm-up" in text.splitlines()[0]
         assert app.main.open_pane == "kernels"
         assert app.run_in_progress
         assert app.check_action("stop_cells", ())
         assert app.check_action("run_cells", ())
-        await pilot.press("s")
-        await until(pilot, lambda _: not app.run_in_progress)
+        await press(pilot, "s", seen=lambda _: not app.run_in_progress)
         await until(pilot, "The report was stopped.")
         bench.made[0].report_ends = done(size="tiny", d_model=256, d_ff=1024, num_layers=4, num_heads=4)
         bench.go_on.set()
-        await pilot.press("n")
-        await until(pilot, lambda text: "Press n" not in text and not app.run_in_progress)
+        await press(pilot, "n", seen=lambda text: "Press n" not in text and not app.run_in_progress)
         assert app.main.query_one("#kernels", ReportPane).report is not None
 
 
 async def test_a_report_waits_for_the_running_cell_and_comes_before_the_next(bench: Benches) -> None:
     async with opened(bench, runs=True) as (app, pilot):
-        await pilot.press("9")
-        await until(pilot, "never while one is timed")
-        await pilot.press("n")
-        await until(pilot, "made after the running cell")
+        await press(pilot, "9", seen="never while one is timed")
+        await press(pilot, "n", seen="made after the running cell")
         bench.finish_one()
         await until(pilot, "warm-up ...")
         assert list(app.live.state.waiting) == [1, 2]
@@ -80,10 +67,8 @@ async def test_a_report_waits_for_the_running_cell_and_comes_before_the_next(ben
 
 async def test_what_is_run_while_a_report_is_made_comes_behind_it_and_is_shown(bench: Benches) -> None:
     async with opened(bench, size=SMALL) as (app, pilot):
-        await pilot.press("escape", "0", "n")
-        await until(pilot, "warm-up ...")
-        await pilot.press("r")
-        await until(pilot, lambda _: app.main.open_pane == "live" and len(app.live.state.waiting) == 3)
+        await press(pilot, "escape", "0", "n", seen="warm-up ...")
+        await press(pilot, "r", seen=lambda _: app.main.open_pane == "live" and len(app.live.state.waiting) == 3)
         assert app.live.state.current is None
         bench.finish_one()
         await until(pilot, "▶ running" if app.main.wide else "cell 1/3")
@@ -104,8 +89,7 @@ async def test_the_end_of_a_report_is_told_where_it_is_not_seen(
 ) -> None:
     async with opened(bench) as (_, pilot):
         bench.made[0].report_ends = ends
-        await pilot.press("escape", "9", "n")
-        await until(pilot, "warm-up ...")
+        await press(pilot, "escape", "9", "n", seen="warm-up ...")
         await pilot.press("5")
         bench.go_on.set()
         await until(pilot, lambda text: all(word in text for word in said.split()))
@@ -116,27 +100,20 @@ async def test_a_report_that_cannot_be_asked_for_says_why_and_the_app_is_ready(b
 
     async with opened(bench) as (app, pilot):
         bench.made[0].refuse = LogError("no room for a log")
-        await pilot.press("escape", "p", "n")
-        await until(pilot, "no room for a log")
+        await press(pilot, "escape", "p", "n", seen="no room for a log")
         await until(pilot, lambda _: not app.run_in_progress)
 
 
 async def test_keys_step_through_the_cells_of_the_session_and_results_follow(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(mixed_session(), tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(replaying(mixed_session(), tmp_path), "at its end") as (app, pilot):
         await pilot.press("9")
         pane = app.main.query_one("#kernels", ReportPane)
         await until(pilot, lambda _: pane.subject.cell == 2)
         assert "No report for this cell in this session" in screen_text(app)
-        await pilot.press("left_square_bracket", "left_square_bracket")
-        await until(pilot, lambda _: pane.subject.cell == 0)
-        await pilot.press("left_square_bracket")
-        await until(pilot, lambda _: pane.subject.cell == 0)
-        await pilot.press("right_square_bracket", "4")
-        await until(pilot, lambda _: app.main.query_one("#results").cursor == 1)
-        await pilot.press("down", "down", "9")
-        await until(pilot, lambda _: pane.subject.cell == 3)
+        await press(pilot, "left_square_bracket", "left_square_bracket", seen=lambda _: pane.subject.cell == 0)
+        await press(pilot, "left_square_bracket", seen=lambda _: pane.subject.cell == 0)
+        await press(pilot, "right_square_bracket", "4", seen=lambda _: app.main.query_one("#results").cursor == 1)
+        await press(pilot, "down", "down", "9", seen=lambda _: pane.subject.cell == 3)
 
 
 async def test_a_chosen_cell_stays_while_others_run(bench: Benches) -> None:
@@ -146,8 +123,7 @@ async def test_a_chosen_cell_stays_while_others_run(bench: Benches) -> None:
         await until(pilot, lambda _: pane.subject.cell == 0)
         bench.finish_one()
         await until(pilot, lambda _: pane.subject.cell == 1)
-        await pilot.press("left_square_bracket")
-        await until(pilot, lambda _: pane.subject.cell == 0)
+        await press(pilot, "left_square_bracket", seen=lambda _: pane.subject.cell == 0)
         bench.finish_one()
         await until(pilot, lambda _: app.live.state.current == 2)
         assert pane.subject.cell == 0
@@ -160,9 +136,7 @@ async def test_a_replayed_report_is_shown_and_none_can_be_asked_for(tmp_path: Pa
         ReportStarted(at=events[-1].at, report=0, kind="kernels", spec=spec, cell=5),
         ReportFinished(at=events[-1].at, report=0, status="ok", content=a_kernel_report(spec)),
     ]
-    app = Cs336App(replay=log_of(events, tmp_path), speed=0)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(replaying(events, tmp_path), "at its end") as (app, pilot):
         await pilot.press("9")
         pane = app.main.query_one("#kernels", ReportPane)
         await until(pilot, lambda _: pane.report is not None)
@@ -188,12 +162,7 @@ async def test_a_log_of_nothing_but_reports_shows_each_of_them(tmp_path: Path) -
     for number, spec in enumerate(specs):
         events.append(ReportStarted(at=START + number, report=number, kind="kernels", spec=spec))
         events.append(ReportFinished(at=START + number, report=number, status="ok", content=a_kernel_report(spec)))
-    app = Cs336App(replay=log_of(events, tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press("9")
-        await until(pilot, "ctx 256")
-        await pilot.press("left_square_bracket")
-        await until(pilot, "ctx 128")
-        await pilot.press("left_square_bracket", "right_square_bracket")
-        await until(pilot, "ctx 256")
+    async with on_screen(replaying(events, tmp_path), size=SMALL) as (_, pilot):
+        await press(pilot, "9", seen="ctx 256")
+        await press(pilot, "left_square_bracket", seen="ctx 128")
+        await press(pilot, "left_square_bracket", "right_square_bracket", seen="ctx 256")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, a_spec
 from tests.session.made import Cell, events_of, results_of, session_of
 from tests.tui.one_pane import showing
-from tests.tui.watched import SMALL, WIDE, Benches, log_of, text, until
+from tests.tui.watched import SMALL, WIDE, Benches, absent, on_screen, press, replaying, text, until
 
 UNIT = ("TFLOP/s", 1e12)
 CEILING = Ceiling(flops_per_s=50e12, bytes_per_s=2.5e12, source="made")  # ridge at 20 FLOP/B
@@ -94,26 +95,22 @@ def test_cells_in_one_place_share_a_point_and_the_chosen_one_is_never_hidden() -
     assert "59…" in crowded
     beside = "\n".join(chart(*(CellPoint(100.0 * 1.02**number, 10e12, number) for number in range(30))))
     assert "29" in beside
+    assert any("●1" in text for text in chart(CellPoint(10.0, 1e9, 1), roofs=())), "one cell without any ceiling"
 
 
-@pytest.mark.parametrize("height", range(0, 30, 3))
-@pytest.mark.parametrize("width", [1, 20, 30, 80, 200])
-def test_it_fits_any_room(width: int, height: int) -> None:
-    for roofs in ((), (roof(), roof(Ceiling(flops_per_s=None, bytes_per_s=1e12, source="half"), dashed=True))):
+def test_it_fits_any_room() -> None:
+    both = (roof(), roof(Ceiling(flops_per_s=None, bytes_per_s=1e12, source="half"), dashed=True))
+    for roofs, width, height in product(((), both), (1, 20, 30, 80, 200), range(0, 30, 3)):
         shown = chart(CellPoint(1.0, 1e9, 1), CellPoint(50.0, 60e12, 2), roofs=roofs, width=width, height=height)
         assert len(shown) in (0, height)
         assert all(len(text) == width for text in shown)
-
-
-def test_one_cell_without_any_ceiling_is_drawn() -> None:
-    assert any("●1" in text for text in chart(CellPoint(10.0, 1e9, 1), roofs=()))
 
 
 def app_of(folder: Path, *, measured: bool = True) -> Cs336App:
     peaks = PeakCache(folder / "peaks")
     if measured:
         peaks.put(peak_key(ENVIRONMENT, "cuda:0", "fp32", 32), made_peak(50e12))
-    return Cs336App(replay=log_of(events_of(*CELLS), folder), speed=0, peaks=peaks)
+    return replaying(events_of(*CELLS), folder, peaks=peaks)
 
 
 @pytest.mark.parametrize("width", [57, 80, 100])
@@ -126,8 +123,7 @@ def test_rows_are_told_apart_by_what_cells_do_not_share(width: int) -> None:
         ["forward+backward", "·", "bf16-mixed"],
         ["forward", "·", "fp32"],
     ]
-    shown = " ".join(rows(laid.lines(0, len(laid))))
-    assert "all cells: small · ctx " in shown
+    assert "all cells: small · ctx " in " ".join(rows(laid.lines(0, len(laid))))
     if width == 57:
         assert "% peak" not in rows([laid.heading])[0]  # nothing but dashes
         assert "% sheet" in rows([laid.heading])[0]
@@ -146,81 +142,57 @@ def test_a_doubted_peak_of_a_cpu_is_said_above_the_drawing_with_what_to_press() 
     quiet = roofline_of(state, lambda _: made_peak(1e13, 2e10, device="cpu", busy_cores=0.1), ENVIRONMENT)
     assert doubts(quiet, 0, can_measure=True, width=200) == []
     assert "~" not in " ".join(rows(chart_lines(quiet, 0, 120, 20)))
-
-
-def test_that_a_gpus_other_users_were_not_observed_is_said_at_the_end() -> None:
-    roofline = roofline_of(session_of(CELLS[0]), lambda _: made_peak(50e12), ENVIRONMENT)
-    assert doubts(roofline, 0, can_measure=True, width=200) == []
-    assert any("other processes and throttling were not observed" in note for note in roofline.sheet.table.footnotes)
+    gpu = roofline_of(session_of(CELLS[0]), lambda _: made_peak(50e12), ENVIRONMENT)
+    assert doubts(gpu, 0, can_measure=True, width=200) == []
+    assert any("other processes and throttling were not observed" in note for note in gpu.sheet.table.footnotes)
 
 
 async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane_and_follows_it(tmp_path: Path) -> None:
-    app = app_of(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "at its end")
+    async with on_screen(app_of(tmp_path), "at its end") as (app, pilot):
         assert not app.query(RooflinePane), "it is made when it is first opened"
-        await pilot.press("l")
-        shown = await until(pilot, "% peak")
+        shown = await press(pilot, "l", seen="% peak")
         assert "╌╌ data sheet 67 TFLOP/s, 3350 GB/s" in shown
-        await pilot.press("home")
-        await until(pilot, "cell 1/3")
-        await pilot.press("down")
-        await until(pilot, lambda shown: "HBM3 · bf16-mixed" in shown or "HBM3 · fp32" in shown)
+        await press(pilot, "home", seen="cell 1/3")
+        await press(pilot, "down", seen=lambda shown: "HBM3 · bf16-mixed" in shown or "HBM3 · fp32" in shown)
         await until(pilot, "cell 2/3")
-        await pilot.press("enter")
-        await until(pilot, "Measured steps, ms")
-        await pilot.press("escape", "c")
-        await until(pilot, lambda _: "| cell" in app.clipboard)
+        await press(pilot, "enter", seen="Measured steps, ms")
+        await press(pilot, "escape", "c", seen=lambda _: "| cell" in app.clipboard)
         assert "% of measured peak" in app.clipboard
         assert app.clipboard.count("small · ") >= 3, "the whole table"
-        await pilot.press("4", "end")
-        await until(pilot, "cell 3/3")
+        await press(pilot, "4", "end", seen="cell 3/3")
         app.main.open("roofline")
         app.main.set_focus(None)
         await until(pilot, lambda _: app.query_one("#roofline-rows", Rows).cursor == 2)
 
 
 async def test_a_session_that_cannot_measure_says_where_to(tmp_path: Path) -> None:
-    app = app_of(tmp_path, measured=False)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("l")
-        shown = await until(pilot, "run cs336-tui peak on the machine of these cells")
-        assert "n Measure" not in shown
+    async with on_screen(app_of(tmp_path, measured=False), "at its end", size=SMALL) as (_, pilot):
+        assert "n Measure" not in await press(pilot, "l", seen="run cs336-tui peak on the machine of these cells")
 
 
 async def test_without_cells_it_says_what_to_do() -> None:
-    app = Cs336App(Benches())
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "NVIDIA")
-        await pilot.press("l")
-        await until(pilot, "No cell has been measured yet.")
+    async with on_screen(Cs336App(Benches()), "NVIDIA", size=SMALL) as (_, pilot):
+        await press(pilot, "l", seen="No cell has been measured yet.")
         await until(pilot, "Choose cells in Configure (1) and press r")
 
 
 async def test_a_peak_is_measured_kept_and_drawn_or_it_says_why_not(tmp_path: Path) -> None:
-    benches, cache = Benches(), PeakCache(tmp_path)
-    app = Cs336App(benches, peaks=cache)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "NVIDIA H100 80GB HBM3")
+    benches = Benches()
+    async with on_screen(Cs336App(benches, peaks=PeakCache(tmp_path)), "NVIDIA H100 80GB HBM3") as (app, pilot):
         benches.made[0].peak = PeakError("out of memory")
-        await pilot.press("r")
-        await until(pilot, "▶ running")
+        await press(pilot, "r", seen="▶ running")
         for _ in range(3):
             benches.finish_one()
         await until(pilot, lambda shown: shown.count("✓ ok") >= 3 and "r Run" in shown)
-        await pilot.press("l")
-        await until(pilot, "Press n to measure this device's peak: cuda:0 fp32")
-        await pilot.press("n")
-        await until(pilot, "measuring cuda:0 fp32 ...")
+        await press(pilot, "l", seen="Press n to measure this device's peak: cuda:0 fp32")
+        await press(pilot, "n", seen="measuring cuda:0 fp32 ...")
         assert "s Stop" in await until(pilot, "s Stop")
         await pilot.press("n")  # once is enough
         benches.go_on.set()
         await until(pilot, "! cuda:0 fp32: out of memory")
         await until(pilot, lambda _: not app.run_in_progress)
         benches.made[0].peak = made_peak(50e12)
-        await pilot.press("n")
-        await until(pilot, "── measured 50 TFLOP/s")
+        await press(pilot, "n", seen="── measured 50 TFLOP/s")
         assert benches.peaks_measured == [("cuda:0", "fp32")] * 2
         assert not app.run_in_progress
         key = peak_key(ENVIRONMENT, "cuda:0", "fp32", 32)
@@ -232,8 +204,7 @@ def test_what_all_cells_have_that_is_not_as_usual_is_named(passes: tuple[str, ..
     cells = [Cell(a_spec(pass_=pass_, compile="default", checkpoint=2), [0.1] * 12) for pass_ in passes]
     sheet = roofline_of(session_of(*cells), lambda _: None, None).sheet
     named = " ".join([*sheet.table.texts("cell"), *sheet.table.footnotes[:1]])
-    assert "compile default" in named
-    assert "checkpoint 2" in named
+    assert not absent(named, "compile default", "checkpoint 2")
 
 
 TIMES_S = {"1MB": 0.001, "10MB": 0.004, "100MB": 0.02}
@@ -251,24 +222,19 @@ def cells(**choices: object) -> tuple[Cell, ...]:
 
 async def curve_after(key: str, folder: Path, size: tuple[int, int]) -> str:
     """The screen once it shows the curve of busbw, after a key in a replayed session of collectives."""
-    app = Cs336App(replay=log_of(events_of(*cells()), folder), speed=0)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
-        await pilot.press(key)
-        return await until(pilot, lambda shown: "busbw of all-reduce" in shown)
+    async with on_screen(replaying(events_of(*cells()), folder), size=size) as (_, pilot):
+        return await press(pilot, key, seen="busbw of all-reduce")
 
 
 async def test_results_have_the_columns_of_collectives_and_the_curve_below(tmp_path: Path) -> None:
     shown = await curve_after("4", tmp_path, SMALL)
     heading = next(row for row in shown.splitlines() if " operation " in row)
-    for title in ("size", "ranks", "mean ms", "busbw", "verdict"):
-        assert title in heading
+    assert not absent(heading, "size", "ranks", "mean ms", "busbw", "verdict")
     assert not any(title in heading for title in OTHERS)
     # 100 MB in 20 ms over 2 ranks are 5 GB/s; over 4 in 40 ms 2.5 GB/s x 6/4
     rows = [row.split() for row in shown.splitlines() if " 100MB " in row and "all-reduce" in row]
     assert [("5" in row, "3.75" in row) for row in rows] == [(True, False), (False, True)]
-    assert "●4" in shown
-    assert "GB/s" in shown
+    assert not absent(shown, "●4", "GB/s")
 
 
 async def test_the_roofline_of_collectives_is_their_curve(tmp_path: Path) -> None:
@@ -286,15 +252,12 @@ def test_curves_are_of_the_chosen_operation_and_higher_where_faster() -> None:
     assert "1MB" in rows[-1]
 
 
-def test_published_curves_stand_beside_ones_own() -> None:
+def test_published_curves_stand_beside_ones_own_and_those_that_differ_in_more_than_ranks_are_named() -> None:
     (chosen, *_) = specs()
     shown = text(bandwidth_lines(results_of(*cells()), chosen, published(), 100, 16))
     assert "○ published on CPU of a machine with H100s" in shown
     assert "PCIe" not in shown
     assert "published" not in text(bandwidth_lines(results_of(*cells()), chosen, (), 100, 16))
-
-
-def test_curves_that_differ_in_more_than_ranks_are_named() -> None:
     several = (*cells(), *cells(precisions=("bf16",)))
     shown = text(bandwidth_lines(results_of(*several), several[0].spec, (), 100, 16))
     assert "bf16" in shown.splitlines()[0] + shown.splitlines()[1]

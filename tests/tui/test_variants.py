@@ -22,7 +22,7 @@ from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
 from tests.samples import ENVIRONMENT, a_spec
 from tests.tui.configuring import NARROW, WIDE, opened
-from tests.tui.watched import SMALL, Benches, ScriptedBench, until
+from tests.tui.watched import SMALL, Benches, ScriptedBench, on_screen, press, until
 from tests.tui.watched import WIDE as WIDE_SCREEN
 
 MINE = Sweep(
@@ -39,9 +39,13 @@ def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # Choosing.
 
 
-async def test_every_variant_is_ticked() -> None:
+async def test_all_that_the_flags_know_is_offered_and_every_variant_is_ticked() -> None:
     async with opened() as hand:
         await hand.unfold("variants")
+        offered = {"attention": ATTENTIONS, "compile": COMPILES, "optimizer": OPTIMIZERS, "cuda_graph": CUDA_GRAPHS}
+        for field, values in offered.items():
+            assert tuple(chip.value for chip in hand.entry(field, Chips).chips) == values
+        assert not hand.entry("recent", RecentEntry).display, "no model was run before"
         for field, value, attribute, expected in (
             ("attention", "sdpa", "attentions", ("naive", "sdpa")),
             ("compile", "default", "compiles", ("off", "default")),
@@ -72,24 +76,14 @@ async def test_what_is_ones_own_is_typed(
         assert words in hand.seen(hand.entry(field, TextEntry))
 
 
-async def test_all_that_the_flags_know_is_offered() -> None:
-    async with opened() as hand:
-        await hand.unfold("variants")
-        offered = {"attention": ATTENTIONS, "compile": COMPILES, "optimizer": OPTIMIZERS, "cuda_graph": CUDA_GRAPHS}
-        for field, values in offered.items():
-            assert tuple(chip.value for chip in hand.entry(field, Chips).chips) == values
-
-
 async def test_what_belongs_to_a_model_of_ones_own_is_asked_for_once_there_is_one() -> None:
     async with opened() as hand:
         await hand.unfold("variants")
         assert not any(hand.entry(field, TextEntry).display for field in ("model_args", "model_path", "annotations"))
-        await hand.type("model", "my:LM")
-        await hand.type("model_args", "dropout=0")
-        await hand.type("model_path", "/repo")
+        for field, words in (("model", "my:LM"), ("model_args", "dropout=0"), ("model_path", "/repo")):
+            await hand.type(field, words)
         assert hand.pane.sweep == Sweep(models=("my:LM",), model_args=(("dropout", "0"),), model_path=("/repo",))
         await hand.type("model", "my:LM, reference")
-        assert hand.pane.sweep is not None
         assert hand.pane.sweep.models == ("my:LM", "reference")
 
 
@@ -105,12 +99,10 @@ async def test_attention_alone_asks_for_widths_and_for_nothing_of_a_model() -> N
             assert not hand.pane.query_one(f"#entry-{field}").display
         assert "■1024" in hand.seen(hand.entry("context_length", Chips)), "what is usual for it is shown"
         await hand.type("heads", "8")
-        assert hand.pane.sweep is not None
         assert (hand.pane.sweep.heads, hand.pane.sweep.head_dims) == (8, (16, 64))
         await hand.type("heads", "0")
         assert hand.pane.sweep is None
-        said = " ".join(hand.seen(hand.entry("heads", TextEntry)).split())
-        assert "✗ 0: expected a whole number, at least 1" in said
+        assert "✗ 0: expected a whole number, at least 1" in " ".join(hand.seen(hand.entry("heads", TextEntry)).split())
         await hand.type("heads", "1")
         await hand.type("head_dim", "16,x")
         await hand.pilot.pause()
@@ -180,16 +172,8 @@ async def test_recent_models_are_picked_from_a_list() -> None:
         assert hand.entry("model_args", TextEntry).value == "dropout=0.1"
 
 
-async def test_without_any_there_is_no_such_entry() -> None:
-    async with opened() as hand:
-        await hand.unfold("variants")
-        assert not hand.entry("recent", RecentEntry).display
-
-
 async def test_a_run_keeps_its_models_and_offers_them() -> None:
-    app = Cs336App(Benches(), initial=MINE)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "NVIDIA")
+    async with on_screen(Cs336App(Benches(), initial=MINE), "NVIDIA", size=SMALL) as (app, pilot):
         pane = app.query_one(ConfigurePane)
         pane.query_one("#fold-variants", Fold).action_turn()
         await until(pilot, lambda _: bool(pane.query(RecentEntry)))
@@ -227,9 +211,7 @@ def bare(**options: object) -> Cs336App:
 
 @pytest.mark.parametrize("size", [SMALL, WIDE_SCREEN])
 async def test_a_preset_of_the_palette_loses_what_the_machine_lacks_and_says_so(size: tuple[int, int]) -> None:
-    app = bare()
-    async with app.run_test(size=size, notifications=True) as pilot:
-        await until(pilot, "A CPU")
+    async with on_screen(bare(), "A CPU", size=size, notifications=True) as (app, pilot):
         app.load_preset(presets.preset(NAME))
         await until(pilot, "left out: compile default")
         pane = app.query_one(ConfigurePane)
@@ -240,27 +222,19 @@ async def test_a_preset_of_the_palette_loses_what_the_machine_lacks_and_says_so(
 
 
 async def test_a_preset_of_the_list_does_too() -> None:
-    app = bare()
-    async with app.run_test(size=WIDE_SCREEN, notifications=True) as pilot:
-        await until(pilot, "A CPU")
-        await pilot.press("1", "home", "enter")
-        await until(pilot, "Presets")
+    async with on_screen(bare(), "A CPU", notifications=True) as (app, pilot):
+        await press(pilot, "1", "home", "enter", seen="Presets")
         place = [each.preset.name for each in listed(presets.bundled(), None)].index(NAME)
-        await pilot.press(*["down"] * place, "enter")
-        await until(pilot, WITHOUT_COMPILER)
-        sweep = app.query_one(ConfigurePane).sweep
-        assert sweep is not None
-        assert sweep.compiles == ("off",)
+        await press(pilot, *["down"] * place, "enter", seen=WITHOUT_COMPILER)
+        assert app.query_one(ConfigurePane).sweep.compiles == ("off",)
 
 
 @pytest.mark.parametrize(
     ("may_leave_out", "problems"), [(("compile",), 0), ((), 1)], ids=["of a preset", "asked for by name"]
 )
 async def test_choices_of_the_command_line(may_leave_out: tuple[str, ...], problems: int) -> None:
-    app = bare(initial=sweep_from(preset_name=NAME), may_leave_out=may_leave_out)
-    async with app.run_test(size=WIDE_SCREEN) as pilot:
+    async with on_screen(bare(initial=sweep_from(preset_name=NAME), may_leave_out=may_leave_out)) as (app, pilot):
         await until(pilot, "A CPU")
-        await until(pilot, lambda _: app.live.state.environment is not None)
         assert len(app.query_one(ConfigurePane).problems) == problems
 
 

@@ -283,10 +283,7 @@ def is_ready(app: Cs336App) -> bool:
 
 @asynccontextmanager
 async def on_screen(
-    app: Cs336App,
-    seen: str | Callable[[Cs336App], bool] = is_ready,
-    size: tuple[int, int] = WIDE,
-    **options: bool,
+    app: Cs336App, seen: str | Callable[[Cs336App], bool] = is_ready, size: tuple[int, int] = WIDE, **options: bool
 ) -> AsyncIterator[tuple[Cs336App, Pilot[None]]]:
     """An app in a terminal, from when its screen shows the text, or this holds of it; at once if empty."""
     async with app.run_test(size=size, **options) as pilot:
@@ -371,3 +368,8 @@ async def comes(pilot: Pilot[None], seen: Callable[[], _T | None]) -> _T:
 def text(lines: list[Line]) -> str:
     """Lines of a pane as they are read, joined by newlines."""
     return "\n".join("".join(span.text for span in spans) for spans in lines)
+
+
+def absent(shown: str, *words: str) -> list[str]:
+    """Those of the words that are not in what is shown."""
+    return [each for each in words if each not in shown]

@@ -49,7 +49,7 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
         _titled("Checks of these steps", all_checks(found.judgement, width) if found and found.judgement else []),
         _titled("Before the first step", _prepared(cell, width)),
         labelled("whole run", words, width) if (words := limit_words(cell)) else [],
-        _titled("Asked for", asked(cell.spec, width)),
+        _titled("Asked for", [row for label, text in _asked(cell.spec) for row in labelled(label, text, width)]),
         _titled("Effective settings, read back", _in_force(cell, cell.in_force, width) if cell.in_force else []),
         _titled("Machine", _machine(state, cell)),
         _titled("Output of the process", [line(format.plain(row)) for row in cell.output.splitlines()[-_OUTPUT_ROWS:]]),
@@ -244,13 +244,25 @@ def row(label: str, value: object) -> Line:
     return labelled(label, str(value))[0]
 
 
-def asked(spec: CellSpec, width: int) -> list[Line]:
+def _asked(spec: CellSpec) -> Iterator[tuple[str, str]]:
     """All settings of the spec that its title does not have."""
-    said = (*_what(spec), *_variants(spec), *_how(spec))
-    return [row for label, text in said for row in labelled(label, text, width)]
+    yield from _model(spec)
+    for field, axis in AXES.items():
+        value, always = getattr(spec, field), field == spec.workload
+        if axis.said and field not in ("causal", "model", "model_args") and (value != axis.default or always):
+            yield axis.long_title or axis.title, axis.detail(value)
+    if spec.model_path and spec.brings_own_code:
+        yield "module path", ", ".join(spec.model_path)
+    yield "warm-up", warmup_words(spec.warmup_steps, spec.warmup_auto, spec.warmup_for)
+    yield "measured steps", steps_words(spec.measure_steps, spec.steps_auto and INTERVAL, spec.steps_for)
+    if spec.steps_auto is not None:
+        yield "interval", f"± {spec.steps_auto * 50:g} % of the mean ends it"
+    yield "synchronised", spec.synchronised
+    yield "seed", str(spec.seed)
+    yield "threads", str(spec.threads) if spec.threads is not None else "torch's own choice"
 
 
-def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
+def _model(spec: CellSpec) -> Iterator[tuple[str, str]]:
     """The model and its dimensions, or those of an operation alone."""
     if spec.is_collective:
         yield "operation", spec.collective
@@ -282,22 +294,3 @@ def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
     yield "vocabulary", str(spec.vocab_size)
     whole = f"{spec.rank_batch_size} × {spec.context_length} = {spec.tokens_per_step} tokens a step"
     yield "batch, context", whole if spec.ranks == 1 else f"{whole} and rank"
-
-
-def _variants(spec: CellSpec) -> Iterator[tuple[str, str]]:
-    for field, axis in AXES.items():
-        value, always = getattr(spec, field), field == spec.workload
-        if axis.said and field not in ("causal", "model", "model_args") and (value != axis.default or always):
-            yield axis.long_title or axis.title, axis.detail(value)
-    if spec.model_path and spec.brings_own_code:
-        yield "module path", ", ".join(spec.model_path)
-
-
-def _how(spec: CellSpec) -> Iterator[tuple[str, str]]:
-    yield "warm-up", warmup_words(spec.warmup_steps, spec.warmup_auto, spec.warmup_for)
-    yield "measured steps", steps_words(spec.measure_steps, spec.steps_auto and INTERVAL, spec.steps_for)
-    if spec.steps_auto is not None:
-        yield "interval", f"± {spec.steps_auto * 50:g} % of the mean ends it"
-    yield "synchronised", spec.synchronised
-    yield "seed", str(spec.seed)
-    yield "threads", str(spec.threads) if spec.threads is not None else "torch's own choice"

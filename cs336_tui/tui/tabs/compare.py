@@ -13,10 +13,10 @@ from cs336_tui.analysis.comparison import overlap
 from cs336_tui.analysis.effects import Trace, warmup_groups
 from cs336_tui.analysis.fields import PivotError, select
 from cs336_tui.analysis.merge import Result, grouped, measured, merge
-from cs336_tui.analysis.pivot import VALUES, varying
+from cs336_tui.analysis.pivot import SPEEDUP, VALUES, varying
 from cs336_tui.analysis.published import ReferenceFileError, own, published
 from cs336_tui.analysis.reference import matching, remark_on, sentence
-from cs336_tui.analysis.reference_profiles import Said, profiles_said
+from cs336_tui.analysis.reference_profiles import profiles_said
 from cs336_tui.config.axis import UserError
 from cs336_tui.export.writing.tables import Table
 from cs336_tui.tui import format
@@ -87,16 +87,12 @@ class ComparePane(Rows):
         over = tuple((len(state.cells), settled_of(state)) for _, state in compared.sessions)
         cells = tuple((id(cell), cell.is_over) for _, cell in compared.cells)
         of = (known, over, cells, self.view, self.choice, self._columns_page, self.content_size.width)
-        if of != self._made_of:
-            self._made_of = of
-            self._make()
-
-    def _make(self) -> None:
-        self._results = merge(self._compared.sessions)
-        width = max(self.content_size.width, 12)
-        make = self._maker(width)
-        take = partial(self._take_unjudged if self.view == "pivot" else self._take, self._made_of)
-        has_sides = 2 in (len(self._compared.cells), len(self._compared.sessions))
+        if of == self._made_of:
+            return
+        self._made_of, self._results = of, merge(compared.sessions)
+        make = self._maker(max(self.content_size.width, 12))
+        take = partial(self._take, of, unjudged=self.view == "pivot")
+        has_sides = 2 in (len(compared.cells), len(compared.sessions))
         if len(self._results) <= _AT_ONCE and not (self.view == "turns" or (self.view == "pairs" and has_sides)):
             take(make())
         else:
@@ -147,19 +143,17 @@ class ComparePane(Rows):
             return [[next(r for r in merge([source]) if r.cell.cell == cell.cell)] for source, cell in cells]
         return [[result for result in self._results if result.source == source] for source in range(marked)]
 
-    def _take_unjudged(self, of: tuple[object, ...], page: Page) -> None:
-        self._take(of, page)
-        if of == self._made_of and self._results and not self._is_recorded:
+    def _take(self, of: tuple[object, ...], page: Page, *, unjudged: bool = False) -> None:
+        if of != self._made_of:  # something else was asked meanwhile
+            return
+        self._page = page
+        self._paint_page()
+        if unjudged and self._results and not self._is_recorded:
             choice, results, width = self.choice, self._results, max(self.content_size.width, 12)
             make = partial(
                 _giving_way, lambda: compare_pages.pivot_page(choice, results, width, compare_pages.doubts_of(results))
             )
             in_background(self, make, partial(self._take, of))
-
-    def _take(self, of: tuple[object, ...], page: Page) -> None:
-        if of == self._made_of:  # else something else was asked meanwhile
-            self._page = page
-            self._paint_page()
 
     def _paint_page(self) -> None:
         self.fill(self._page.rows, [views_line(VIEWS, self.view, "compare.view", "  "), *self._page.heading])
@@ -178,13 +172,16 @@ class ComparePane(Rows):
         self._choose(value=known[(known.index(self.choice.value) + by) % len(known)])
 
     def action_baseline(self, by: int) -> None:
+        choice = self.choice
         try:
-            self.choice = compare_pages.next_baseline(self.choice, self._results, by)
+            known = compare_pages.baselines(choice, self._results)
         except PivotError as error:
             self._page = message(f"! {error}", self.content_size.width, "caution")
             self._paint_page()
-        else:
-            self.show(self._compared)
+            return
+        if known:
+            at = known.index(choice.baseline) if choice.baseline in known else 0
+            self._choose(value=SPEEDUP, baseline=known[(at + by) % len(known)])
 
     def action_swap(self) -> None:
         rows, columns = compare_pages.rows_and_columns(self.choice, self._results)
@@ -203,16 +200,11 @@ class ComparePane(Rows):
 
     def action_choose(self) -> None:
         """Ask for a pivot's rows, columns and cells, or open the reason of a pair's outcome."""
-        if self.view == "pivot":
-            self._ask_table()
-        elif detail := self._page.details.get(self.cursor):
-            self.app.push_screen(text_reader("Pair", detail))
-
-    def action_keep(self) -> None:
-        requests_of(self).keep_as_reference(self._results)
-
-    def _ask_table(self) -> None:
         results, choice = self._results, self.choice
+        if self.view != "pivot":
+            if detail := self._page.details.get(self.cursor):
+                self.app.push_screen(text_reader("Pair", detail))
+            return
         if not results:
             return
 
@@ -229,6 +221,9 @@ class ComparePane(Rows):
 
         about = f"Rows by columns, perhaps where field=value and ...; fields that vary: {', '.join(varying(results))}"
         self.app.push_screen(AskText("Pivot", about, compare_pages.as_text(choice, results), check=check), entered)
+
+    def action_keep(self) -> None:
+        requests_of(self).keep_as_reference(self._results)
 
 
 def _markdown(
@@ -307,13 +302,6 @@ def _trace(trace: Trace, width: int) -> list[Line]:
     ]
 
 
-def _said_lines(said: Said, width: int) -> Iterator[Line]:
-    yield from wrapped(said.here, width, "strong", "    ")
-    for there, caveats in said.there:
-        for text, role, indent in ((there, "text", "  "), (caveats, "muted", "    ")):
-            yield from ((Span(indent), *row) for row in (wrapped(text, width - len(indent), role) if text else ()))
-
-
 def reference_page(results: Sequence[Result], width: int) -> Page:
     """A sentence per spec: its mean, and the reference points of the same model and pass with their caveats; then
     each peak of memory and each part's kernels with the published ones."""
@@ -325,7 +313,12 @@ def reference_page(results: Sequence[Result], width: int) -> Page:
         rows += [*wrapped(f"! {error}", width, "caution", "  "), ()]
     cells = grouped(measured(results), lambda result: result.spec)
     states = tuple({id(result.state): result.state for result in results}.values())
-    profiles = [row for said in profiles_said(states, results, points) for row in _said_lines(said, width)]
+    profiles: list[Line] = []
+    for profile in profiles_said(states, results, points):
+        profiles += wrapped(profile.here, width, "strong", "    ")
+        for there, caveats in profile.there:
+            for text, role, indent in ((there, "text", "  "), (caveats, "muted", "    ")):
+                profiles += [(Span(indent), *row) for row in wrapped(text, width - len(indent), role)]
     if not cells and not profiles:
         return message("No cell has been measured yet.", width)
     for spec, runs in cells.items():

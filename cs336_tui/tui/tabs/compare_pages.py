@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.ab import Turns, runs_in_turns, turns_of
+from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
 from cs336_tui.analysis.fields import FIELDS, PivotError, field_named, select, shown_of, values
 from cs336_tui.analysis.grouping import label, telling
@@ -96,15 +96,6 @@ def baselines(choice: PivotChoice, results: Sequence[Result]) -> tuple[str, ...]
     return tuple(f"{key}={value}" for key in keys for value in values(kept, key))
 
 
-def next_baseline(choice: PivotChoice, results: Sequence[Result], by: int) -> PivotChoice:
-    """The choice with the next baseline. Raises `PivotError`."""
-    known = baselines(choice, results)
-    if not known:
-        return choice
-    at = known.index(choice.baseline) if choice.baseline in known else 0
-    return msgspec.structs.replace(choice, value=SPEEDUP, baseline=known[(at + by) % len(known)])
-
-
 def make(choice: PivotChoice, results: Sequence[Result]) -> Pivot:
     """The chosen pivot. Raises `PivotError`."""
     kept = select(results, choice.where)
@@ -140,11 +131,8 @@ def pivot_page(choice: PivotChoice, results: Sequence[Result], width: int, doubt
             return _page(found, choice, width)
         kept = select(results, choice.where)
         by = [FIELDS[key] for key in (*found.rows, *found.columns)]
-        keys = (
-            tuple(field.show(result) for field in by)
-            for result in kept
-            if (result.source, result.cell.cell) in doubts.cells
-        )
+        doubted = [result for result in kept if (result.source, result.cell.cell) in doubts.cells]
+        keys = [tuple(field.show(result) for field in by) for result in doubted]
         rows = len(found.rows)
         marked = frozenset((key[:rows], key[rows:]) for key in keys)
         notes = doubts.notes if len(kept) == len(results) else doubts_of(kept).notes
@@ -246,7 +234,7 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_pag
         *drawn.heading,
     )
     details = {place: "\n".join(_details(pair, doubts)) for place, pair in enumerate(found.pairs)}
-    return Page(heading, (*drawn.rows, (), *_in_doubt(found, doubts, width), *_below(found, width)), details)
+    return Page(heading, (*drawn.rows, (), *_below(found, doubts, width)), details)
 
 
 def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]:
@@ -295,20 +283,17 @@ def _doubts_of(results: Sequence[Result]) -> _Doubts:
     }
 
 
-def _in_doubt(found: Comparison, doubts: Sequence[_Doubts], width: int) -> list[Line]:
-    said = [
+def _below(found: Comparison, doubts: Sequence[_Doubts], width: int) -> list[Line]:
+    """Sides in doubt, cells without a partner, and what the two sides differ in."""
+    doubted = [
         f"! in doubt: {name} {doubt.name}: {', '.join(doubt.verdicts)}"
         for name, of in zip("AB", doubts, strict=True)
         for pair in found.pairs
         if (doubt := of.get((pair.a if name == "A" else pair.b).spec))
     ]
-    if len(said) > _MOST_DOUBTS:
-        more = len(said) - _MOST_DOUBTS
-        said[_MOST_DOUBTS:] = [f"! in doubt: {more} more side{'s' * (more > 1)}, marked above"]
-    return paragraphs(said, width, "caution", "  ")
-
-
-def _below(found: Comparison, width: int) -> list[Line]:
+    if len(doubted) > _MOST_DOUBTS:
+        more = len(doubted) - _MOST_DOUBTS
+        doubted[_MOST_DOUBTS:] = [f"! in doubt: {more} more side{'s' * (more > 1)}, marked above"]
     alone = [f"only in {name}: {s.spec.title}" for name, of in (("A", found.only_a), ("B", found.only_b)) for s in of]
     differ = [*(f"! differs everywhere: {note}" for note in found.notes), *(f"! {note}" for note in found.mixed)]
     margin = (
@@ -316,6 +301,7 @@ def _below(found: Comparison, width: int) -> list[Line]:
         f"whole interval is within {found.margin * 100:g} % of 1. {key_name('compare.choose')}: why."
     )
     return [
+        *paragraphs(doubted, width, "caution", "  "),
         *paragraphs(alone, width, "muted", "  "),
         *paragraphs(differ, width, "caution", "  "),
         *wrapped(margin, width, "muted", "  "),
@@ -351,18 +337,14 @@ def _part(rounds: Sequence[tuple[Result, Result]], width: int, columns_page: int
     table = turns_table(turns, [each for both in rounds for each in both])
     for name, side in (("A", turns.a), ("B", turns.b)):
         yield from wrapped(f"{name}: {format.plain(side.spec.title)}", width, "title", "   ")
-    yield from _result(turns, width)
-    roles = ["text"] * (len(table.rows) - 1) + ["strong"]
-    yield from table_lines(table, width, roles=roles, page=columns_page, binding="compare.columns").lines
-    yield from wrapped(f"Differs, A | B: {'; '.join(turns.differs) or 'nothing'}.", width, "muted", "  ")
-
-
-def _result(turns: Turns, width: int) -> Iterator[Line]:
     if turns.exposed:
         words = exposed_words(turns.exposed, turns.level)
         yield from wrapped(f"{words[0].upper()}{words[1:]}.", width, "strong", "  ")
     mark = OUTCOMES[turns.outcome]
     yield from wrapped(f"{mark.text.split()[0]} {turns.explanation}", width, mark.role, "  ")
+    roles = ["text"] * (len(table.rows) - 1) + ["strong"]
+    yield from table_lines(table, width, roles=roles, page=columns_page, binding="compare.columns").lines
+    yield from wrapped(f"Differs, A | B: {'; '.join(turns.differs) or 'nothing'}.", width, "muted", "  ")
 
 
 def _without(results: Sequence[Result], width: int) -> Iterator[Line]:

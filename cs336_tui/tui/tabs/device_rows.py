@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.analysis.gpu_words import Numbered, doubtful_reasons
-from cs336_tui.events.environment import GpuSample
+from cs336_tui.events.environment import GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState, LaneState
@@ -71,27 +71,23 @@ def device_rows(state: SessionState, followed: CellState | None = None, most: in
         at = next((n for n, place in enumerate(found) if followed and place.cell == followed.cell), 0)
         first = min(max(at - most // 2, 0), len(found) - most)
         found = found[first : first + most]
-    return [_of_lane(state, each.lane) if each.lane else _of_rank(state, each) for each in found]
+    return [_row(state, place) for place in found]
 
 
-def _of_lane(state: SessionState, lane: LaneState) -> DeviceRow:
-    _, _, index = lane.lane.device.partition(":")
-    row = DeviceRow(index or str(lane.lane.lane), lane.lane.machine, is_aside=lane.set_aside is not None)
-    cell = state.cells.get(-1 if lane.cell is None else lane.cell)
-    if cell is None:
-        return row
-    rank = cell.lanes.index(lane.lane.lane) if lane.lane.lane in cell.lanes else 0
-    machine = row.machine or status.node_of(state, cell)
-    return row._replace(cell=cell, rank=rank, sample=state.samples.get(cell.cell), machine=machine)
-
-
-def _of_rank(state: SessionState, place: Place) -> DeviceRow:
-    assert place.cell is not None
-    cell = state.cells[place.cell]
+def _row(state: SessionState, place: Place) -> DeviceRow:
+    cell = state.cells.get(-1 if place.cell is None else place.cell)
+    sample = state.samples.get(cell.cell) if cell else None
+    if place.lane is not None:
+        lane, is_aside = place.lane.lane, place.lane.set_aside is not None
+        _, _, index = lane.device.partition(":")
+        machine = lane.machine or (status.node_of(state, cell) if cell else "")
+        rank = cell.lanes.index(lane.lane) if cell and lane.lane in cell.lanes else 0
+        return DeviceRow(index or str(lane.lane), machine, cell, rank, sample, is_aside)
+    assert cell is not None
     _, _, index = cell.spec.device.partition(":")
     node = status.node_of(state, cell) if index else ""  # a process on a CPU is named by its job
     name = str(int(index) + place.rank) if index else status.job_of(state, cell)
-    return DeviceRow(name, node, cell, place.rank, state.samples.get(cell.cell))
+    return DeviceRow(name, node, cell, place.rank, sample)
 
 
 class _Figure(msgspec.Struct, frozen=True):
@@ -190,14 +186,11 @@ def _of_gpus(gpus: Sequence[GpuSample]) -> list[_Figure]:
 
 
 def _of_processes(rows: Sequence[DeviceRow]) -> list[_Figure]:
-    hosts = [row.sample.host if row.sample else None for row in rows]
-    ranks = [host.ranks[row.rank] if host and row.rank < len(host.ranks) else None
-             for host, row in zip(hosts, rows, strict=True)]  # fmt: skip
-    rss = [rank.rss_bytes if rank else host.child_rss_bytes if host else None
-           for rank, host in zip(ranks, hosts, strict=True)]  # fmt: skip
-    cores = [rank.cores if rank else host.child_cores if host else None
-             for rank, host in zip(ranks, hosts, strict=True)]  # fmt: skip
-    return [
-        _Figure("RSS GB", ["–" if size is None else f"{size / format.GB:.2f}" for size in rss]),
-        _Figure("cores", ["–" if used is None else f"{used:.2f}" for used in cores], 1),
-    ]
+    sizes, cores = list[str](), list[str]()
+    for row in rows:
+        host = row.sample.host if row.sample else HostSample()
+        rank = host.ranks[row.rank] if row.rank < len(host.ranks) else None
+        size, used = (rank.rss_bytes, rank.cores) if rank else (host.child_rss_bytes, host.child_cores)
+        sizes.append("–" if size is None else f"{size / format.GB:.2f}")
+        cores.append("–" if used is None else f"{used:.2f}")
+    return [_Figure("RSS GB", sizes), _Figure("cores", cores, 1)]

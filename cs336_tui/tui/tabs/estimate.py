@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal, NamedTuple
 
 from textual import events, on
@@ -58,12 +59,11 @@ class EstimateList(WideRows):
         bind("link", "link", "Link", "estimate.link"),
         bind("view", "switch", "Choices or session", "estimate.switch"),
     ]
-    can_switch = False
-    of_ranks = False
+    varying: Mapping[str, bool] = {"switch": False, "link": False}
+    """Actions that are not always offered."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        varying = {"switch": self.can_switch, "link": self.of_ranks}
-        return varying[action] if action in varying else super().check_action(action, parameters)
+        return self.varying[action] if action in self.varying else super().check_action(action, parameters)
 
     def action_gpu(self) -> None:
         def entered(name: str | None) -> None:
@@ -147,9 +147,9 @@ class EstimatePane(Container):
         """Paint; the cursor stays on its row."""
         if not self.is_mounted:
             return
-        of_ranks = any(row.spec.ranks > 1 for row in estimated.rows)
-        if (estimated.can_switch, of_ranks) != (self._list.can_switch, self._list.of_ranks):
-            self._list.can_switch, self._list.of_ranks = estimated.can_switch, of_ranks
+        offered = {"switch": estimated.can_switch, "link": any(row.spec.ranks > 1 for row in estimated.rows)}
+        if offered != self._list.varying:
+            self._list.varying = offered
             self.refresh_bindings()
         if estimated.whose != self._shown.whose:
             self._list.cursor = 0

@@ -169,26 +169,17 @@ def brief(row: EstimateRow, width: int) -> list[Line]:
         if size >= _WORTH_A_WORD
     ]
     peak = line((f"peak {format.fine_size(prediction.peak_bytes)} in {prediction.peak_phase}", "strong"))
-    times_s = [time_s for _, time_s in least_times(found)]
-    communicated = [
-        line(f"communicates {_amount(sum(used.bytes for used in prediction.communication))}"),
-        *([line(f"in at least {sum(filter(None, times_s)) * 1e3:.3g} ms")] if None not in times_s else []),
-    ]
-    work = line(f"{quantities.count(prediction.num_params)} parameters"), line(flops(sum(prediction.flops.values())))
-    return [
-        facts(
-            peak, [*([line(f"activation peak {format.fine_size(apart)}")] if apart is not None else []), *work], width
-        ),
-        facts(
-            line(found.fit),
-            [
-                *(communicated if times_s else []),
-                *([line(f"residual stream {quantities.mebibytes(stream)} MiB")] if stream else []),
-                *categories,
-            ],
-            width,
-        ),
-    ]
+    work = [line(f"{quantities.count(prediction.num_params)} parameters"), line(flops(sum(prediction.flops.values())))]
+    if apart is not None:
+        work.insert(0, line(f"activation peak {format.fine_size(apart)}"))
+    needs: list[Line] = []
+    if times_s := [time_s for _, time_s in least_times(found)]:
+        needs.append(line(f"communicates {_amount(sum(used.bytes for used in prediction.communication))}"))
+        if None not in times_s:
+            needs.append(line(f"in at least {sum(filter(None, times_s)) * 1e3:.3g} ms"))
+    if stream:
+        needs.append(line(f"residual stream {quantities.mebibytes(stream)} MiB"))
+    return [facts(peak, work, width), facts(line(found.fit), [*needs, *categories], width)]
 
 
 def target_text(target: Target) -> str:

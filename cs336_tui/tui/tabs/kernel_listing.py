@@ -77,7 +77,13 @@ def select(report: KernelReport, selection: Selection) -> tuple[KernelRow, ...]:
     chosen = rows(report, phase=selection.phase, range_=selection.range, kind=selection.kind)
     wanted = selection.text.casefold()
     kept = [row for row in chosen if wanted in row.name.casefold() or wanted in row.short.casefold()]
-    return tuple(sorted(kept, key=lambda row: _sort_key(row, selection.sort), reverse=selection.descending))
+    key = "total_ns" if selection.sort == "share" else selection.sort
+
+    def order(row: KernelRow) -> float | str:
+        value: float | str = getattr(row, key) or 0
+        return value.casefold() if key == "short" and isinstance(value, str) else value
+
+    return tuple(sorted(kept, key=order, reverse=selection.descending))
 
 
 def described(report: KernelReport, selection: Selection, found: Sequence[KernelRow]) -> str:
@@ -100,16 +106,12 @@ def described(report: KernelReport, selection: Selection, found: Sequence[Kernel
 def kernels_sheet(report: KernelReport, selection: Selection, found: Sequence[KernelRow]) -> Sheet:
     """A row per kernel. Shares are of phase, part and kind; a search leaves them as they are."""
     each = scale((row.avg_ns for row in found), at_least=_MS_FROM)
-    none = (
-        [] if found else [f"None of the {_count(report)} is selected. {key_name('kernels.clear')} shows all of them."]
-    )
+    none = f"None of the {_count(report)} is selected. {key_name('kernels.clear')} shows all of them."
+    table = shown_table(found, _COLUMNS, [] if found else [none])
     # A sorted column has the highest rank: it stays in sight.
-    table = on_screen(
-        shown_table(found, _COLUMNS, none), _RANKS | {selection.sort: 0}, scales=dict.fromkeys(_OF_LAUNCHES, each)
-    )
-    return Sheet(
-        table, keys=tuple(row.name for row in found), rest=NAME_WIDTH, sort=Sort(selection.sort, selection.descending)
-    )
+    table = on_screen(table, _RANKS | {selection.sort: 0}, scales=dict.fromkeys(_OF_LAUNCHES, each))
+    keys, sort = tuple(row.name for row in found), Sort(selection.sort, selection.descending)
+    return Sheet(table, keys=keys, rest=NAME_WIDTH, sort=sort)
 
 
 def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[Line]:
@@ -199,11 +201,6 @@ def noun(report: KernelReport, count: int) -> str:
 def _count(report: KernelReport) -> str:
     """``48 kernels`` of the whole step."""
     return f"{len({group.name for group in report.groups})} {noun(report, 2)}"
-
-
-def _sort_key(row: KernelRow, sort: str) -> float | str:
-    value: float | str = getattr(row, "total_ns" if sort == "share" else sort) or 0
-    return value.casefold() if sort == "short" and isinstance(value, str) else value
 
 
 def _figures(row: KernelRow) -> list[Line]:

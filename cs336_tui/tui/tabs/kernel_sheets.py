@@ -12,17 +12,8 @@ from cs336_tui.analysis.grouping import shared
 from cs336_tui.analysis.kernel_cells import AttentionSplit, CellPart, attention_split
 from cs336_tui.analysis.kernels import Phases, TimeShare
 from cs336_tui.events.kernel_report import KernelReport, RankTraffic
+from cs336_tui.export.subjects import kernel_use
 from cs336_tui.export.subjects.kernel_cells import cell_keys, kernel_cells_table, notes, results_of
-from cs336_tui.export.subjects.kernel_use import (
-    GATHERS,
-    SHADES,
-    TRAFFIC,
-    gap_table,
-    gather_sums,
-    gathers_of,
-    shades,
-    traffic_table,
-)
 from cs336_tui.export.subjects.kernels import (
     ATTENTION,
     UNNAMED,
@@ -65,42 +56,41 @@ _DIFFERENCES = {"kernel_difference_s": "kernels - timed ms, %", "span_difference
 """The titles of differences that stand alone."""
 _LABEL = len("rank 0 communicates ")
 _LONGEST_MODULE = 26
-_SHADED = f"Over the step: {SHADES[0]} none of the time, {SHADES[-1]} all of it."
+_SHADED = f"Over the step: {kernel_use.SHADES[0]} none of the time, {kernel_use.SHADES[-1]} all of it."
 _LONGEST = 120  # characters of a line of time, twice its parts
 _ALL = "all"
 _LONGEST_TOP = 60
+_CELL_TEXTS: dict[str, Callable[[str], str]] = {
+    **dict.fromkeys(("part", "pass"), lambda name: format.SHORT_PASSES.get(name, name)),
+    "timed_s": lambda timed: timed.partition(" ±")[0],
+    **dict.fromkeys(("kernel_difference_s", "span_difference_s"), lambda difference: difference.rpartition(", ")[2]),
+}
+"""Texts that leave room for the rest: ``fwd+bwd``, no std, and the share alone of ``-0.210, -1.3 %``."""
 _UNNAMED = (
     "Nothing names the attention's parts: in Configure, model and variants, give annotate "
     "attention core=package.module:function."
 )
 
 
-def summary(report: KernelReport) -> tuple[str, ...]:
-    """Launches, time, idle share and named share, the most important first."""
+def summary(report: KernelReport) -> Iterator[str]:
+    """Launches, time, idle share and named share, the most important first; then, where they are known, launches a
+    second, gaps and the overlap of communication with computation."""
     what = "launch" if report.launches == 1 else "launches"
     if report.activity == "operators":
         what = f"operators by self time ({'CPU' if report.spec.device == 'cpu' else 'host'})"
-    idle, host_ns = kernels.idle_share(report), report.host_ns
-    return (
-        f"{report.launches:,} {what}",
-        time_text(report.total_ns) + (f" of {time_text(report.span_ns)} span" if report.span_ns else ""),
-        *([f"idle {tenth_percent(idle)}"] if idle is not None else []),
-        f"named {tenth_percent(kernels.named_share(report))}",
-        *([f"enqueued in {time_text(host_ns)}"] if host_ns is not None else []),
-        *gap_words(report),
-    )
-
-
-def gap_words(report: KernelReport) -> tuple[str, ...]:
-    """Launches a second, gaps and the overlap of communication with computation; empty where they are not known."""
-    gaps, rate, share = report.gaps, kernels.launches_per_s(report), kernels.overlapped_share(report)
-    if gaps is None:
-        return ()
-    return (
-        *([f"{rate:,.0f} launches/s"] if rate else []),
-        f"{counted(gaps.count, 'gap', ',')}" + (f", median {time_text(gaps.median_ns)}" if gaps.count else ""),
-        *([f"communication {tenth_percent(share)} beside compute"] if share is not None else []),
-    )
+    yield f"{report.launches:,} {what}"
+    yield time_text(report.total_ns) + (f" of {time_text(report.span_ns)} span" if report.span_ns else "")
+    if (idle := kernels.idle_share(report)) is not None:
+        yield f"idle {tenth_percent(idle)}"
+    yield f"named {tenth_percent(kernels.named_share(report))}"
+    if report.host_ns is not None:
+        yield f"enqueued in {time_text(report.host_ns)}"
+    if (gaps := report.gaps) is not None:
+        if rate := kernels.launches_per_s(report):
+            yield f"{rate:,.0f} launches/s"
+        yield counted(gaps.count, "gap", ",") + (f", median {time_text(gaps.median_ns)}" if gaps.count else "")
+        if (share := kernels.overlapped_share(report)) is not None:
+            yield f"communication {tenth_percent(share)} beside compute"
 
 
 def gaps_sheet(report: KernelReport) -> Sheet:
@@ -117,7 +107,8 @@ def gaps_sheet(report: KernelReport) -> Sheet:
     if overlap and (share := kernels.overlapped_share(report)) is not None:
         beside = f"in {time_text(overlap.overlapped_ns)} of it, {tenth_percent(share)}, another kernel ran"
         notes = [f"Communication (NCCL and others) took {time_text(overlap.communication_ns)}; {beside}."]
-    table = on_screen(gap_table(report), shows=dict.fromkeys(("after", "before"), partial(middle, width=NAME_WIDTH)))
+    shows = dict.fromkeys(("after", "before"), partial(middle, width=NAME_WIDTH))
+    table = on_screen(kernel_use.gap_table(report), shows=shows)
     return Sheet(msgspec.structs.replace(table, footnotes=tuple(notes)), lead)
 
 
@@ -146,9 +137,8 @@ def kinds_sheet(report: KernelReport) -> Sheet:
 def parts_sheet(report: KernelReport) -> Sheet:
     """Time of each named part, with its backward, and a bar of its share of the step."""
     found = kernels.by_range(report)
-    table = on_screen(
-        range_table(report), _PART_RANKS, shows={"name": lambda name: NO_PART if name == UNNAMED else name}
-    )
+    shows = {"name": lambda name: NO_PART if name == UNNAMED else name}
+    table = on_screen(range_table(report), _PART_RANKS, shows=shows)
     largest = max((share.share for share in found), default=0.0)
     return Sheet(
         msgspec.structs.replace(table, footnotes=(WAYS_NOTE,) if kernels.knows_phases(report) else ()),
@@ -247,7 +237,8 @@ _RATES: tuple[Column[AttentionSplit], ...] = (
 
 def ranks_sheet(report: KernelReport) -> Sheet:
     """A row a rank. The lead gives the overlap over ranks, and which all-gathers ended in time."""
-    table = shown_table(report.ranks, (*TRAFFIC, *([_GATHERS_IN_TIME] if gathers_of(report) else [])))
+    in_time = [_GATHERS_IN_TIME] if kernel_use.gathers_of(report) else []
+    table = shown_table(report.ranks, (*kernel_use.TRAFFIC, *in_time))
     return Sheet(on_screen(table, _TRAFFIC_RANKS), _ranks_lead(report), tuple(str(each.rank) for each in report.ranks))
 
 
@@ -265,16 +256,17 @@ def rank_detail(report: KernelReport, rank: int, width: int) -> list[Line]:
     """All figures of a rank, its line of time and its all-gathers."""
     place, of = next((place, each) for place, each in enumerate(report.ranks) if each.rank == rank)
     lines: list[Line] = [line((format.plain(f"{report.spec.title} · rank {rank}"), "title")), ()]
-    facts = on_screen(traffic_table(report)).without("rank").facts(place)
+    facts = on_screen(kernel_use.traffic_table(report)).without("rank").facts(place)
     if of.trace:
         facts["Chrome trace"] = f"{of.trace} (ui.perfetto.dev)"
     lines += _labelled_facts(facts, width)
     lines += [(), *_timeline(of, max(min(width - _LABEL, _LONGEST), 10))]
-    if gathers := gathers_of(report, rank):
+    if gathers := kernel_use.gathers_of(report, rank):
         lines += [(), line(("All-gathers", "title"))]
-        table = on_screen(shown_table(gathers, GATHERS).without("rank"), _GATHER_RANKS, shows={"module": _cut_module})
+        table = shown_table(gathers, kernel_use.GATHERS).without("rank")
+        table = on_screen(table, _GATHER_RANKS, shows={"module": partial(middle, width=_LONGEST_MODULE)})
         lines += table_lines(table, width).lines
-        lines += paragraphs(gather_sums(of), width, "muted", "  ")
+        lines += paragraphs(kernel_use.gather_sums(of), width, "muted", "  ")
     return lines
 
 
@@ -283,7 +275,7 @@ def _timeline(of: RankTraffic, long: int) -> Iterator[Line]:
         ("computes", of.compute_over_time, "measured"),
         ("communicates", of.communication_over_time, "caution"),
     ):
-        yield Span(f"{f'rank {of.rank} {what}':<{_LABEL}}", "muted"), Span(shades(shares, long), role)
+        yield Span(f"{f'rank {of.rank} {what}':<{_LABEL}}", "muted"), Span(kernel_use.shades(shares, long), role)
 
 
 def _ranks_lead(report: KernelReport) -> str:
@@ -291,20 +283,14 @@ def _ranks_lead(report: KernelReport) -> str:
     if not shares:
         return "No communication between ranks in this step."
     span = " to ".join(dict.fromkeys(f"{share * 100:.1f}" for share in (min(shares), max(shares))))
-    said = f"{span} % of a rank's communication is beside compute."
-    return f"{said} {_all_gathers(report.ranks)}".rstrip()
-
-
-def _all_gathers(ranks: Sequence[RankTraffic]) -> str:
-    told = [each for rank in ranks for each in rank.all_gathers if each.waited_ns is not None]
-    if not told:
-        return ""
-    early = sum(each.early_ns is not None for each in told)
-    most_ns = max(sum(each.waited_ns or 0 for each in rank.all_gathers) for rank in ranks)
-    waited = f" longest wait of a rank for the others: {time_text(most_ns)}." if most_ns else ""
-    return (
-        f"{early} of {counted(len(told), 'all-gather')} ended before they were needed{';' if waited else '.'}{waited}"
-    )
+    beside = f"{span} % of a rank's communication is beside compute."
+    gathers = [each for rank in report.ranks for each in rank.all_gathers if each.waited_ns is not None]
+    if not gathers:
+        return beside
+    early = sum(each.early_ns is not None for each in gathers)
+    most_ns = max(sum(each.waited_ns or 0 for each in rank.all_gathers) for rank in report.ranks)
+    waited = f"; longest wait of a rank for the others: {time_text(most_ns)}" if most_ns else ""
+    return f"{beside} {early} of {counted(len(gathers), 'all-gather')} ended before they were needed{waited}."
 
 
 def _in_time(of: RankTraffic) -> str:
@@ -313,7 +299,6 @@ def _in_time(of: RankTraffic) -> str:
 
 
 _GATHERS_IN_TIME: Column[RankTraffic] = Column("gathers", "gathers in time", rank=3, text=_in_time)
-_cut_module = partial(middle, width=_LONGEST_MODULE)
 
 
 def cells_sheet(parts: Sequence[CellPart]) -> Sheet:
@@ -348,22 +333,3 @@ def cell_detail(part: CellPart, width: int) -> list[Line]:
 def _labelled_facts(facts: Mapping[str, str], width: int) -> list[Line]:
     label = max(map(len, facts), default=0) + 2
     return [row for name, text in facts.items() for row in labelled(name, format.plain(text), width, label)]
-
-
-def _short(name: str) -> str:
-    """``fwd+bwd``: passes and parts leave room for the rest."""
-    return format.SHORT_PASSES.get(name, name)
-
-
-def _of_timed(difference: str) -> str:
-    """The share alone, of ``-0.210, -1.3 %``."""
-    return difference.rpartition(", ")[2]
-
-
-_CELL_TEXTS: dict[str, Callable[[str], str]] = {
-    "part": _short,
-    "pass": _short,
-    "timed_s": lambda timed: timed.partition(" ±")[0],
-    "kernel_difference_s": _of_timed,
-    "span_difference_s": _of_timed,
-}

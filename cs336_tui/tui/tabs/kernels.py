@@ -14,10 +14,9 @@ from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernel_cells import CellPart, kernel_cells
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import ReportState
 from cs336_tui.tui import format
-from cs336_tui.tui.background import in_background
+from cs336_tui.tui.background import Works
 from cs336_tui.tui.dialogs.windows import AskText, ChoiceList, Reader
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.tabs import kernel_listing, kernel_sheets
@@ -46,7 +45,7 @@ _TALL = 16
 """Rows from which a whole note and the trace's path fit above the table."""
 
 
-class KernelsPane(ReportPane):
+class KernelsPane(ReportPane, Works[Sequence[CellPart]]):
     """Shows one view of a kernel report, or of those of all cells. Enter opens a kernel, the kernels of a kind or part,
     all figures of a rank or of a cell's part."""
 
@@ -83,10 +82,6 @@ class KernelsPane(ReportPane):
     """The selection in words; of another view its name."""
     _laid: Laid | None = None
     """None: to be made again."""
-    _counted: tuple[int, ...] | None = None
-    """Counts that tell whether `_cells` are those of the newest results and reports."""
-    _cells: Sequence[CellPart] | None = None
-    """None while they are made."""
 
     def _show(self) -> None:
         if self.view != "cells" or not self._any_profile:
@@ -94,14 +89,18 @@ class KernelsPane(ReportPane):
             return
         latest = self._latest
         self.report = latest if latest is not None and latest.content is not None else None
-        self._find_cells(self.subject.state)
-        width = max(self.content_size.width, 12)
+        state, width = self.subject.state, max(self.content_size.width, 12)
+        made = sum(report.status is not None for report in state.reports.values())
+        if self.is_outdated((state, settled_of(state), len(state.cells), made)):
+            work = partial(kernel_cells, (state,), merge([(title_of(state), state)]))
+            self.work_out(work, lambda: self._open(self.view, keep=True), at_once=len(state.cells) <= _AT_ONCE)
+            self._laid = None
         title = line(("Kernels of all cells", "title"), f" · {key_name('rows.choose')}: every figure of a row")
         first, room = [title, views_line(self._views, self.view, "kernels.view")], width - len("  000–000 of 000")
-        if self._cells is None:
+        if self.worked_out is None:
             self.fill((), [*joined(first, room), (), line(("working out ...", "muted"))])
             return
-        laid = self._lay(partial(kernel_sheets.cells_sheet, self._cells), width)
+        laid = self._lay(partial(kernel_sheets.cells_sheet, self.worked_out), width)
         heading = [*joined([*first, *laid.above], room), *wrapped(laid.sheet.lead, width, "strong"), laid.heading]
         self.draw_from(len(laid), lambda first, last: (heading, laid.lines(first, last)), heading_rows=len(heading))
 
@@ -119,25 +118,6 @@ class KernelsPane(ReportPane):
 
     def above(self) -> list[Line]:
         return [self.title(), *([views_line(self._views, self.view, "kernels.view")] if self._any_profile else [])]
-
-    def _find_cells(self, state: SessionState) -> None:
-        made = sum(report.status is not None for report in state.reports.values())
-        counted = (id(state), settled_of(state), len(state.cells), made)
-        if counted == self._counted:
-            return
-        if self._counted is None or counted[0] != self._counted[0]:
-            self._cells = None
-        self._counted = counted
-        work = partial(kernel_cells, (state,), merge([(title_of(state), state)]))
-        if len(state.cells) <= _AT_ONCE:
-            self._cells, self._laid = work(), None
-        else:
-            self.coming = in_background(self, work, partial(self._take, counted))
-
-    def _take(self, counted: tuple[int, ...], parts: Sequence[CellPart]) -> None:
-        if counted == self._counted:  # else something else was asked meanwhile
-            self._cells = parts
-            self._open(self.view, keep=True)
 
     def draw(self, report: ReportState) -> None:
         content, width = report.content, max(self.content_size.width, 12)
@@ -256,8 +236,9 @@ class KernelsPane(ReportPane):
     def action_choose(self) -> None:
         content, phase = self._shown, self.selection.phase
         if self.view == "cells":
-            if self._cells and self._laid and self.cursor < len(self._cells):
-                part = self._cells[self.cursor]
+            parts = self.worked_out or ()
+            if self._laid and self.cursor < len(parts):
+                part = parts[self.cursor]
                 self.app.push_screen(Reader("Kernels of a cell", lambda width: kernel_sheets.cell_detail(part, width)))
             return
         if self.report is None or content is None or self._laid is None or self.cursor >= len(self._laid.sheet.keys):

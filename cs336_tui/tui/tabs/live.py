@@ -1,32 +1,24 @@
-"""The Live pane: the running cell, or the cell that was chosen last."""
+"""The Live pane: the running cell, or the cell that was chosen last; and the Log tab: starts, output and failures of
+cells, and notices, newest last."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-
-import msgspec
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
 from cs336_tui.analysis.measures import tokens_per_s
 from cs336_tui.config.flops import algbw, busbw
 from cs336_tui.config.values import phases_of
-from cs336_tui.events.events import DeviceSampled
+from cs336_tui.events.events import CellFinished, CellSkipped, CellStarted, ChildOutput, Event, Notice
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.bars import (
-    SHORT_NAMES,
-    SLOWEST,
-    phase_bars,
-    phase_lines,
-    progress,
-    rank_strips,
-    share_bar,
-    slowest_of,
-)
+from cs336_tui.tui.charts import bars
 from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.format import title_rows
 from cs336_tui.tui.judging import Assessment, Judging
@@ -35,7 +27,10 @@ from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.status import half_width_words, verdict_line
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, facts, line, spread, width_of, wrapped
+from cs336_tui.tui.widgets.rows import Rows
 
+LOG_ROWS = 5000
+"""Most rows of the Log that are kept; the session log has all."""
 _STEP_COLUMNS = 25
 _PHASE_COLUMNS = 9
 _FIRST_PLACES = 20
@@ -51,23 +46,20 @@ _RANKS_IN_ROWS = ((34, 8), (22, 4), (0, 2))
 """Most rows for the strips of ranks, by the least height of the pane; fewer where the bars of phases need them."""
 
 
-class Ranks(msgspec.Struct, frozen=True):
-    """The ranks of a cell: the time of each, s, which is `what`, and the skew of the measured steps, if any."""
+class Around(NamedTuple):
+    """The state of the run around a cell."""
 
-    what: str
-    times_s: tuple[float, ...]
-    skew: str = ""
+    held: bool = False
+    """True if the queue is paused."""
+    outlook: Callable[[], Outlook] | None = None
+    """The time of all cells, if known, which a race decides as it goes on."""
+    left: str = ""
+    """The cells that a stopped run left, in words."""
+    race: str = ""
+    """The race that the session has, in words."""
 
 
-def ranks_of(cell: CellState) -> Ranks | None:
-    """The means of its ranks once it is over, until then their last step; None before the first."""
-    if measured := cell.times.rank_s:
-        skew = format.ms(cell.skew.mean, cell.skew.std())
-        if cell.is_over:
-            return Ranks("mean", tuple(sum(times_s) / len(times_s) for times_s in measured), skew)
-        return Ranks("last step", tuple(times_s[-1] for times_s in measured), skew)
-    warmup = cell.times.warmup_rank_s
-    return Ranks("last warm-up step", tuple(times_s[-1] for times_s in warmup)) if warmup else None
+_ALONE = Around()
 
 
 class LivePane(Lines):
@@ -82,28 +74,16 @@ class LivePane(Lines):
             requests_of(self).read_cell(self._cell)
 
     def show(
-        self,
-        state: SessionState,
-        cell: CellState | None,
-        invitation: str,
-        *,
-        held: bool = False,
-        judging: Judging | None = None,
-        outlook: Callable[[], Outlook] | None = None,
-        left: str = "",
-        race: str = "",
+        self, state: SessionState, cell: CellState | None, invitation: str, judging: Judging | None, around: Around
     ) -> None:
-        """Paint the cell, or the invitation if there is none. `held`: the queue is paused; `left`: the cells that a
-        stopped run left, in words; `race`: the race that the session has, in words."""
+        """Paint the cell, or the invitation if there is none."""
         self._cell = cell
         if cell is None:
             said = wrapped(invitation, self.content_size.width, "muted")
             self.paint([(), line(("Nothing has run yet.", "strong")), (), *said])
             return
         found = judging.of(state, cell) if judging else None
-        how = {"held": held, "zoomed": self.zoomed}
-        lines = live_lines(state, cell, *self.content_size, found=found, outlook=outlook, left=left, race=race, **how)
-        self.paint(lines)
+        self.paint(live_lines(state, cell, *self.content_size, around, zoomed=self.zoomed, found=found))
 
 
 def live_lines(
@@ -111,26 +91,22 @@ def live_lines(
     cell: CellState,
     width: int,
     height: int,
+    around: Around = _ALONE,
     *,
-    held: bool = False,
     zoomed: bool = False,
     found: Assessment | None = None,
-    outlook: Callable[[], Outlook] | None = None,
-    left: str = "",
-    race: str = "",
 ) -> list[Line]:
-    """The pane's rows for a cell, at most `height`, all figures of them of one state; `found`: its verdicts; `outlook`:
-    the time of all, if known, which a `race` decides as it goes on. The chart, the phases and the ranks have their rows
-    before the first step."""
+    """The pane's rows for a cell, at most `height`, all figures of them of one state; `found`: its verdicts. The chart,
+    the phases and the ranks have their rows before the first step."""
     if cell.spec.recording:
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
         told = wrapped(status.RECORDED_ELSEWHERE, width, "muted")
-        return [*title, _where(state, cell, held, outlook), (), *told][:height]
-    airy = height >= _AIRY_FROM
+        return [*title, _where(state, cell, around), (), *told][:height]
+    airy, race = height >= _AIRY_FROM, around.race
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         *_lanes(state, cell, width),
-        _where(state, cell, held, outlook, left, has_end=not race),
+        _where(state, cell, around),
         spread(line((race, "strong")), line((tab_name("race"), "muted")), width) if race else _progress(state, width),
         _headline(state, cell, found, width),
         _rates(state, cell, found, width),
@@ -160,13 +136,12 @@ def _below(cell: CellState, width: int, height: int, room: int) -> tuple[list[Li
     """The phases and the ranks in `room` rows: bars, else figures; strips over as many rows as there are for them."""
     means = {} if cell.spec.is_collective else phase_times(cell)  # its one phase is its step
     expected = () if cell.spec.is_collective or cell.is_over else phases_of(cell.spec.pass_, cell.spec.accumulate)
-    bars = phase_bars(means, width=width)
-    bars = [*bars, *[()] * (len(expected) - len(bars))]
-    ranks = ranks_of(cell) if cell.spec.ranks > 1 else None
-    several = [_ranks(ranks, width, rows) for least, rows in _RANKS_IN_ROWS if height >= least and ranks]
-    figures = phase_lines(means or dict.fromkeys(expected, 0.0), width=width)
+    drawn = bars.phase_bars(means, width=width)
+    drawn = [*drawn, *[()] * (len(expected) - len(drawn))]
+    several = [_ranks(cell, width, rows) for least, rows in _RANKS_IN_ROWS if height >= least and cell.spec.ranks > 1]
+    figures = bars.phase_lines(means or dict.fromkeys(expected, 0.0), width=width)
     figures = figures if means else [()] * len(figures)
-    choices = [(phases, ranks) for phases in (bars, figures) for ranks in several or [[]]]
+    choices = [(phases, ranks) for phases in (drawn, figures) for ranks in several or [[]]]
     fallback = (figures, several[-1][:1] if several else [])
     return next(((phases, ranks) for phases, ranks in choices if len(phases) + len(ranks) <= room), fallback)
 
@@ -196,31 +171,28 @@ def phase_times(cell: CellState) -> dict[str, float]:
     return {name: times[-1] for name, times in cell.times.warmup_phases_s.items() if times}
 
 
-def _ranks(ranks: Ranks, width: int, rows: int) -> list[Line]:
-    """The slowest rank and the mean skew in a line, then the strips, over so many rows at most."""
-    head = line(
-        (f"ranks, {ranks.what} ms · slowest ", "muted"),
-        (f"{SLOWEST}{slowest_of(ranks.times_s)}", "caution"),
-        (" · mean skew ", "muted") if ranks.skew else "",
-        ranks.skew,
-    )
-    return [head, *rank_strips(ranks.times_s, width=width, rows=rows)]
+def _ranks(cell: CellState, width: int, rows: int) -> list[Line]:
+    """The slowest rank and the mean skew in a line, then the strips, over so many rows at most: of the means once the
+    cell is over, until then of the last step."""
+    measured, steps = cell.times.rank_s, cell.times.rank_s or cell.times.warmup_rank_s
+    if not steps:
+        return []
+    what, times_s = "last step" if measured else "last warm-up step", tuple(times_s[-1] for times_s in steps)
+    if measured and cell.is_over:
+        what, times_s = "mean", tuple(sum(times_s) / len(times_s) for times_s in measured)
+    head = line((f"ranks, {what} ms · slowest ", "muted"), (f"{bars.SLOWEST}{bars.slowest_of(times_s)}", "caution"))
+    if measured:
+        head += line((" · mean skew ", "muted"), format.ms(cell.skew.mean, cell.skew.std()))
+    return [head, *bars.rank_strips(times_s, width=width, rows=rows)]
 
 
-def _where(
-    state: SessionState,
-    cell: CellState,
-    held: bool,
-    outlook: Callable[[], Outlook] | None,
-    left: str = "",
-    *,
-    has_end: bool = True,
-) -> Line:
+def _where(state: SessionState, cell: CellState, around: Around) -> Line:
     here = f"cell {status.number(cell)}/{len(state.cells)} · "
+    held, outlook = around.held, around.outlook
     if cell.status != "running":
-        said = "the queue is paused" if held else left
+        said = "the queue is paused" if held else around.left
         return (Span(here), status.status(cell), *([Span(f" · {said}", "caution")] if said else []))
-    eta_s = None if held or not has_end else outlook().ends.last_s if outlook else remaining_s(state)
+    eta_s = None if held or around.race else outlook().ends.last_s if outlook else remaining_s(state)
     these = "these" if state.side_by_side and len(state.running) > 1 else "this"
     rest = f" · paused after {these}" if held else f" · {eta_words(eta_s)}" if eta_s is not None else ""
     return line(here, (status.stage(cell, state.last_at), "strong"), (rest, "caution" if held else "text"))
@@ -239,9 +211,10 @@ def _progress(state: SessionState, width: int) -> Line:
     """Steps of all cells that are done; where times decide how many there are, the share of the time."""
     specs = (cell.spec for cell in state.cells.values() if cell.status != "skipped")
     if all(spec.warmup_for is None and spec.steps_for is None for spec in specs):
-        return progress(state.steps_done, state.steps_total, width=width)
+        return bars.progress(state.steps_done, state.steps_total, width=width)
     share, done = share_done(state), format.plural(state.steps_done, "step")
-    return share_bar(share or 0.0, done if share is None else f"{int(share * 100):3d} % of the time · {done}", width)
+    told = done if share is None else f"{int(share * 100):3d} % of the time · {done}"
+    return bars.share_bar(share or 0.0, told, width)
 
 
 def _headline(state: SessionState, cell: CellState, found: Assessment | None, width: int) -> Line:
@@ -280,18 +253,15 @@ def _rates(state: SessionState, cell: CellState, found: Assessment | None, width
             parts.append(f"peak allocated {format.size(finished.peak_allocated_bytes)}")
         if finished.peak_rss_bytes is not None:
             parts.append(f"peak RSS {format.size(finished.peak_rss_bytes)}")
-    elif (sample := _sample_of(state, cell)) and (rss := sample.host.child_rss_bytes) is not None:
-        parts.append(f"RSS {format.size(rss)}{' a rank at most' * (cell.spec.ranks > 1)}")
+    else:
+        alone = state.devices[-1][0] if state.devices and not state.side_by_side else None
+        sample = state.samples.get(cell.cell, alone)
+        if sample is not None and (rss := sample.host.child_rss_bytes) is not None:
+            parts.append(f"RSS {format.size(rss)}{' a rank at most' * (cell.spec.ranks > 1)}")
     if cell.num_params is not None and not cell.spec.is_collective:
         parts.append(f"{quantities.count(cell.num_params)} parameters")
     first, *more = map(line, parts or [""])
     return facts(first, more, width)
-
-
-def _sample_of(state: SessionState, cell: CellState) -> DeviceSampled | None:
-    """The newest sample of the running cell."""
-    alone = state.devices[-1][0] if state.devices and not state.side_by_side else None
-    return state.samples.get(cell.cell, alone)
 
 
 def _steps(cell: CellState, ddof: int, width: int, height: int) -> list[Line]:
@@ -305,7 +275,7 @@ def _steps(cell: CellState, ddof: int, width: int, height: int) -> list[Line]:
     room, std = max(rows // 2, 1), cell.running.std(ddof)
     first = math.ceil(max(count - rows, 0) / room) * room
     heading = f"{'step':>5} {'kind':<9}{'ms':>10}" + "".join(
-        f"{SHORT_NAMES.get(name, name):>{_PHASE_COLUMNS}.{_PHASE_COLUMNS - 1}}" for name in names
+        f"{bars.SHORT_NAMES.get(name, name):>{_PHASE_COLUMNS}.{_PHASE_COLUMNS - 1}}" for name in names
     )
     lines: list[Line] = [(), line((heading, "muted"))]
     measured = ("measured", cell.step_times_s, cell.phase_times_s)
@@ -319,3 +289,61 @@ def _steps(cell: CellState, ddof: int, width: int, height: int) -> list[Line]:
             figures += f"{format.ms(values[at], std) if at < len(values) else '':>{_PHASE_COLUMNS}}"
         lines.append(line((f"{at + 1:>5} ", "muted"), (f"{kind:<9}", kind.replace("-", "")), figures))
     return lines
+
+
+class LogBook:
+    """The rows of one session; `where`: the path of its log, empty if there is none."""
+
+    def __init__(self, where: str = "") -> None:
+        self.where = where
+        self.rows: deque[Line] = deque(maxlen=LOG_ROWS)
+
+    def take(self, events: Iterable[Event], state: SessionState) -> None:
+        """Add the rows of these events, which `state` includes."""
+        for event in events:
+            self.rows.extend(_rows_of(event, state))
+
+
+class LogPane(Rows):
+    """Each row starts with its cell's number. The newest row stays in sight until the user scrolls up."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(cursor=False, follow=True, id=id)
+        self.book = LogBook()
+
+    def show(self, book: LogBook) -> None:
+        self.book = book
+        text, path, room = "The session log is ", book.where, self.content_size.width
+        if len(text) + len(path) > room:
+            path = f"…{path[len(text) + 1 - room :]}"
+        where = [line((text + path, "muted"))] if book.where else []
+        if book.rows:
+            self.fill((*where, *book.rows))
+        else:
+            self.fill((), [(), line(("Nothing yet. What a cell prints, and notices, appear here.", "muted")), *where])
+
+
+def _rows_of(event: Event, state: SessionState) -> Sequence[Line]:
+    match event:
+        case Notice():
+            return _rows(Span("  ! ", "caution"), event.text)
+        case ChildOutput():
+            cell = state.cells.get(event.cell) if event.cell is not None else None
+            return _rows(_label(cell), event.text)
+        case CellStarted() if cell := state.cells.get(event.cell):
+            return [line(_label(cell), (f"▶ {cell.spec.title}", "muted"))]
+        case CellSkipped() if cell := state.cells.get(event.cell):
+            return [line(_label(cell), (f"» skipped: {format.plain(event.reason)}", "muted"))]
+        case CellFinished(status="failed" | "killed" | "oom") if cell := state.cells.get(event.cell):
+            ended = status.how_it_ended(cell) or event.status  # nothing to say of a cell that waits again already
+            return [line(_label(cell), (f"✗ {ended}", "bad")), *_rows(_label(cell), event.error or "")]
+        case _:
+            return []
+
+
+def _label(cell: CellState | None) -> Span:
+    return Span(f"{status.number(cell):>3} " if cell else "  · ", "muted")
+
+
+def _rows(label: Span, text: str) -> list[Line]:
+    return [(label, Span(format.plain(row))) for row in text.splitlines()]

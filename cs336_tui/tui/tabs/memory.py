@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.binding import BindingType
 
-from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.session.states import CellState, ReportState
-from cs336_tui.tui.background import in_background
+from cs336_tui.tui.background import Works
 from cs336_tui.tui.dialogs.windows import Reader, text_reader
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.tabs import memory_tables, memory_timeline
-from cs336_tui.tui.tabs.memory_tables import blocks_page, peaks_page, rank_lines, reports_beside, saved_page
+from cs336_tui.tui.tabs.memory_tables import blocks_page, peaks_page, saved_page
 from cs336_tui.tui.tabs.memory_timeline import EventWindow
 from cs336_tui.tui.tabs.report import ReportPane, Subject
 from cs336_tui.tui.widgets.lines import Line, Span, joined, views_line, wrapped
@@ -37,7 +36,7 @@ _LOW, _TALL_WIDE, _TALL = 12, 18, 30
 """Rows from which there is room for the record's note; for all about it, beside a picture or above it."""
 
 
-class MemoryPane(ReportPane):
+class MemoryPane(ReportPane, Works["Timeline"]):
     """Shows one view of the subject's memory report; of a cell that ran out of memory, the reason."""
 
     kind = "memory"
@@ -74,8 +73,6 @@ class MemoryPane(ReportPane):
     _level = _FIRST_LEVEL
     _view_before: MemoryView = "timeline"
     """The view before OOM."""
-    _recorded: MemoryReport | None = None
-    _timeline: Timeline | None = None
     _page = Page(())
     _page_of: tuple[object, ...] = ()
 
@@ -89,10 +86,20 @@ class MemoryPane(ReportPane):
         super().show(subject)
 
     def _show(self) -> None:
+        """Peaks, and the reason why a cell ran out of memory, need no record of the subject."""
+        state, width, turned = self.subject.state, self.content_size.width, self.columns_page
         if self.view == "peaks":
-            self._show_peaks()
-        elif self.view == "OOM":
-            self._show_oom()
+            over = tuple(cell.finished for cell in state.cells.values())
+            reports = sum(report.content is not None for report in state.reports.values())
+            make = partial(peaks_page, state, self.subject.spec, width, turned)
+            self._fill(self._cached(make, over, reports, len(state.predictions)))
+        elif self.view == "OOM" and (cell := self._failed):
+            latest, prediction = state.report_of("oom", cell.spec), state.prediction_of(cell.spec)
+            if latest is not None and isinstance(latest.content, OomReport):
+                self._fill(self._cached(partial(memory_tables.oom_page, latest.content, prediction, width, turned)))
+            else:
+                ended = memory_tables.failure_lines(cell, prediction, width)
+                self.fill((), [*self.above(), *ended, (), *self._unexplained(latest, width)])
         else:
             super()._show()
 
@@ -114,46 +121,38 @@ class MemoryPane(ReportPane):
     def draw(self, report: ReportState) -> None:
         record = report.content
         if isinstance(record, RankMemoryReport):
-            from cs336_tui.export.subjects.memory_peaks import unit_of  # not for the first frame
-
-            told = reports_beside(self.subject.state.contents(RankMemoryReport), record.spec) or [record]
-            drawn = rank_lines(told, self.content_size.width, self.columns_page)
-            self.pages = drawn.pages
-            self.fill(drawn.rows, [self.title(Span(f" of each rank, {unit_of(told).name}", "muted")), *drawn.heading])
+            reports = self.subject.state.contents(RankMemoryReport)
+            page = memory_tables.ranks_page(reports, record, self.content_size.width, self.columns_page)
+            self.pages, (first, *names) = page.pages, page.heading
+            self.fill(page.rows, [self.title(*first), *names])
             return
         assert isinstance(record, MemoryReport)
-        timeline = self._timeline_of(record)
-        if timeline is None:
-            self.fill((), [*self.above(), (Span("reading the record ...", "strong"),)])
-        elif self.view == "timeline":
-            self._show_timeline(timeline)
-        else:
-            self._show_table(record, timeline)
-
-    def _timeline_of(self, record: MemoryReport) -> Timeline | None:
-        """The record's arrays; None while they are read."""
-        if record is not self._recorded:
-            self._recorded, self._timeline, self.window, self.event = record, None, None, record.peak_event
+        if self.is_outdated((id(record),)):
+            self.window, self.event = None, record.peak_event
             largest = max(record.bytes, default=0)
             self._level = sum(level * 10**6 <= largest for level in LEVELS_MB[1 : _FIRST_LEVEL + 1])
-            if record.events > _AT_ONCE:
-                self.coming = in_background(self, partial(_read, record), self._take)
-            else:
-                self._timeline = _read(record)
-        return self._timeline
+            self.work_out(partial(_read, record), self.resort, at_once=record.events <= _AT_ONCE)
+        timeline = self.worked_out
+        if timeline is None:
+            self.fill((), [*self.above(), (Span("reading the record ...", "strong"),)])
+            return
+        width, height = self.content_size
+        prediction = self.subject.state.prediction_of(record.spec) or record.prediction
+        summary = memory_timeline.summary(record, prediction, width)
+        if self.view == "timeline":
+            self._show_timeline(timeline, [*self.above(), summary])
+            return
+        make = {"saved": partial(saved_page, record), "blocks": partial(blocks_page, record)}.get(
+            self.view, partial(memory_tables.largest_page, timeline, LEVELS_MB[self._level])
+        )
+        self._fill(self._cached(partial(make, width, self.columns_page)), [summary] if height >= _LOW else [])
 
-    def _take(self, timeline: Timeline) -> None:
-        if timeline.report is self._recorded:  # else another record was asked for meanwhile
-            self._timeline = timeline
-            self.show(self.subject)
-
-    def _show_timeline(self, timeline: Timeline) -> None:
+    def _show_timeline(self, timeline: Timeline, heading: list[Line]) -> None:
         width, height = self.content_size
         record = timeline.report
         room = max(memory_timeline.columns_in(width), 1)
         window = self.window or EventWindow.whole(record.events, room)
         self.window = window.in_room(room)
-        heading = [*self.above(), memory_timeline.summary(record, self._prediction(record), width)]
         if height >= (_TALL_WIDE if width >= memory_timeline.BESIDE else _TALL):
             heading += memory_timeline.about(record, width)
         elif record.note and height >= _LOW:
@@ -161,32 +160,6 @@ class MemoryPane(ReportPane):
         make = partial(memory_timeline.timeline_page, timeline, self.window, self.event, width, height - len(heading))
         page = self._cached(make)
         self.fill(page.rows, [*heading, *page.heading])
-
-    def _show_table(self, record: MemoryReport, timeline: Timeline) -> None:
-        width, height = self.content_size
-        make = {"saved": partial(saved_page, record), "blocks": partial(blocks_page, record)}.get(
-            self.view, partial(memory_tables.largest_page, timeline, LEVELS_MB[self._level])
-        )
-        page = self._cached(partial(make, width, self.columns_page))
-        self._fill(page, [memory_timeline.summary(record, self._prediction(record), width)] if height >= _LOW else [])
-
-    def _show_peaks(self) -> None:
-        state, spec, width = self.subject.state, self.subject.spec, self.content_size.width
-        over = tuple(cell.finished for cell in state.cells.values())
-        reports = sum(report.content is not None for report in state.reports.values())
-        make = partial(peaks_page, state, spec, width, self.columns_page)
-        self._fill(self._cached(make, over, reports, len(state.predictions)))
-
-    def _show_oom(self) -> None:
-        width, cell, state = self.content_size.width, self._failed, self.subject.state
-        assert cell is not None
-        latest, prediction = state.report_of("oom", cell.spec), state.prediction_of(cell.spec)
-        if latest is None or not isinstance(latest.content, OomReport):
-            told = [*memory_tables.failure_lines(cell, prediction, width), (), *self._unexplained(latest, width)]
-            self.fill((), [*self.above(), *told])
-            return
-        make = partial(memory_tables.oom_page, latest.content, prediction, width, self.columns_page)
-        self._fill(self._cached(make))
 
     def _fill(self, page: Page, about: Sequence[Line] = ()) -> None:
         """Show the page; on a low screen the columns' names and one row outlast what explains them."""
@@ -206,12 +179,10 @@ class MemoryPane(ReportPane):
         if self.subject.spec is not None and self.subject.spec.ranks > 1:
             return wrapped("Cells of several ranks are not run again; the error names the rank.", width, "muted")
         ended = wrapped(f"{latest.status}: {latest.error or 'stopped'}", width, "caution") if latest else []
-        how = (
-            f"Press {key_name('report.make')} to run it again in its own process: what was live when memory ran out."
-            if self.subject.can_ask
-            else "No report of the reason in this session."
-        )
-        return [*ended, *wrapped(how, width, "text")]
+        if not self.subject.can_ask:
+            return [*ended, *wrapped("No report of the reason in this session.", width)]
+        press = f"Press {key_name('report.make')} to run it again in its own process"
+        return [*ended, *wrapped(f"{press}: what was live when memory ran out.", width)]
 
     def _cached(self, make: partial[Page], *more: object) -> Page:
         """The page that is shown, if it was made alike of the same, and of the same `more`; else a new one."""
@@ -219,13 +190,10 @@ class MemoryPane(ReportPane):
             self._page, self._page_of = make(), of
         return self._page
 
-    def _prediction(self, record: MemoryReport) -> Prediction | None:
-        return self.subject.state.prediction_of(record.spec) or record.prediction
-
     @property
     def _shown(self) -> Timeline | None:
         """The subject's record, once it is read."""
-        timeline = self._timeline
+        timeline = self.worked_out
         return timeline if timeline and self.report and self.report.content is timeline.report else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

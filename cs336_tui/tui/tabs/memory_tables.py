@@ -15,8 +15,8 @@ from cs336_tui.config.variants import short
 from cs336_tui.events.prediction import CATEGORIES, UNKNOWN_USE, MemoryBlock, Prediction
 from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport
 from cs336_tui.export.subjects.memory import block_table, saved_table, spaced, tensor_text, unit_of_blocks
-from cs336_tui.export.subjects.memory_peaks import rank_memory_table
-from cs336_tui.export.writing.tables import Column, Table
+from cs336_tui.export.subjects.memory_peaks import rank_memory_table, unit_of
+from cs336_tui.export.writing.tables import Column
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit, counted
@@ -26,7 +26,7 @@ from cs336_tui.tui.format import cell_columns, told_variants
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import how_it_ended
 from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
-from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, bar, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
 if TYPE_CHECKING:
@@ -207,18 +207,14 @@ def blocks_page(report: MemoryReport, width: int, columns_page: int) -> Page:
     table = on_screen(block_table(report), _BLOCK_RANKS)
     drawn = table_lines(table, width, page=columns_page, binding=COLUMNS)
     told = line((f"Memory over the backward of each Transformer block, {unit_of_blocks(report).name}", "strong"))
-    details = {place: _block_details(table, place) for place in range(len(table.rows))}
-    return Page(
-        (told, *wrapped(_BLOCKS_EXPLAINED, width, "muted"), *drawn.heading), tuple(drawn.rows), details, drawn.pages
-    )
-
-
-def _block_details(table: Table, place: int) -> str:
-    """The amounts of a row to the byte, and what they mean."""
-    record, (_, *amounts) = table.records[place], table.columns
-    sizes = {column.header: record[column.key] for column in amounts}
-    lines = (f"{title}: {NONE if size is None else f'{size:,} bytes'}" for title, size in sizes.items())
-    return "\n".join((str(record["module"]), "", *lines, "", *table.footnotes))
+    details: dict[int, str] = {}
+    """The amounts of each row to the byte, and what they mean."""
+    for place, record in enumerate(table.records):
+        sizes = {column.header: record[column.key] for column in table.columns[1:]}
+        lines = (f"{title}: {NONE if size is None else f'{size:,} bytes'}" for title, size in sizes.items())
+        details[place] = "\n".join((str(record["module"]), "", *lines, "", *table.footnotes))
+    explained = wrapped(_BLOCKS_EXPLAINED, width, "muted")
+    return Page((told, *explained, *drawn.heading), tuple(drawn.rows), details, drawn.pages)
 
 
 def _nothing(report: MemoryReport, what: str) -> str:
@@ -237,42 +233,36 @@ def saved_page(report: MemoryReport, width: int, columns_page: int) -> Page:
         return message(_nothing(report, "what is saved for backward"), width)
     blocks, total = len(report.saved), sum(block.bytes for block in report.saved)
     held = f"{ByteUnit.for_largest(total).text(total)} in {counted(blocks, 'Transformer block')}"
-    heading = (line((f"Saved for backward: {held}", "strong"), (" · parameters left out", "muted")),)
+    saved = (line((f"Saved for backward: {held}", "strong"), (" · parameters left out", "muted")),)
     table, drawn = on_screen(saved_table(report).without("module"), _SAVED_RANKS), list[TableLines]()
+    room = width // 6
+    """Of a bar beside each row."""
     for row in saved_summary(report):
         shares = [share for _, share in row.contributors]
         if row.rest_count:
             shares.append(row.rest_bytes / row.bytes if row.bytes else 0.0)
         title = f"{row.modules}: {ByteUnit.for_largest(row.bytes).text(row.bytes)}"
         own = msgspec.structs.replace(table, rows=table.rows[: len(shares)])
-        drawn.append(_with_bars(own, title, shares, width, columns_page))
+        lines = table_lines(own, width - room - 2, page=columns_page, binding=COLUMNS)
+        names = [(Span(" " * (room + 2)), *heading) for heading in lines.heading]
+        bars = [Span(f"{bar(share, room)}  ", "memory") for share in shares]
+        rows = [(share, *each) for share, each in zip(bars, lines.rows, strict=True)]
+        drawn.append(lines._replace(heading=[line((title, "title")), *names], rows=rows))
         table = msgspec.structs.replace(table, rows=table.rows[len(shares) + 1 :])  # without their sum
-    lines = [each for part in drawn for each in (*part.lines, ())]
-    return Page(heading, tuple(lines[:-1]), pages=max((part.pages for part in drawn), key=len))
+    parts = [each for part in drawn for each in (*part.lines, ())]
+    return Page(saved, tuple(parts[:-1]), pages=max((part.pages for part in drawn), key=len))
 
 
-def _with_bars(table: Table, title: str, shares: Sequence[float], width: int, columns_page: int) -> TableLines:
-    room = width // 6
-    drawn = table_lines(table, width - room - 2, page=columns_page, binding=COLUMNS)
-    bars = (Span(f"{bar(share, room)}  ", "memory") for share in shares)
-    return drawn._replace(
-        heading=[line((title, "title")), *((Span(" " * (room + 2)), *names) for names in drawn.heading)],
-        rows=[(share, *each) for share, each in zip(bars, drawn.rows, strict=True)],
-    )
-
-
-def reports_beside(reports: Sequence[RankMemoryReport], spec: CellSpec) -> list[RankMemoryReport]:
-    """The reports of this cell and of those that differ from it in how their ranks share a step."""
-    same = {field: getattr(spec, field) for field in _ALSO_NAMED}
-    return [each for each in reports if msgspec.structs.replace(each.spec, **same) == spec]
-
-
-def rank_lines(reports: Sequence[RankMemoryReport], width: int, columns_page: int) -> TableLines:
-    """The table, and below its rows notes on what they mean."""
-    table = on_screen(rank_memory_table(reports).without("size"), _RANKS_OF_RANKS)
+def ranks_page(reports: Sequence[RankMemoryReport], own: RankMemoryReport, width: int, columns_page: int) -> Page:
+    """Memory of each rank, by a cell's `own` report and those of cells that differ from it in how their ranks share a
+    step, with notes on what it means. The first line of the heading ends the title."""
+    same = {field: getattr(own.spec, field) for field in _ALSO_NAMED}
+    beside = [each for each in reports if msgspec.structs.replace(each.spec, **same) == own.spec] or [own]
+    table = on_screen(rank_memory_table(beside).without("size"), _RANKS_OF_RANKS)
     notes = ("params: parameters, state: optimizer state, comm.: communication", *table.footnotes)
     drawn = table_lines(table, width, page=columns_page, binding=COLUMNS)
-    return drawn._replace(rows=[*drawn.rows, (), *(row for note in notes for row in wrapped(note, width, "muted"))])
+    heading = (line((f" of each rank, {unit_of(beside).name}", "muted")), *drawn.heading)
+    return Page(heading, (*drawn.rows, (), *paragraphs(notes, width, "muted")), pages=drawn.pages)
 
 
 def difference(predicted: int, measured: int) -> Span:
@@ -400,24 +390,18 @@ def oom_page(report: OomReport, prediction: Prediction | None, width: int, colum
     )  # fmt: skip
     known = wrapped(f"{why} {report.note}", width, "muted")
     expected = wrapped(_expected(predicted, report.capacity_bytes, unit), width) if predicted else []
-    happened = wrapped(_what_happened(report, unit), width, "strong")
+    when = {None: "", "building": " while the model was built"}.get(report.phase, f" in {report.phase}")
+    asked = "more" if report.request_bytes is None else unit.text(report.request_bytes)
+    has = f" of the device's {unit.text(report.capacity_bytes)}" if report.capacity_bytes else ""
+    happened = f"Memory ran out{when}: {asked} was asked for with {unit.text(report.live_bytes)}{has} live."
     held = _categories(report, predicted, unit, width, columns_page)
-    rows = [*happened, *known, *expected, (), *held.lines]
+    rows = [*wrapped(happened, width, "strong"), *known, *expected, (), *held.lines]
     largest = blocks_table(report.largest, unit, width, columns_page)
     if largest.rows:
         how = "observed" if report.observed else "predicted"
         rows += [(), line((f"Largest live allocations · {how}", "title")), *largest.heading]
     details = {place: block_details(block) for place, block in enumerate(report.largest, len(rows))}
     return Page((), (*rows, *largest.rows), details, max(held.pages, largest.pages, key=len))
-
-
-def _what_happened(report: OomReport, unit: ByteUnit) -> str:
-    where = {None: "", "building": " while the model was built"}.get(report.phase, f" in {report.phase}")
-    asked = (
-        f"{unit.text(report.request_bytes)} was asked for" if report.request_bytes is not None else "more was asked for"
-    )
-    has = f" of the device's {unit.text(report.capacity_bytes)}" if report.capacity_bytes else ""
-    return f"Memory ran out{where}: {asked} with {unit.text(report.live_bytes)}{has} live."
 
 
 def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit) -> str:

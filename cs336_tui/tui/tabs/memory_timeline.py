@@ -182,9 +182,8 @@ def summary(report: MemoryReport, prediction: Prediction | None, width: int) -> 
     or, where `width` has no room for it, not at all."""
     unit = ByteUnit.for_largest(report.peak_bytes)
     found = next((span.phase for span in report.phases if span.first <= report.peak_event < span.end), "")
-    peak = line(
-        (f"peak {unit.text(report.peak_bytes)}", "strong"), f" in {found}" if found else f" before the {report.subject}"
-    )
+    when = f" in {found}" if found else f" before the {report.subject}"
+    peak = line((f"peak {unit.text(report.peak_bytes)}", "strong"), when)
     parts: list[Line] = []
     if report.activation_peak_bytes is not None:
         parts.append(line(f"activation peak {unit.text(report.activation_peak_bytes)}"))

@@ -10,21 +10,12 @@ from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.effects import SpeedUp, mixed_speedups
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.events.reports import PrecisionReport, ReportKind
-from cs336_tui.export.subjects.precision import (
-    ADDEND_NOTE,
-    BY_RULES,
-    accumulation_table,
-    modules_table,
-    rules_of,
-    toy_table,
-    toys,
-)
+from cs336_tui.export.subjects import precision as tables
 from cs336_tui.export.writing.tables import Column, Table
-from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.stats.ratio import LEVEL
 from cs336_tui.tui import format
-from cs336_tui.tui.background import in_background
+from cs336_tui.tui.background import Works
 from cs336_tui.tui.dialogs.windows import text_reader
 from cs336_tui.tui.format import cell_columns
 from cs336_tui.tui.keys import key_name, tab_name
@@ -39,7 +30,7 @@ _AT_ONCE = 300
 """Most cells whose speed-ups are made within a frame; those of more are made on a thread."""
 
 
-class PrecisionPane(ReportPane):
+class PrecisionPane(ReportPane, Works[Sequence[SpeedUp]]):
     """Shows the speed-ups, and below them the subject's report or how to get one."""
 
     kind: ClassVar[ReportKind] = "precision"
@@ -49,29 +40,28 @@ class PrecisionPane(ReportPane):
         "course's toy model under autocast and its accumulation experiment. It takes about as long as one step."
     )
 
-    _counted: tuple[int, int] | None = None
-    """Counts that tell whether the speed-ups are those of the newest results."""
-    _speedups: Sequence[SpeedUp] | None = None
-    """None while they are made."""
-    _drawn: tuple[int, ...] | None = None
-    """The reports, the width and the page of columns of what is drawn; None if it is out of date."""
+    _drawn: tuple[object, ...] = ()
+    """The speed-ups, the reports, the width and the page of columns of what is drawn."""
     _page = _model = _experiments = Page(())
     """The speed-ups; the modules of the subject's report; the toy model and the accumulation, of that report or another
     one of the session."""
 
     def _show(self) -> None:
-        self._find_speedups(self.subject.state)
+        state = self.subject.state
+        if self.is_outdated((state, settled_of(state))):
+            results = merge([(title_of(state), state)])
+            self.work_out(partial(mixed_speedups, results), self.resort, at_once=len(results) <= _AT_ONCE)
         latest, before, width = self._latest, self.report, max(self.content_size.width, 12)
-        found = latest.content if latest else None
-        report = found if isinstance(found, PrecisionReport) else None
-        made = self.subject.state.contents(PrecisionReport)
+        content = latest.content if latest else None
+        report = content if isinstance(content, PrecisionReport) else None
+        made = state.contents(PrecisionReport)
         other = report or (made[-1] if made else None)  # no cell changes the experiments
         self.report = latest if report else None
         if self.report and (before is None or before.report != self.report.report):
             self.cursor = 0
-        turned = self.columns_page
-        if self._drawn != (of := (id(report), id(other), width, turned)):
-            self._drawn, self._page = of, speedups_page(self._speedups, width, turned)
+        speedups, turned = self.worked_out, self.columns_page
+        if self._drawn != (drawn := (speedups, report, other, width, turned)):
+            self._drawn, self._page = drawn, speedups_page(speedups, width, turned)
             self._model = model_page(report, width, turned) if report else Page(())
             self._experiments = experiment_page(other, width, turned) if other else Page(())
         self.pages = max(self._page.pages, self._model.pages, self._experiments.pages, key=len)
@@ -83,27 +73,9 @@ class PrecisionPane(ReportPane):
         if detail := self._page.details.get(self.cursor):
             self.app.push_screen(text_reader("Speed-up", detail))
 
-    def _find_speedups(self, state: SessionState) -> None:
-        settled = (id(state), settled_of(state))
-        if settled == self._counted:
-            return
-        if self._counted is None or settled[0] != self._counted[0]:
-            self._speedups = self._drawn = None
-        self._counted = settled
-        results = merge([(title_of(state), state)])
-        if len(results) <= _AT_ONCE:
-            self._speedups, self._drawn = mixed_speedups(results), None
-        else:
-            self.coming = in_background(self, partial(mixed_speedups, results), partial(self._take, settled))
-
-    def _take(self, settled: tuple[int, int], speedups: Sequence[SpeedUp]) -> None:
-        if settled == self._counted:  # else something else was asked meanwhile
-            self._speedups, self._drawn = speedups, None
-            self.show(self.subject)
-
 
 def speedups_page(speedups: Sequence[SpeedUp] | None, width: int, columns_page: int) -> Page:
-    """A row for each cell measured in fp32 and in another precision; None: not made yet."""
+    """A row for each cell measured in fp32 and in another precision; None: still to come."""
     rows: list[Line] = [line(("fp32 against the other precisions of this session", "title"))]
     if speedups is None:
         return Page((), (*rows, line(("working out ...", "muted"))))
@@ -126,7 +98,7 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int, columns_page: 
 
 def model_page(report: PrecisionReport, width: int, columns_page: int) -> Page:
     """The modules of the cell's model."""
-    drawn = _drawn(modules_table(report), width, columns_page)
+    drawn = _drawn(tables.modules_table(report), width, columns_page)
     rows = (
         line(("dtypes in this cell's model", "title"), (f" · {report.spec.precision}", "strong")),
         line("logits ", (report.logits, "strong"), " · loss ", (report.loss, "strong")),
@@ -139,24 +111,23 @@ def model_page(report: PrecisionReport, width: int, columns_page: int) -> Page:
 def experiment_page(report: PrecisionReport, width: int, columns_page: int) -> Page:
     """The toy model and the accumulation experiment, which are the same for all cells of the device."""
     ruled = " and by CUDA's rules" if report.toy_by_rules else ""
-    titles = {name: f"{'CUDA ' * name.startswith(BY_RULES)}{each.autocast}" for name, each in toys(report).items()}
+    toys, by_rules = tables.toys(report), tables.BY_RULES
+    titles = {name: f"{'CUDA ' * name.startswith(by_rules)}{each.autocast}" for name, each in toys.items()}
     neither = "This device supports autocast neither to bf16 nor to fp16."
-    toy = (
-        _drawn(toy_table(report), width, columns_page, titles)
-        if titles
-        else TableLines((), wrapped(neither, width, "muted"))
-    )
-    sums = _drawn(accumulation_table(report), width, columns_page)
+    toy = TableLines((), wrapped(neither, width, "muted"))
+    if titles:
+        toy = _drawn(tables.toy_table(report), width, columns_page, titles)
+    sums = _drawn(tables.accumulation_table(report), width, columns_page)
     rows: tuple[Line, ...] = (
         (),
         line(("dtypes in the toy model", "title"), (f" · autocast on {report.device_name}{ruled}", "muted")),
         *(wrapped(f"! {report.toy_note}", width, "caution", "  ") if report.toy_note else []),
         *toy.lines,
-        *(row for note in rules_of(report) for row in wrapped(note, width, "muted", "  ")),
+        *(row for note in tables.rules_of(report) for row in wrapped(note, width, "muted", "  ")),
         (),
         line(("0.01 added 1,000 times", "title"), (" · on the CPU; 10 in exact arithmetic", "muted")),
         *sums.lines,
-        *wrapped(ADDEND_NOTE, width, "muted", "  "),
+        *wrapped(tables.ADDEND_NOTE, width, "muted", "  "),
     )
     return Page((), rows, pages=max(toy.pages, sums.pages, key=len))
 

@@ -58,6 +58,10 @@ class QueueView(msgspec.Struct, frozen=True):
     """The end of the run and the cells that it left, in words; empty if none is left."""
 
 
+_NO_OUTLOOK = Outlook(Prices({}, {}, None, {}), Ends({}, []))
+_NOTHING = QueueView(SessionState(), None, False, True, Cells(), lambda: _NO_OUTLOOK)
+
+
 class _QueueRow(NamedTuple):
     """A cell of the session, or a cell that would be added; times in s from now, None if unknown."""
 
@@ -119,15 +123,14 @@ class QueuePane(WideRows):
         bind("last", "to_end(1)", "Last", "queue.last", also="shift+end", shown_as="Z"),
     ]
 
-    _view: QueueView | None = None
+    _view = _NOTHING
     _at_work: Sequence[CellState] = ()
     _waiting: Sequence[CellState] = ()
     _left_out: Sequence[CellState] = ()
     _added: Sequence[tuple[CellSpec, int]] = ()
     _done: Sequence[CellState] = ()
     """Cells that have a result, if cells run side by side."""
-    _prices = Prices({}, {}, None, {})
-    _ends = Ends({}, [])
+    _prices, _ends = _NO_OUTLOOK
     _on: int | None = None
     """The cell that the cursor follows: a waiting one, of several running ones one of these, too."""
     _columns = _columns({})
@@ -138,9 +141,9 @@ class QueuePane(WideRows):
 
     def show(self, view: QueueView) -> None:
         before, self._view = self._view, view
-        if before is None or view.state is not before.state:
+        if view.state is not before.state:
             self._on = None
-        if before is None or (view.queue, view.running) != (before.queue, before.running):
+        if (view.queue, view.running) != (before.queue, before.running):
             self.refresh_bindings()
         state = view.state
         self._at_work = status.by_lane(state) if state.side_by_side else [*filter(None, [state.running_cell])]
@@ -163,7 +166,6 @@ class QueuePane(WideRows):
 
     def _follow(self) -> None:
         """Put the cursor on the cell that it follows."""
-        assert self._view is not None
         running, waiting = [cell.cell for cell in self._at_work], self._view.state.waiting
         if self._on in running:
             self.cursor = running.index(self._on)
@@ -171,7 +173,6 @@ class QueuePane(WideRows):
             self.cursor = len(running) + list(waiting).index(self._on)
 
     def _take_variants(self) -> None:
-        assert self._view is not None
         state = self._view.state
         of = (state, len(state.cells), self._added, bool(state.lanes), bool(state.jobs))
         if not all(now is before or now == before for now, before in zip(of, self._variants_of, strict=True)):
@@ -189,7 +190,6 @@ class QueuePane(WideRows):
 
     def _summary(self) -> Line:
         view, waiting = self._view, len(self._waiting)
-        assert view is not None
         if self._added:
             parts = [Span(f"Run would add {format.plural(len(self._added), 'cell')}", "strong")]
             if takes := takes_words(self._ends.last_s):
@@ -221,7 +221,7 @@ class QueuePane(WideRows):
     def _rows_in_sight(self, first: int, last: int) -> tuple[list[Line], list[Line]]:
         rows = [self._timed(first + at, row) for at, row in enumerate(islice(self._all_rows(), first, last))]
         texts = [[column.cell(row) for column in self._columns] for row in rows]
-        state = self._view.state if self._view else SessionState()
+        state = self._view.state
         reasons = [_why(row.cell, state) for row in rows]
         layout = self._lay_out()
         lines: list[Line] = [
@@ -241,8 +241,9 @@ class QueuePane(WideRows):
         if width != self._laid_out_for:
             self._laid_out_for = width
             for_reasons = next(taken for least, taken in _REASON_WIDTHS if width >= least)
-            alone = self._view is None or not self._view.state.side_by_side
-            room = width - (min(for_reasons, _STATUS_WIDTH) if alone and width < _REASON_WIDTHS[0][0] else for_reasons)
+            if not self._view.state.side_by_side and width < _REASON_WIDTHS[0][0]:
+                for_reasons = min(for_reasons, _STATUS_WIDTH)
+            room = width - for_reasons
             self.pages = lay_out(self._columns, self._named, room).pages(room)
         layout = self.layout_now
         assert layout is not None
@@ -274,14 +275,14 @@ class QueuePane(WideRows):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "columns":
             return super().check_action(action, parameters)
-        queue = self._view.queue if self._view else None
+        queue = self._view.queue
         if action == "hold":
-            return queue is not None and self._view is not None and self._view.running
+            return queue is not None and self._view.running
         return queue is not None or action not in ("move_cell", "to_end", "skip", "retry")
 
     def _move(self, rows: int) -> None:
         super()._move(rows)
-        cell, several = self.selected, self._view is not None and self._view.state.side_by_side
+        cell, several = self.selected, self._view.state.side_by_side
         follows = cell is not None and (cell.status == "queued" or (several and cell.status == "running"))
         self._on = cell.cell if cell and follows else None
 
@@ -294,9 +295,8 @@ class QueuePane(WideRows):
         super().on_blur()
 
     def _queue(self) -> CellQueue:
-        queue = self._view.queue if self._view else None
-        assert queue is not None, "check_action offers no such key"
-        return queue
+        assert self._view.queue is not None, "check_action offers no such key"
+        return self._view.queue
 
     def action_move_cell(self, by: int) -> None:
         cell = self.selected
@@ -337,8 +337,7 @@ class QueuePane(WideRows):
             self._tell("No failed cells.")
 
     def action_oom_rule(self) -> None:
-        if self._view is not None:
-            requests_of(self).set_oom_rule(not self._view.skips_after_oom)
+        requests_of(self).set_oom_rule(not self._view.skips_after_oom)
 
     def _tell(self, text: str) -> None:
         self.app.notify(text, severity="warning", markup=False, timeout=4)

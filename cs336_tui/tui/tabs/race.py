@@ -24,11 +24,6 @@ from cs336_tui.tui.widgets.rows import Rows
 _BEGINS = ("A race begins.", "What cannot run here, and what does not fit by prediction, is left out first.")
 
 
-def _none() -> tuple[str, str]:
-    choose = f"Tick several values of choices in {tab_name('configure')} and press {key_name('app.tune')}"
-    return "No race in this session.", f"{choose}: their combinations are raced, and the best is found."
-
-
 class RacePane(Container):
     """Rows keep their order and the cursor its candidate within a round."""
 
@@ -89,17 +84,12 @@ class RacePane(Container):
         could = self._can
         self._state, self._shown = state, shown
         if shown is not None:
-            self._put_in_order(shown)
+            before, self._order = self._order, self._order.now(state, shown)
+            if self._order is not before:
+                self._follow()
         self._paint(begins=begins)
         if could != self._can:
             self.refresh_bindings()
-
-    def _put_in_order(self, shown: Raced) -> None:
-        """Order the rows; the cursor stays on its candidate."""
-        before = self._order
-        self._order = before.now(self._state, shown)
-        if self._order is not before:
-            self._follow()
 
     def _follow(self) -> None:
         """Put the cursor on the candidate to which it was moved, or on the first row."""
@@ -122,7 +112,9 @@ class RacePane(Container):
         buttons = self.query_one("#race-buttons")
         buttons.display = shown is not None and shown.is_over and shown.race.best is not None
         if shown is None:
-            title, text = _BEGINS if begins else _none()
+            choose = f"Tick several values of choices in {tab_name('configure')} and press {key_name('app.tune')}"
+            text = f"{choose}: their combinations are raced, and the best is found."
+            title, text = _BEGINS if begins else ("No race in this session.", text)
             rows.fill((), [(), line((title, "strong")), (), *wrapped(text, width, "muted")])
             return
         race, view = shown.race, self._view

@@ -172,14 +172,10 @@ def best_line(race: Race, width: int, *, told_end: bool = False) -> Line:
         return line(("best  ", "muted"), ("none measured yet" if not race.ended else "none could be measured", "muted"))
     figures = f"{ratio_words(best.ratio, '')} {interval_words(best)}".rstrip()
     room = width - len("best  ") - len(figures) - 2
-    return facts(
-        line(("best  ", "muted"), (figures, "good"), f"  {shortened(race.tuning, best.spec, room)}"),
-        [
-            *([line(("in doubt", "caution"))] if best.why else []),
-            *(line((text, "muted")) for text in (_others(race), "" if told_end else race.ended) if text),
-        ],
-        width,
-    )
+    first = line(("best  ", "muted"), (figures, "good"), f"  {shortened(race.tuning, best.spec, room)}")
+    more = [line(("in doubt", "caution"))] if best.why else []
+    more += [line((text, "muted")) for text in (_others(race), "" if told_end else race.ended) if text]
+    return facts(first, more, width)
 
 
 def _others(race: Race) -> str:
@@ -231,7 +227,8 @@ def column_names(columns: Columns, axis: Scale) -> Line:
 
 def row(race: Race, entry: Entry, columns: Columns, axis: Scale, *, runs: bool = False) -> Line:
     """A candidate: its name, status, ratio and interval; instead of a bar the reason why it has none. `runs` now."""
-    role = _role(entry)
+    doubted = entry.status == "best" and entry.why
+    role = "caution" if doubted else _ROLES.get(entry.status, "muted")
     state = entry.status if columns.interval else _SHORT.get(entry.status, entry.status)
     label = shortened(race.tuning, entry.spec, columns.name)
     text = f"{ratio_words(entry.ratio, ''):>5} "
@@ -251,11 +248,6 @@ def row(race: Race, entry: Entry, columns: Columns, axis: Scale, *, runs: bool =
         Span(text, "text" if entry.is_alive else "muted"),
         *bar,
     )
-
-
-def _role(entry: Entry) -> str:
-    """The role of a status; a best candidate in doubt is none to trust."""
-    return "caution" if entry.status == "best" and entry.why else _ROLES.get(entry.status, "muted")
 
 
 def brief(race: Race, entry: Entry, width: int, rows: int) -> list[Line]:
@@ -300,7 +292,14 @@ def _facts(race: Race, entry: Entry) -> Iterator[tuple[str, str]]:
         to_start = f"{ratio_words(entry.ratio, '')} {interval_words(entry)} to the starting point"
         yield "ratio", to_start if entry.number else f"1: all others are to this {BASELINE}"
     if entry.cost is not None:
-        yield "measured", f"{cost_words(race, entry.cost)}, {format.plural(entry.visits, 'visit')}"
+        match race.tuning.goal:
+            case "step":
+                cost = f"{format.ms(entry.cost)} ms a step"
+            case "memory":
+                cost = f"{gigabytes(entry.cost)} GB"
+            case goal:
+                cost = f"{count(1 / entry.cost)} {goal}"
+        yield "measured", f"{cost}, {format.plural(entry.visits, 'visit')}"
     if entry.peak_bytes:
         limit = f", limit {gigabytes(race.limit_bytes)} GB" if race.limit_bytes else ""
         yield "memory", f"peak {gigabytes(entry.peak_bytes)} GB{limit}"
@@ -309,17 +308,6 @@ def _facts(race: Race, entry: Entry) -> Iterator[tuple[str, str]]:
     if entry.agreement is not None and entry.status != "differs":
         yield "results", entry.agreement.why
         yield "compared", COMPARED
-
-
-def cost_words(race: Race, cost: float) -> str:
-    """A cost in the terms of its goal."""
-    match race.tuning.goal:
-        case "step":
-            return f"{format.ms(cost)} ms a step"
-        case "memory":
-            return f"{gigabytes(cost)} GB"
-        case goal:
-            return f"{count(1 / cost)} {goal}"
 
 
 def command(race: Race, entry: Entry) -> str:

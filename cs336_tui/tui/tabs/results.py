@@ -184,7 +184,8 @@ class ResultsPane(TableRows):
         above = ", ".join(self._in_common)
         for index, column in enumerate(self._columns):
             if self._alike[index] and index not in layout.kept:
-                longer = ", ".join(filter(None, [above, f"{_title(column)} {self._named[0][index]}"]))
+                title = FIELDS[column.key].title if column.key in FIELDS else column.heading
+                longer = ", ".join(filter(None, [above, f"{title} {self._named[0][index]}"]))
                 if cell_len(_ALL + longer) <= room:
                     above = longer
                     told.add(index)
@@ -261,8 +262,3 @@ class ResultsPane(TableRows):
             if cell.is_over and not any(column.key == "activations" for column in self._columns):
                 self._done[cell.cell] = (cell.finished, found, texts)
         return texts
-
-
-def _title(column: Column[ShownRow]) -> str:
-    """The name of a choice in a sentence."""
-    return FIELDS[column.key].title if column.key in FIELDS else column.heading

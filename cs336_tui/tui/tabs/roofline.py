@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import ClassVar, NamedTuple
@@ -25,7 +24,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, NOT_MEASURED, Rate, bandwidth, percent
 from cs336_tui.tui import format
-from cs336_tui.tui.background import in_background
+from cs336_tui.tui.background import Works
 from cs336_tui.tui.charts.roofline import Bandwidths, CellPoint, Roof, roofline_chart
 from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.keys import bind, key_name, tab_name
@@ -55,7 +54,13 @@ _SECONDS_EACH = 10
 """About the time to measure a peak, with the start of its process."""
 
 
-class RooflinePane(Container):
+_OF_COLLECTIVES = "A collective computes nothing; its busbw over size is drawn here once two sizes are timed."
+_OF_RECORDINGS = (
+    "Recorded elsewhere: no step was timed, and the model's FLOPs are not known, so there is no point here."
+)
+
+
+class RooflinePane(Container, Works["Roofline"]):
     """Draws the machine and the precision of the cell under the table's cursor."""
 
     DEFAULT_CSS = """
@@ -74,19 +79,14 @@ class RooflinePane(Container):
         bind("copy", "copy", "Copy table", "roofline.copy"),
     ]
 
-    coming: asyncio.Event | None = None
+    _view: PeakView | None = None
+    _in_sight: CellState | None = None
+    _laid: Laid | None = None
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._chart = Lines(id="roofline-chart")
         self._rows = WideRows(id="roofline-rows")
-        self._counted: tuple[int, ...] | None = None
-        """Source of the roofline."""
-        self._roofline: Roofline | None = None
-        """None while it is made."""
-        self._view: PeakView | None = None
-        self._in_sight: CellState | None = None
-        self._laid: Laid | None = None
         self._charts = Bandwidths()
 
     def compose(self) -> ComposeResult:
@@ -100,7 +100,9 @@ class RooflinePane(Container):
         """Paint; without focus the cursor is on the cell `in_sight`."""
         could = self._wanted
         self._view, self._in_sight = view, in_sight
-        self._find(state, view)
+        if self.is_outdated((state, status.settled_of(state), view.version, id(view.here))):
+            make = partial(roofline_of, state, view.find, view.here)
+            self.work_out(make, partial(self._take, state, is_first=self.worked_out is None))
         if not self._rows.has_focus:
             self._follow()
         self._paint(state)
@@ -108,35 +110,28 @@ class RooflinePane(Container):
             self.refresh_bindings()
 
     def _follow(self) -> None:
-        if self._roofline is not None:
-            cells = [point.result.cell.cell for point in self._roofline.points]
+        if self.worked_out is not None:
+            cells = [point.result.cell.cell for point in self.worked_out.points]
             here = self._in_sight.cell if self._in_sight else None
             self._rows.cursor = cells.index(here) if here in cells else len(cells) - 1
 
-    def _find(self, state: SessionState, view: PeakView) -> None:
-        settled = (id(state), status.settled_of(state), view.version, id(view.here))
-        if settled == self._counted:
-            return
-        if self._counted is None or settled[0] != self._counted[0]:
-            self._roofline = None
-        self._counted = settled
-        make = partial(roofline_of, state, view.find, view.here)
-        self.coming = in_background(self, make, partial(self._take, settled, state))
-
-    def _take(self, settled: tuple[int, ...], state: SessionState, found: Roofline) -> None:
-        if settled != self._counted:  # something else was asked meanwhile
-            return
-        is_first, self._roofline, self._laid = self._roofline is None, found, Laid(found.sheet, 12)
+    def _take(self, state: SessionState, *, is_first: bool) -> None:
+        assert self.worked_out is not None
+        self._laid = Laid(self.worked_out.sheet, 12)
         if is_first:
             self._follow()
         self._paint(state)
         self.refresh_bindings()
 
     def _paint(self, state: SessionState) -> None:
-        chart, rows, roofline = self._chart, self._rows, self._roofline
+        chart, rows, roofline = self._chart, self._rows, self.worked_out
         width, height = chart.content_size
         if roofline is None or self._laid is None or not roofline.points:
-            drawn = self._bandwidths(state, width, height) if roofline is not None else ()
+            cells = [cell for cell in state.cells.values() if cell.spec.is_collective and roofline is not None]
+            drawn: Sequence[Line] = ()
+            if cells:  # which compute nothing: busbw over size
+                here = next((cell for cell in cells if cell is self._in_sight), cells[-1])
+                drawn = self._charts.lines(state, status.settled_of(state), here.spec, width, height)
             chart.paint(drawn or self._without(state, width))
             rows.pages = ()
             rows.fill(())
@@ -149,32 +144,20 @@ class RooflinePane(Container):
         heading = [*laid.above, laid.heading]
         rows.draw_from(len(laid), lambda first, last: (heading, laid.lines(first, last)), heading_rows=len(heading))
 
-    def _bandwidths(self, state: SessionState, width: int, height: int) -> Sequence[Line]:
-        """Of collectives, which compute nothing, busbw over size."""
-        cells = [cell for cell in state.cells.values() if cell.spec.is_collective]
-        here = self._in_sight if self._in_sight in cells else cells[-1] if cells else None
-        return self._charts.lines(state, status.settled_of(state), here.spec, width, height) if here else ()
-
     def _without(self, state: SessionState, width: int) -> list[Line]:
         """In place of a roofline: why there is none."""
-        if self._roofline is None:
+        if self.worked_out is None:
             return [line(("making the roofline ...", "muted"))]
-        if absent := self._roofline.left_out:
+        if absent := self.worked_out.left_out:
             return paragraphs((f"! {text}" for text in absent), width, "caution")
         if any(cell.spec.is_collective for cell in state.cells.values()):
-            why = "A collective computes nothing; its busbw over size is drawn here once two sizes are timed."
-            return wrapped(why, width, "muted")
+            return wrapped(_OF_COLLECTIVES, width, "muted")
         if state.is_recorded:
-            why = (
-                "Recorded elsewhere: no step was timed, and the model's FLOPs are not known, so there is no point here."
-            )
-            return wrapped(why, width, "muted")
-        how = (
-            f"Choose cells in {tab_name('configure')} and press {key_name('app.run')}; "
-            "each cell that succeeds is a point here."
-            if state.running_cell is None
-            else "The running cell is the first; it is shown here when it ends."
-        )
+            return wrapped(_OF_RECORDINGS, width, "muted")
+        how = "The running cell is the first; it is shown here when it ends."
+        if state.running_cell is None:
+            press = f"Choose cells in {tab_name('configure')} and press {key_name('app.run')}"
+            how = f"{press}; each cell that succeeds is a point here."
         return [line(("No cell has been measured yet.", "strong")), (), *wrapped(how, width, "muted")]
 
     def _said(self, roofline: Roofline, chosen: int, width: int) -> list[Line]:
@@ -184,22 +167,29 @@ class RooflinePane(Container):
             return wrapped(view.progress, width, "strong")
         said = wrapped(f"! {view.problem}", width, "caution") if view and view.problem else []
         said += doubts(roofline, chosen, can_measure=bool(self._wanted) and not roofline.missing, width=width)
-        return [*said, *invitation(roofline, can_measure=bool(self._wanted), width=width)]
+        if roofline.missing and self._wanted:
+            names = ", ".join(f"{each.device} {each.precision}" for each in roofline.missing)
+            seconds = _SECONDS_EACH * len(roofline.missing)
+            press = f"Press {key_name('roofline.measure')} to measure this device's peak"
+            said += wrapped(f"{press}: {names} (about {seconds} s).", width, "strong")
+        elif roofline.missing or roofline.elsewhere:
+            said += wrapped("Peak not measured: run cs336-tui peak on the machine of these cells.", width, "muted")
+        return said
 
     @property
     def _wanted(self) -> tuple[WantedPeak, ...]:
         """The peaks that the key measures: all that are missing, else that of the cell under the cursor again."""
-        roofline, view = self._roofline, self._view
+        roofline, view = self.worked_out, self._view
         if roofline is None or view is None or view.here is None or view.progress or not roofline.points:
             return ()
         if roofline.missing:
             return roofline.missing
-        again = peak_wanted(roofline.points[min(self._rows.cursor, len(roofline.points) - 1)], view.here)
+        again = roofline.measurable[min(self._rows.cursor, len(roofline.points) - 1)]
         return (again,) if again else ()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         if action == "copy":
-            return self._roofline is not None and self._roofline.table is not None
+            return self.worked_out is not None and self.worked_out.table is not None
         return action != "measure" or bool(self._wanted)
 
     def action_measure(self) -> None:
@@ -208,15 +198,15 @@ class RooflinePane(Container):
 
     def action_copy(self) -> None:
         """Copy the whole table to the terminal's clipboard, also over SSH."""
-        if self._roofline is not None and self._roofline.table is not None:
-            self.app.copy_to_clipboard(render(self._roofline.table, "markdown"))
+        if self.worked_out is not None and self.worked_out.table is not None:
+            self.app.copy_to_clipboard(render(self.worked_out.table, "markdown"))
             self.app.notify("The table was sent to the terminal's clipboard as markdown.", title="Copied")
 
     @on(Rows.Moved)
     @on(Rows.Chosen)
     def _tell(self, message: Rows.Moved | Rows.Chosen) -> None:
         message.stop()
-        points = self._roofline.points if self._roofline else ()
+        points = self.worked_out.points if self.worked_out else ()
         if message.index < len(points):
             cell = points[message.index].result.cell
             requests_of(self).choose_cell(cell)
@@ -236,6 +226,8 @@ class Roofline(NamedTuple):
     """True if a cell without a measured peak ran on another machine or with another torch."""
     peaks: tuple[DevicePeak | None, ...] = ()
     """The measured peak of each point's device and precision."""
+    measurable: tuple[WantedPeak | None, ...] = ()
+    """The same, to be measured; None if it cannot be measured here."""
     left_out: tuple[str, ...] = ()
     """The reasons why measured cells are no points."""
 
@@ -249,19 +241,12 @@ def roofline_of(state: SessionState, peaks: PeakLookup, here: Environment | None
     if not found:
         return Roofline(left_out=absent)
     table = roofline_table(found, left_out=absent)
-    measured = tuple(find(known[1]) if (known := _peak_of(point)) else None for point in found)
-    wanted = [peak_wanted(point, here) for point in found if point.measured is None and point.precision]
+    known = [_peak_of(point) for point in found]
+    measured = tuple(find(peak[1]) if peak else None for peak in known)
+    measurable = tuple(peak[0] if peak and here and peak_key(here, *peak[0]) == peak[1] else None for peak in known)
+    wanted = [peak for point, peak in zip(found, measurable, strict=True) if point.measured is None and point.precision]
     missing = tuple(dict.fromkeys(filter(None, wanted)))
-    sheet = _sheet(found, table, measured)
-    return Roofline(found, table, sheet, missing, elsewhere=None in wanted, peaks=measured, left_out=absent)
-
-
-def peak_wanted(point: RooflinePoint, here: Environment | None) -> WantedPeak | None:
-    """The peak of a cell's device and precision; None if it cannot be measured here."""
-    if here is None or (known := _peak_of(point)) is None:
-        return None
-    wanted, there = known
-    return wanted if peak_key(here, *wanted) == there else None
+    return Roofline(found, table, _sheet(found, table, measured), missing, None in wanted, measured, measurable, absent)
 
 
 def _peak_of(point: RooflinePoint) -> tuple[WantedPeak, PeakKey] | None:
@@ -318,16 +303,12 @@ def chart_lines(roofline: Roofline, chosen: int, width: int, height: int) -> lis
     if not roofline.points:
         return []
     here = roofline.points[chosen]
-    heading = joined(
-        [
-            (Span(f"{format.plain(here.device_name)} · {here.precision or 'a setting without a name'}", "title"),),
-            _legend("──", "measured", here.measured, "measured", doubted=bool(_doubts_of(roofline.peaks[chosen]))),
-            _legend("╌╌", "data sheet", here.sheet, "warmup"),
-        ],
-        width,
-    )
+    title = f"{format.plain(here.device_name)} · {here.precision or 'a setting without a name'}"
+    solid = _legend("──", "measured", here.measured, "measured", doubted=bool(_doubts_of(roofline.peaks[chosen])))
+    dashed = _legend("╌╌", "data sheet", here.sheet, "warmup")
+    heading = joined([line((title, "title")), solid, dashed], width)
     ceilings = [(here.sheet, "warmup", True), (here.measured, "measured", False)]
-    roofs = [Roof(ceiling.attainable, ceiling.ridge, role, dashed) for ceiling, role, dashed in ceilings if ceiling]
+    roofs = [Roof(ceiling.attainable, ceiling.ridge, role, dashes) for ceiling, role, dashes in ceilings if ceiling]
     others = [point for point in roofline.points if point.machine == here.machine and point is not here]
     alike, unlike = ([p for p in others if (p.precision == here.precision) is same] for same in (True, False))
     rate = Rate.for_all(each.flops_per_s for each in (*others, here, here.sheet, here.measured) if each)
@@ -382,15 +363,3 @@ def _disturbed(peak: DevicePeak) -> str:
         return ""
     kept = f"{busy:.1f} core{'s' * (f'{busy:.1f}' != '1.0')}"
     return f"other processes kept {kept} busy meanwhile, so that it may be too low"
-
-
-def invitation(roofline: Roofline, *, can_measure: bool, width: int) -> list[Line]:
-    """Advice on peaks that are not measured."""
-    if roofline.missing and can_measure:
-        names = ", ".join(f"{each.device} {each.precision}" for each in roofline.missing)
-        seconds = _SECONDS_EACH * len(roofline.missing)
-        press = f"Press {key_name('roofline.measure')} to measure this device's peak"
-        return wrapped(f"{press}: {names} (about {seconds} s).", width, "strong")
-    if roofline.missing or roofline.elsewhere:
-        return wrapped("Peak not measured: run cs336-tui peak on the machine of these cells.", width, "muted")
-    return []

@@ -170,6 +170,9 @@ class SessionsPane(TableRows):
             place = f"{self.marked.index(info.path) + 1}" if info.path in self.marked else ""
             return place + ("▶" if info.path == self._own else "◉" if info.path == self._opened else "")
 
+        def progress(info: SessionInfo) -> str:
+            return stage(info, own=info.path == self._own)
+
         def note(info: SessionInfo) -> str:
             text = format.plain(info.note)
             return text if len(text) <= _LONGEST_NOTE else text[: _LONGEST_NOTE - 1] + "…"
@@ -178,13 +181,7 @@ class SessionsPane(TableRows):
             Column("mark", "", text=mark),
             Column("title", "session", left=True, show=lambda title: middle(format.plain(title), _LONGEST_NOTE)),
             Column("begun", left=True, rank=2, read=lambda info: info.started_at, text=lambda info: info.begun or "?"),
-            Column(
-                "state",
-                left=True,
-                rank=1,
-                text=lambda info: stage(info, own=info.path == self._own),
-                room=self._stage_room,
-            ),
+            Column("state", left=True, rank=1, text=progress, room=self._stage_room),
             Column("cells", left=True, read=lambda info: info.ok, text=counts, room=self._counts_room),
             Column("devices", "device", left=True, rank=4, text=lambda info: format.plain(", ".join(info.devices))),
             Column("host", left=True, rank=5, show=format.plain),

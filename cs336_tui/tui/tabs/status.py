@@ -3,6 +3,7 @@ run side by side: their lanes, jobs and nodes, what a cell waits for, and how ma
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -231,29 +232,19 @@ def node_of(state: SessionState, cell: CellState) -> str:
     return format.plain(job.node) if job else ""
 
 
-def waits_for(state: SessionState, cell: CellState) -> str:
-    """The reason for which a waiting cell waits: ``queued``, ``pending: Resources``."""
-    job = state.job_of(cell)
-    if job is None:
-        return "queued"
-    if job.stage == "running":
-        return "queued, its job runs"
-    told = "pending" if job.stage == "pending" else "job over"
-    return f"{told}: {format.plain(job.reason)}" if job.reason else told
-
-
 def stage_of(state: SessionState, cell: CellState) -> Span:
-    """The state of a cell that waits or runs: ``▶ measuring 3/10``, ``· pending: Resources``."""
+    """The state of a cell that waits or runs: ``▶ measuring 3/10``, ``· queued``, ``· pending: Resources``."""
     if cell.status == "running":
         return Span(f"▶ {stage(cell)}", "strong")
-    return Span(f"· {waits_for(state, cell)}", "muted")
+    if (job := state.job_of(cell)) is None or job.stage == "running":
+        return Span("· queued" if job is None else "· queued, its job runs", "muted")
+    waits = "pending" if job.stage == "pending" else "job over"
+    return Span(f"· {waits}: {format.plain(job.reason)}" if job.reason else f"· {waits}", "muted")
 
 
 def totals(state: SessionState) -> str:
     """The number of cells by status: ``8 run · 4 wait · 7 ok · 1 OOM``."""
-    counts = dict.fromkeys((key for key, _ in _COUNTED), 0)
-    for cell in state.cells.values():
-        counts[cell.status] += 1
+    counts = Counter[str](cell.status for cell in state.cells.values())
     return " · ".join(text.format(counts[key]) for key, text in _COUNTED if counts[key])
 
 
