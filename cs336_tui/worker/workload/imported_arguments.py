@@ -45,10 +45,15 @@ def call(name: str, function: Callable[..., Any], values: Mapping[str, object], 
         return function(**{argument: _literal(text) for argument, text in given})
     offer = _Offer(values, given)
     asked = offer.asked(function, parameters)
-    _check_given(name, parameters, asked, given)
-    arguments = offer.fill(name, function, parameters)
     rest = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
-    beside = {argument: _literal(text) for argument, text in given if argument not in asked}
+    unasked = [(argument, text) for argument, text in given if argument not in asked]
+    for argument, text in unasked if rest is None else ():
+        near = difflib.get_close_matches(argument, asked, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        signature = signature_text(name, parameters.values())
+        raise ImportProblem(f"--model-arg {argument}={text}: {signature} has no such argument{meant}")
+    arguments = offer.fill(name, function, parameters)
+    beside = {argument: _literal(text) for argument, text in unasked}
     ordered = {p: arguments[p] for p in parameters if p in arguments} | ({rest: beside} if rest else {})
     bound = inspect.BoundArguments(inspect.Signature(list(parameters.values())), ordered)
     return function(*bound.args, **bound.kwargs)
@@ -66,6 +71,11 @@ def dims_not_taken(function: Callable[..., Any], values: Mapping[str, object], g
 def required(parameters: Parameters) -> list[str]:
     """Names of the arguments that have no default."""
     return [p.name for p in parameters.values() if p.default is p.empty and p.kind not in _ANY]
+
+
+def no_default(name: str, parameters: Iterable[inspect.Parameter], argument: str, remedy: str = "") -> ImportProblem:
+    """The problem that this argument has no default, and nobody knows its value."""
+    return ImportProblem(f"{signature_text(name, parameters)} needs {argument}, which has no default{remedy}")
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
@@ -179,17 +189,6 @@ def _as_wanted(parameter: inspect.Parameter, value: object) -> object:
     if parameter.annotation is not str and not by_default:
         return value
     return str(value).removeprefix("torch.") if isinstance(value, torch.device | torch.dtype) else value
-
-
-def _check_given(name: str, parameters: Parameters, asked: list[str], given: Given) -> None:
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for argument, text in given:
-        if argument not in asked:
-            near = difflib.get_close_matches(argument, asked, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            signature = signature_text(name, parameters.values())
-            raise ImportProblem(f"--model-arg {argument}={text}: {signature} has no such argument{meant}")
 
 
 def parse(parameter: inspect.Parameter, text: str) -> object:

@@ -115,13 +115,6 @@ class _Result(NamedTuple):
     loss: Tensor | None
 
 
-def micro_batches(batch: Batch, count: int) -> list[Batch]:
-    """Equal parts of a batch, in order."""
-    if count == 1:
-        return [batch]
-    return [Batch(*parts) for parts in zip(*(tensor.chunk(count) for tensor in batch), strict=True)]
-
-
 class Step:
     """A step of one pass over one batch: call `prepare`, `run` for each of `phases` in order, then `clear`. Only `run`
     is to be timed. `autocast` makes the context of forward and loss. A user's model or loss is checked against the
@@ -151,7 +144,8 @@ class Step:
         self.failed_in: str | None = None  # The phase that raised, None while none has
         self._pass = pass_
         self._model = model
-        *self._earlier, self._batch = micro_batches(batch, accumulate)
+        parts = zip(*(tensor.chunk(accumulate) for tensor in batch), strict=True) if accumulate > 1 else [batch]
+        *self._earlier, self._batch = (Batch(*part) for part in parts)
         self._autocast = autocast
         self.training = training
         self._loss_of = loss
@@ -261,9 +255,6 @@ class Step:
         loss = self._loss / (len(self._earlier) + 1) if self._earlier else self._loss
         (self.training.scaler.scale(loss) if self.training else loss).backward()
 
-    def _sync(self) -> None:
-        self._call(self._shared.after)
-
     def _call(self, hook: Hook | None) -> None:
         if hook is not None:
             hook(self._shared.runs, self.training.optimizer if self.training else None)
@@ -316,6 +307,6 @@ class Step:
         "forward": _forward,
         "loss": _compute_loss,
         "backward": _backward,
-        GRADIENT_SYNC: _sync,
+        GRADIENT_SYNC: lambda step: step._call(step._shared.after),
         "optimizer": _optimizer,
     }
