@@ -54,7 +54,6 @@ def test_each_gpu_runs_its_cell_alone_and_beside_all_others() -> None:
     found = run_lanes(SelftestCell(size="small", device="cuda"), lanes, Plan(starts=1, rounds=3), environment)
     print(lanes_sentence(found))
     for cost in found.costs:
-        assert cost.ratio is not None
         assert cost.steps_alone > 20
         assert cost.steps_beside > 20
         assert 0.8 < cost.ratio.ratio < 2, "a neighbour on a GPU of its own does not halve the speed"

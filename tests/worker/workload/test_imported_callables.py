@@ -46,9 +46,7 @@ def test_a_loss_gets_the_shape_that_it_wants(folder: UsersFolder, loss: str) -> 
 
 
 @pytest.mark.parametrize("name", ["function", "Module", "module", "inside"])
-def test_a_loss_that_is_compiled_is_not_compiled_for_the_numbers_of_its_trial(
-    folder: UsersFolder, name: str
-) -> None:
+def test_a_loss_that_is_compiled_is_not_compiled_for_the_numbers_of_its_trial(folder: UsersFolder, name: str) -> None:
     module = folder.write(
         """
         import torch
