@@ -65,7 +65,11 @@ def check_ranks(
         del workload
         workload = _build(spec, device, rank, still=expected.still, offset=0)
     if isinstance(workload.shared.runs, DistributedDataParallel) and expected.note != NO_ROOM:
-        _check_each_is_used(workload.model, expected.shapes)
+        trained = (name for name, parameter in workload.model.named_parameters() if parameter.requires_grad)
+        if unused := next((name for name in trained if name not in expected.shapes), None):
+            raise WrongRanks(
+                f"a step gives parameter {unused} no gradient, and DDP waits for each; use it or freeze it"
+            )
     step = workload.step(spec)
     whole = workload.shared.whole
     parameters = whole or (lambda: dict(workload.model.named_parameters()))
@@ -197,13 +201,6 @@ def _add_gradients(
         part = gradient.cpu() / spec.ranks
         gradients[name] = gradients[name].add_(part) if name in gradients else part
     workload.drop_hooks()
-
-
-def _check_each_is_used(model: nn.Module, gradients: Mapping[str, object]) -> None:
-    """Raise `WrongRanks` for a parameter whose gradient DistributedDataParallel would wait for in vain."""
-    trained = (name for name, parameter in model.named_parameters() if parameter.requires_grad)
-    if unused := next((name for name in trained if name not in gradients), None):
-        raise WrongRanks(f"a step gives parameter {unused} no gradient, and DDP waits for each; use it or freeze it")
 
 
 def _gradient(parameter: nn.Parameter | None) -> Tensor | None:

@@ -56,7 +56,12 @@ class Group:
             torch.cuda.set_device(self._device)
         faulthandler.register(STACK_SIGNAL, Path(place.stacks).open("a"))  # noqa: SIM115
         with environment(_network(place)):
-            self._store = _met(place)
+            if place.address:
+                store = dist.TCPStore(place.address, place.port, place.ranks, timeout=_MEETING, wait_for_workers=False)
+                store.set_timeout(_PATIENCE)
+                self._store = store
+            else:
+                self._store = dist.FileStore(place.meeting, place.ranks)
             dist.init_process_group(
                 backend, store=dist.PrefixStore("group", self._store), rank=place.rank, world_size=place.ranks,
                 timeout=_PATIENCE,
@@ -112,15 +117,6 @@ class Group:
         found = torch.tensor(int(value), device=self._device)
         dist.all_reduce(found, op=dist.ReduceOp.MIN)
         return bool(found)
-
-
-def _met(place: Place) -> dist.Store:
-    """The store in which the ranks meet. Raises torch's own errors."""
-    if not place.address:
-        return dist.FileStore(place.meeting, place.ranks)
-    store = dist.TCPStore(place.address, place.port, place.ranks, timeout=_MEETING, wait_for_workers=False)
-    store.set_timeout(_PATIENCE)
-    return store
 
 
 def _network(place: Place) -> dict[str, str]:

@@ -10,6 +10,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -197,10 +198,8 @@ def parse(parameter: inspect.Parameter, text: str) -> object:
     if text.lower() == "none" and (str not in kinds or type(None) in kinds):
         return None
     for kind in kinds:
-        try:
+        with suppress(ValueError, TypeError, RuntimeError):
             return _as(kind, text)
-        except (ValueError, SyntaxError):
-            continue
     expected = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
     if expected:
         raise ImportProblem(f"--model-arg {parameter.name}={text}: expected {expected}")
@@ -225,6 +224,7 @@ def _plain(kinds: list[Any]) -> list[type]:
 
 
 def _as(kind: type, text: str) -> object:
+    """The text as one of `_ORDER`. Raises ValueError, or what the type raises, if it is none."""
     if kind is bool:
         if text.lower() not in _TRUE + _FALSE:
             raise ValueError(text)
@@ -234,13 +234,6 @@ def _as(kind: type, text: str) -> object:
         if not isinstance(found, torch.dtype):
             raise ValueError(text)
         return found
-    if kind is torch.device:
-        try:
-            return torch.device(text)
-        except RuntimeError as error:
-            raise ValueError(text) from error
-    if kind is type(None):
-        raise ValueError(text)
     return kind(text)
 
 
