@@ -36,10 +36,7 @@ def with_heads(q, k, v, is_causal=False):
 
 def without_heads(q, k, v, is_causal=False):
     batch, length, width = q.shape
-    scores = q @ k.mT * width**-0.5
-    if is_causal:
-        scores = scores.masked_fill(torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1), -torch.inf)
-    return scores.softmax(-1) @ v
+    return with_heads(q[:, None], k[:, None], v[:, None], is_causal)[:, 0]
 
 def wrong_shape(q, k, v, is_causal=False):
     return v.sum(-1)
