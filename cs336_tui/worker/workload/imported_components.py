@@ -85,15 +85,8 @@ def settle(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     held = [*model.parameters(), *model.buffers()]
     if any(not _is_on(tensor, device) for tensor in held):
         model.to(device)
-    if dtype == torch.float32:
-        return
-    for parameter in model.parameters():
-        if parameter.is_floating_point() and parameter.dtype != dtype:
-            parameter.data = parameter.data.to(dtype)
-    for module in model.modules():
-        for name, buffer in list(module.named_buffers(recurse=False)):
-            if buffer.is_floating_point() and buffer.dtype != dtype:
-                setattr(module, name, buffer.to(dtype))
+    if dtype != torch.float32:  # `Module.to` would convert complex numbers too
+        model._apply(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def _is_on(tensor: Tensor, device: torch.device) -> bool:

@@ -195,8 +195,8 @@ def test_one_that_cannot_be_made_by_name_asks_for_a_function(folder: UsersFolder
     )
 
 
-def test_the_config_beside_the_class_above_will_do(folder: UsersFolder) -> None:
-    """A few lines around nanoGPT's GPT that do not import its GPTConfig."""
+def test_the_config_beside_the_class_or_the_one_above_will_do(folder: UsersFolder) -> None:
+    """A few lines around nanoGPT's GPT do not import its GPTConfig."""
     above = folder.write(
         """
 from dataclasses import dataclass
@@ -211,5 +211,7 @@ class GPT(nn.Module):
         self.seen = config
 """
     )
-    config = folder.model(f"from {above} import GPT\nclass Whole(GPT): ...\n", "Whole", num_layers=3).seen
-    assert (config.n_layer, config.block_size) == (3, 8)
+    for name in ("GPT", "Whole"):
+        text = f"from {above} import GPT\nclass Whole(GPT): ...\n"
+        config = folder.model(text, name, num_layers=3).seen
+        assert (config.n_layer, config.block_size) == (3, 8)

@@ -64,30 +64,6 @@ def test_inference_is_predicted_without_what_dropout_takes(folder: UsersFolder) 
     assert drops == plain
 
 
-def test_other_names_for_dimensions_and_a_config_beside_the_class(folder: UsersFolder) -> None:
-    model = folder.model(
-        """
-        from dataclasses import dataclass
-        from torch import nn
-
-        @dataclass
-        class GPTConfig:
-            block_size: int
-            n_layer: int = 12
-            n_embd: int = 768
-            dropout: float = 0.0
-
-        class GPT(nn.Module):
-            def __init__(self, config):
-                super().__init__()
-                self.config = config
-        """,
-        "GPT",
-        model_args=(("dropout", "0.5"),),
-    )
-    assert model.config.__dict__ == {"block_size": 8, "n_layer": 2, "n_embd": 16, "dropout": 0.5}
-
-
 def test_arguments_are_read_as_the_signature_says(folder: UsersFolder) -> None:
     text = """
         from __future__ import annotations
