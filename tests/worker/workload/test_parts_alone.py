@@ -60,9 +60,9 @@ def test_output_and_gradients_of_each_head_are_those_of_the_formula(attention: s
     exact = [parameter.detach().double().requires_grad_() for parameter in workload.model.parameters()]
     for head in range(heads):
         at = (slice(None), head) if heads > 1 else ()
-        own = [each[at] for each in exact]
-        torch.testing.assert_close(output[at], by_formula(*(x.detach() for x in own), causal=causal).float())
-        (_differentiable(*own, causal=causal) * gradient[at].double()).sum().backward()
+        expected = by_formula(*(each[at] for each in exact), causal=causal)
+        torch.testing.assert_close(output[at], expected.float())
+        (expected * gradient[at].double()).sum().backward()
     assert_gradients(workload, exact)
 
 
@@ -85,13 +85,6 @@ def test_a_users_function_gets_heads_or_counts_them_as_sequences(
     found = workload.model(workload.batch.inputs)
     torch.testing.assert_close(found, reference.model(reference.batch.inputs))
     assert sys.modules[module].SEEN[-1] == shape
-
-
-def _differentiable(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
-    scores = q @ k.mT / math.sqrt(q.shape[-1])
-    if causal:
-        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
-    return scores.softmax(-1) @ v
 
 
 def test_numbers_are_standard_normal_by_the_seed_and_the_gradient_is_none_of_them() -> None:
