@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from typing import ClassVar, NamedTuple
@@ -139,7 +139,10 @@ class Step:
         if (pass_ == "train-step") != (training is not None):
             raise ValueError(f"pass {pass_}: only train-step trains")
         self._shared = shared or Shared(model)
-        self.phases = tuple(self._phases(phases_of(pass_, accumulate)))
+        self.phases = phases_of(pass_, accumulate)
+        if "backward" in self.phases and self._shared.after is not None:
+            last = self.phases.index("backward") + 1
+            self.phases = (*self.phases[:last], GRADIENT_SYNC, *self.phases[last:])
         self.logits_dtype: torch.dtype | None = None  # dtype of the last step's logits, None before the first
         self.failed_in: str | None = None  # The phase that raised, None while none has
         self._pass = pass_
@@ -154,12 +157,6 @@ class Step:
         self._check_against = check_against
         self.opening = opening
         self._result: _Result | None = None
-
-    def _phases(self, phases: tuple[str, ...]) -> Iterator[str]:
-        for phase in phases:
-            yield phase
-            if phase == "backward" and self._shared.after is not None:
-                yield GRADIENT_SYNC
 
     @property
     def back_to_back(self) -> bool:
