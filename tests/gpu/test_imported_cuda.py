@@ -17,7 +17,7 @@ from cs336_tui.worker.workload.imported_modules import look_in
 from tests.gpu.cells import assert_ok, needs
 from tests.worker.measure.cells import run
 from tests.worker.models_of_users import UsersFolder
-from tests.worker.workload.own_code import LM
+from tests.worker.workload.own_code import BASICS
 from tests.worker.workload.test_imported_callables import steps_taken
 
 pytestmark = pytest.mark.numbers
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Iterator[UsersFolder]:
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"])
 def test_every_pass_and_precision_runs(folder: UsersFolder, pass_: Any, precision: Any) -> None:
     needs(precision)
-    report = assert_ok(run(folder.spec(LM, device="cuda:0", pass_=pass_, precision=precision)))
+    report = assert_ok(run(folder.spec(BASICS, device="cuda:0", pass_=pass_, precision=precision)))
     assert len(report.steps("measured")) == 3
 
 
@@ -47,10 +47,10 @@ def test_its_step_is_captured_and_checkpointing_where_torch_can_restore_generato
     folder: UsersFolder, pass_: Any
 ) -> None:
     fields = {"device": "cuda:0", "cuda_graph": "step", "pass_": pass_}
-    assert_ok(run(folder.spec(LM, **fields)))
+    assert_ok(run(folder.spec(BASICS, **fields)))
     if pass_ == "inference":
         return
-    recomputing = run(folder.spec(LM, **fields, checkpoint=1)).finished
+    recomputing = run(folder.spec(BASICS, **fields, checkpoint=1)).finished
     if torch.__version__ >= (2, 11):  # which restores them in a capture; of older releases some do not
         assert recomputing.status == "ok", recomputing.error
     elif recomputing.status != "ok":

@@ -16,15 +16,17 @@ from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.imported_components import import_model
 from tests.worker.measure.cells import run_step, small_spec
 from tests.worker.models_of_users import UsersFolder
-from tests.worker.workload.own_code import LM
+from tests.worker.workload.own_code import BASICS
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
 
 def test_a_class_gets_the_dimensions_by_name(folder: UsersFolder) -> None:
-    model = folder.model(LM, num_layers=3)
+    names = "vocab_size, context_length, d_model, num_layers, num_heads, d_ff, rope_theta"
+    text = f"from torch import nn\ndef LM({names}): m = nn.Linear(1, 1); m.asked = dict(locals()); return m\n"
+    model = folder.model(text, num_layers=3)
     asked = {"vocab_size": 40, "context_length": 8, "d_model": 16, "num_layers": 3, "num_heads": 2, "d_ff": 24}
-    assert model.asked == asked | {"rope_theta": 10_000.0}
+    assert model.asked == asked | {"rope_theta": 10_000.0, "m": model}
 
 
 DROPS = """
@@ -94,13 +96,13 @@ def test_arguments_that_are_missing_or_have_no_place(folder: UsersFolder) -> Non
 
 def test_a_factory_may_bring_its_batch(folder: UsersFolder) -> None:
     name = folder.write(
-        LM
+        BASICS
         + """
 def both(vocab_size, context_length, d_model, num_layers, num_heads, d_ff):
     def batch(batch_size, context_length, device):
         ones = torch.ones(batch_size, context_length, dtype=torch.int64, device=device)
         return ones, 2 * ones
-    return LM(vocab_size, context_length, d_model, num_layers, num_heads, d_ff, 1.0), batch
+    return LM(vocab_size, context_length, d_model, num_layers, num_heads, d_ff), batch
 
 def wrong(d_model):
     return nn.Linear(2, 2), lambda batch_size: (torch.ones(batch_size, 3), torch.ones(batch_size, 3))
@@ -126,8 +128,8 @@ def test_one_that_moves_itself_to_a_gpu_has_its_shapes_asked_on_the_meta_device(
 
 
 def test_it_is_made_on_the_meta_device_and_from_the_seed(folder: UsersFolder) -> None:
-    assert {p.device for p in build(folder.spec(LM, pass_="train-step"), META).model.parameters()} == {META}
-    one, again, other = (folder.model(LM, seed=seed).head.weight.detach() for seed in (1, 1, 2))
+    assert {p.device for p in build(folder.spec(BASICS, pass_="train-step"), META).model.parameters()} == {META}
+    one, again, other = (folder.model(BASICS, seed=seed).lm_head.weight.detach() for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 
@@ -249,7 +251,7 @@ def test_a_package_that_asks_for_its_own_version(folder: UsersFolder) -> None:
 def test_which_source_it_was_is_known(folder: UsersFolder) -> None:
     def revision() -> str | None:
         # A file's revision is asked for once in a process, as it is imported once.
-        name = folder.write(LM)
+        name = folder.write(BASICS)
         subprocess.run(["git", "add", "."], cwd=folder.path, capture_output=True)
         subprocess.run(
             "git -c user.name=a -c user.email=a@b.c commit -qm x".split(), cwd=folder.path, capture_output=True
@@ -278,10 +280,11 @@ def steps(spec: CellSpec) -> None:
 @pytest.mark.parametrize("pass_", ["inference", "backward", "forward+backward", "train-step"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "fp16-mixed", "bf16"])
 def test_every_pass_and_precision_runs(folder: UsersFolder, pass_: Any, precision: Any) -> None:
-    steps(folder.spec(LM, pass_=pass_, precision=precision, num_layers=1))
+    steps(folder.spec(BASICS, pass_=pass_, precision=precision, num_layers=1))
 
 
-FORWARD = r" \(own_\d+\.py:17 in forward\)$"
+RETURN = "return self.lm_head(self.ln_final(x))"
+FORWARD = rf" \(own_\d+\.py:{BASICS[: BASICS.rindex('def forward')].count(chr(10)) + 1} in forward\)$"
 
 
 @pytest.mark.parametrize(
@@ -300,15 +303,16 @@ FORWARD = r" \(own_\d+\.py:17 in forward\)$"
     ],
 )
 def test_what_is_no_logits_or_no_loss_is_said_with_the_forward(folder: UsersFolder, result: str, line: str) -> None:
-    text = LM.replace("return self.head(x)", f"logits = self.head(x)\n        return {result}")
+    text = BASICS.replace(RETURN, f"logits = {RETURN[7:]}\n        return {result}")
     for pass_ in ("forward+backward",) if "nan" in line else ("forward", "forward+backward"):
         with pytest.raises(ImportProblem, match=line):
             steps(folder.spec(text, pass_=pass_))
 
 
 def test_a_forward_that_wants_targets_for_all_logits(folder: UsersFolder) -> None:
-    text = LM.replace("return self.head(x)", "return self.head(x if targets is not None else x[:, [-1], :])")
-    text = text.replace("def forward(self, tokens)", "def forward(self, tokens, targets=None)")
+    text = BASICS.replace(RETURN, f"return {RETURN[7:]}[:, [-1], :]")
+    head, _, forward = text.rpartition("def forward(self, tokens)")
+    text = f"{head}def forward(self, tokens, targets=None){forward}"
     hint = r"forward takes targets and is called without: name .*return super\(\).forward\(tokens, targets=tokens\)"
     for pass_ in ("forward", "forward+backward"):
         with pytest.raises(ImportProblem, match=rf"shape \(2, 1, 40\).*; {hint}$"):
@@ -316,7 +320,7 @@ def test_a_forward_that_wants_targets_for_all_logits(folder: UsersFolder) -> Non
 
 
 def test_dimensions_that_a_model_does_not_take_are_told(folder: UsersFolder) -> None:
-    assert build(folder.spec(LM), CPU).facts.remarks == ()
+    assert build(folder.spec(BASICS), CPU).facts.remarks == ()
     text = "from torch import nn\ndef LM(n_layer, n_embd=768, n_head=12): return nn.Linear(1, 1)"
     (remark,) = build(folder.spec(text), CPU).facts.remarks
     assert remark == "LM does not take d_ff: it has its own, whatever labels say (d_ff 24)"
@@ -328,7 +332,7 @@ def test_dimensions_that_a_model_does_not_take_are_told(folder: UsersFolder) -> 
 
 def test_logits_may_come_in_a_tuple_or_by_name(folder: UsersFolder) -> None:
     for result in ("(self.head(x), None)", "{'logits': self.head(x)}", "type('Out', (), {'logits': self.head(x)})()"):
-        steps(folder.spec(LM.replace("return self.head(x)", f"return {result}")))
+        steps(folder.spec(BASICS.replace("return self.head(x)", f"return {result}")))
 
 
 DRAWS_ITS_BATCH = """
