@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, NamedTuple
 
 import torch
@@ -249,7 +249,7 @@ def imported_loss(name: str, paths: tuple[str, ...]) -> Loss:
         return loss(logits.flatten(0, 1), targets.flatten())
 
     with nothing_compiled():
-        return of_flat if _wants_flat(name, loss) else loss
+        return update_wrapper(of_flat, loss, (), ()) if _wants_flat(name, loss) else loss
 
 
 def _wants_flat(name: str, loss: Loss) -> bool:

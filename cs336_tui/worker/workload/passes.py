@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from inspect import signature
+from inspect import signature, unwrap
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -293,8 +293,9 @@ class Step:
         if loss.numel() != 1:
             return f"the loss has shape {tuple(loss.shape)}, expected one number{place}"
         if not torch.isfinite(loss).all():
-            by = getattr(self._loss_of, "__name__", type(self._loss_of).__name__)
-            who = f"model {type(_as_written(self._model)).__name__}, loss {by}"
+            function = unwrap(self._loss_of)
+            name = getattr(function, "__name__", type(function).__name__)
+            who = f"model {type(_as_written(self._model)).__name__}, loss {name}"
             return f"{who}: loss is {loss.item()} after the first step, expected a finite number{place}"
         return None
 

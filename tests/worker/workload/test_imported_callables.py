@@ -20,7 +20,7 @@ from cs336_tui.worker.workload.imported_components import (
     imported_optimizer,
 )
 from cs336_tui.worker.workload.passes import Training
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import run_step, small_spec
 from tests.worker.models_of_users import UsersFolder
 
 LOGITS, TARGETS = torch.randn(2, 3, 7), torch.randint(7, (2, 3))
@@ -92,6 +92,15 @@ def test_a_loss_that_is_compiled_is_not_compiled_for_the_numbers_of_its_trial(fo
 def test_what_is_no_loss(folder: UsersFolder, loss: str, line: str) -> None:
     with pytest.raises(ImportProblem, match=f"^{line}$"):
         imported_loss(f"{folder.write(loss)}:loss", folder.paths)
+
+
+def test_a_loss_of_flat_logits_that_is_not_finite_is_named(folder: UsersFolder) -> None:
+    loss = "def mine(logits, targets):\n    tokens, vocabulary = logits.shape\n    return (logits / 0).mean() * 0\n"
+    spec = small_spec(loss=f"{folder.write(loss)}:mine", model_path=folder.paths)
+    step = run_step(build(spec, torch.device("cpu")), spec)
+    step.clear()
+    with pytest.raises(ImportProblem, match=r"Transformer, loss mine: loss is nan .* \(own_\d+\.py:1 in mine\)$"):
+        step.check()
 
 
 def test_an_optimizer_has_its_own_defaults(folder: UsersFolder) -> None:
