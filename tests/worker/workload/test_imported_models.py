@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from cs336_tui.config.spec import PASSES, CellSpec, Pass
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build
 from cs336_tui.worker.workload.import_problems import ImportProblem
-from cs336_tui.worker.workload.imported_components import import_model
+from cs336_tui.worker.workload.imported_components import import_model, settle
 from tests.worker.measure.cells import run_step, small_spec
 from tests.worker.models_of_users import UsersFolder
 from tests.worker.workload.own_code import BASICS
@@ -135,26 +136,17 @@ def test_it_is_made_on_the_meta_device_and_from_the_seed(folder: UsersFolder) ->
 
 
 def test_lower_precision_is_of_parameters_and_buffers_but_not_of_complex_ones(folder: UsersFolder) -> None:
-    name = folder.write(
-        """
-        import torch
-        from torch import nn
-
-        class LM(nn.Module):
-            def __init__(self, d_model):
-                super().__init__()
-                self.a = nn.Linear(d_model, d_model)
-                self.b = nn.Linear(d_model, d_model)
-                self.b.weight = self.a.weight
-                self.register_buffer("cos", torch.ones(3), persistent=False)
-                self.register_buffer("turns", torch.ones(3, dtype=torch.complex64))
-                self.register_buffer("ids", torch.arange(3))
-        """
-    )
-    model = import_model(folder.named(f"{name}:LM"), CPU, torch.bfloat16).model
+    model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
+    model["b"].weight = model["a"].weight
+    model.register_buffer("cos", torch.ones(3), persistent=False)
+    model.register_buffer("turns", torch.ones(3, dtype=torch.complex64))
+    model.register_buffer("ids", torch.arange(3))
+    settle(model, CPU, torch.bfloat16)
     assert {p.dtype for p in model.parameters()} == {model.cos.dtype} == {torch.bfloat16}
     assert (model.turns.dtype, model.ids.dtype) == (torch.complex64, torch.int64)
-    assert model.b.weight is model.a.weight
+    assert model["b"].weight is model["a"].weight
+    made = import_model(folder.spec(BASICS), CPU, torch.bfloat16).model
+    assert {p.dtype for p in made.parameters()} == {torch.bfloat16}
 
 
 def test_two_versions_of_one_module_follow_one_another(folder: UsersFolder) -> None:
