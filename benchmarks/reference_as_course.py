@@ -6,6 +6,7 @@ transposed, so that it is copied; it looks tokens up by indexing, and writes sof
 
 from __future__ import annotations
 
+from functools import partial
 from types import MethodType
 
 import torch
@@ -14,22 +15,14 @@ from einops import einsum
 from torch import Tensor
 
 from cs336_tui.config.spec import ModelDims
-from cs336_tui.worker.workload.transformer import Embedding, Linear, SwiGLU, Transformer
+from cs336_tui.worker.workload.transformer import AttentionCore, Embedding, Linear, SwiGLU, Transformer
 
 
-class CourseAttention:
-    """An `AttentionCore`: (B, H, T, K) three times -> (B, H, T, K), causal."""
-
-    def __init__(self, context_length: int) -> None:
-        self.mask = torch.ones(context_length, context_length, dtype=torch.bool).tril()
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        length = q.shape[-2]
-        mixed: Tensor = scaled_dot_product_attention(q, k, v, self.mask[:length, :length])
-        return mixed
-
-    def description(self) -> str:
-        return "the course's"
+def attention(mask: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The course's, under a causal mask: (B, H, T, K) three times -> (B, H, T, K)."""
+    length = q.shape[-2]
+    mixed: Tensor = scaled_dot_product_attention(q, k, v, mask[:length, :length])
+    return mixed
 
 
 def linear(self: Linear, x: Tensor) -> Tensor:
@@ -51,7 +44,8 @@ def reference(
 ) -> Transformer:
     """Tokens (B, T) to logits (B, T, V), on the CPU."""
     dims = ModelDims(d_model=d_model, d_ff=d_ff, num_layers=num_layers, num_heads=num_heads, vocab_size=vocab_size)
-    core = CourseAttention(context_length)
+    mask = torch.ones(context_length, context_length, dtype=torch.bool).tril()
+    core = AttentionCore(partial(attention, mask), "the course's", mask)
     model = Transformer(dims, arch="swiglu-rope", context_length=context_length, core=core, device="cpu")
     model.initialise(0)
     for module in model.modules():

@@ -4,7 +4,6 @@ others, whose processes are stopped meanwhile. So lanes, cores, memory and sampl
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import random
 import signal
@@ -27,6 +26,7 @@ from cs336_tui.selftest.turns import (
     Turn,
     TurnsProgress,
     log_ratio,
+    ratio_of,
     take,
     turn_of,
 )
@@ -65,40 +65,25 @@ class LaneCost(msgspec.Struct, frozen=True, kw_only=True):
 
 def costs_of(run: LaneRun) -> tuple[LaneCost, ...]:
     """The cost of each lane, then that of all: round by round the geometric mean over the lanes."""
-    by_lane = {
-        lane.lane: [[_log_ratio(each[lane.lane]) for each in rounds] for rounds in run.starts] for lane in run.lanes
-    }
-    rows = [_cost(run, (lane,), lane, by_lane[lane.lane]) for lane in run.lanes]
-    together = [
-        [_mean([logs[start][number] for logs in by_lane.values()]) for number in range(len(rounds))]
-        for start, rounds in enumerate(run.starts)
-    ]
-    return (*rows, _cost(run, run.lanes, None, together))
 
+    def ratio_in(taken: LaneRound, lanes: Sequence[Lane]) -> float | None:
+        ratios = [ratio_of(beside, alone) for alone, beside in (taken[lane.lane] for lane in lanes)]
+        known = [ratio for ratio in ratios if ratio is not None]
+        return statistics.geometric_mean(known) if len(known) == len(lanes) else None
 
-def _cost(run: LaneRun, lanes: Sequence[Lane], lane: Lane | None, logs: Sequence[Sequence[float | None]]) -> LaneCost:
-    alone, beside = (
-        [time_s for rounds in run.starts for each in rounds for one in lanes for time_s in each[one.lane][side].counted]
-        for side in (0, 1)
-    )
-    return LaneCost(
-        lane=lane,
-        steps_alone=len(alone),
-        steps_beside=len(beside),
-        alone_s=statistics.fmean(alone) if alone else None,
-        beside_s=statistics.fmean(beside) if beside else None,
-        ratio=log_ratio([[math.exp(log) for log in rounds if log is not None] for rounds in logs]),
-    )
+    def cost(lane: Lane | None, lanes: Sequence[Lane]) -> LaneCost:
+        turns = [taken[one.lane] for rounds in run.starts for taken in rounds for one in lanes]
+        alone, beside = ([time_s for sides in turns for time_s in sides[side].counted] for side in (0, 1))
+        return LaneCost(
+            lane=lane,
+            steps_alone=len(alone),
+            steps_beside=len(beside),
+            alone_s=statistics.fmean(alone) if alone else None,
+            beside_s=statistics.fmean(beside) if beside else None,
+            ratio=log_ratio([[ratio_in(taken, lanes) for taken in rounds] for rounds in run.starts]),
+        )
 
-
-def _log_ratio(turns: tuple[Turn, Turn]) -> float | None:
-    alone, beside = (turn.counted for turn in turns)
-    return math.log(statistics.fmean(beside) / statistics.fmean(alone)) if min(len(alone), len(beside)) > 1 else None
-
-
-def _mean(logs: Sequence[float | None]) -> float | None:
-    known = [log for log in logs if log is not None]
-    return statistics.fmean(known) if len(known) == len(logs) else None
+    return (*(cost(lane, (lane,)) for lane in run.lanes), cost(None, run.lanes))
 
 
 def command_of(work: SelftestCell, lanes: Sequence[Lane], sessions: Path) -> list[str]:

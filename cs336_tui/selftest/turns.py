@@ -353,11 +353,12 @@ def judge(starts: Sequence[Sequence[Round]], marks: Tolerances) -> SelftestResul
     )
 
 
-def log_ratio(starts: Sequence[Sequence[float]]) -> Ratio | None:
-    """The geometric mean of ratios with its 95 % interval, from the ratios of each start's rounds. The rounds of a
+def log_ratio(starts: Sequence[Sequence[float | None]]) -> Ratio | None:
+    """The geometric mean of ratios with its 95 % interval, from the known ratios of each start's rounds. Rounds of a
     start share the luck of its processes, so a sample is the mean of a start's log ratios, and the interval Student's
     of these samples (1908). From one start the samples are its rounds. None below 2 samples."""
-    logs = [[math.log(value) for value in rounds] for rounds in starts if rounds]
+    logs = [[math.log(value) for value in rounds if value is not None] for rounds in starts]
+    logs = [rounds for rounds in logs if rounds]
     by_start = len(logs) >= 2
     samples = [statistics.fmean(rounds) for rounds in logs] if by_start else [value for one in logs for value in one]
     if len(samples) < 2:
@@ -377,8 +378,10 @@ def _judged(ratio: Ratio | None, low: float, high: float) -> Judged:
 
 
 def _row(starts: Sequence[Sequence[Round]], name: str, marks: Tolerances) -> ProgramRatio:
-    means = log_ratio(_ratios(starts, name, statistics.fmean))
-    stds = log_ratio(_ratios(starts, name, statistics.stdev))
+    means, stds = (
+        log_ratio([[ratio_of(each[name], each[BARE], statistic) for each in rounds] for rounds in starts])
+        for statistic in (statistics.fmean, statistics.stdev)
+    )
     times = _times(starts, name)
     return ProgramRatio(
         name=name,
@@ -393,18 +396,12 @@ def _row(starts: Sequence[Sequence[Round]], name: str, marks: Tolerances) -> Pro
     )
 
 
-def _ratios(starts: Sequence[Sequence[Round]], name: str, of: Callable[[Sequence[float]], float]) -> list[list[float]]:
-    """For each start and round with two steps of both: `of` the program's times over `of` the bare script's."""
-    return [
-        [
-            own / bare
-            for each in rounds
-            if min(len(each[name].counted), len(each[BARE].counted)) > 1
-            and (own := of(each[name].counted)) > 0
-            and (bare := of(each[BARE].counted)) > 0
-        ]
-        for rounds in starts
-    ]
+def ratio_of(one: Turn, other: Turn, statistic: Callable[[Sequence[float]], float] = statistics.fmean) -> float | None:
+    """A statistic of a turn's counted times over that of another's; None without two steps of both, or if one is 0."""
+    if min(len(one.counted), len(other.counted)) < 2:
+        return None
+    above, below = statistic(one.counted), statistic(other.counted)
+    return above / below if above > 0 and below > 0 else None
 
 
 def _times(starts: Sequence[Sequence[Round]], name: str) -> list[tuple[float, ...]]:

@@ -96,10 +96,9 @@ class Slurm:
         output = f"--output={self.folder}/%j.out"
         return self.call("sbatch", "--parsable", output, *words, f"--wrap={script}").strip()
 
-    def state(self, job: str) -> str:
-        """Slurm's word for the state of a job, such as ``RUNNING``."""
-        told = self.call("scontrol", "show", "job", job)
-        return told.partition("JobState=")[2].split()[0]
+    def state(self, name: str, kind: str = "job", field: str = "JobState") -> str:
+        """Slurm's word for the state of a job, such as ``RUNNING``, or of a node."""
+        return self.call("scontrol", "show", kind, name).partition(f"{field}=")[2].split()[0]
 
     def until(self, true: Callable[[], Found], what: str = "it") -> Found:
         """Whatever `true` returns once it is true."""
@@ -144,8 +143,7 @@ class Slurm:
         self.until(lambda: all(self.node_state(node) == "IDLE" for node in NODES), "idle nodes")
 
     def node_state(self, node: str) -> str:
-        told = self.call("scontrol", "show", "node", node)
-        return told.partition("State=")[2].split()[0]
+        return self.state(node, "node", "State")
 
     def told(self) -> str:
         """The ends of its logs, for the message of a failed test."""

@@ -1,4 +1,4 @@
-"""Each test of a GPU begins with an empty allocator; a worker of pytest has simulated GPUs of its own."""
+"""Each test needs a GPU and begins with an empty allocator; a worker of pytest has simulated GPUs of its own."""
 
 import atexit
 import gc
@@ -18,6 +18,8 @@ if "SIMGPU_DEVICES" in os.environ and "PYTEST_XDIST_WORKER" in os.environ:
 @pytest.fixture(autouse=True)
 def _empty_allocator() -> None:
     """What an earlier test left in torch's cache is not split as new memory is, which changes what is counted."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
     if torch.cuda.is_initialized():
         gc.collect()
         torch.cuda.empty_cache()

@@ -14,8 +14,6 @@ from cs336_tui.events.reports import AgreementReport, ReportRequest
 from cs336_tui.worker.measure.report import sketch, sketch_agreement
 from tests.gpu.cells import gpu_spec, low_precision, needs, needs_compiler
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-
 
 @pytest.mark.numbers
 def test_a_sketch_is_the_same_on_both_devices() -> None:

@@ -16,8 +16,6 @@ from cs336_tui.worker.workload.transformer import Transformer
 from tests.gpu.cells import low_precision, needs, the_gpu
 from tests.worker.measure.cells import small_spec
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-
 GPU = torch.device("cuda:0")
 WIDE = {"device": "cuda:0", "threads": None, "d_model": 128, "num_heads": 2, "context_length": 256}
 FUSED = ("flash", "memory-efficient", "cudnn")

@@ -13,8 +13,6 @@ from tests.attention_cells import attention_spec
 from tests.gpu.cells import assert_ok, gpu_spec, needs
 from tests.worker.measure.cells import run
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-
 DEVICE = torch.device("cuda:0")
 
 

@@ -4,9 +4,9 @@ two nodes, each of which sees one GPU."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 
@@ -33,16 +33,13 @@ def test_each_ranks_gpu_is_sampled_and_holds_its_memory(tmp_path: Path) -> None:
     watch = Watch()
     bench = Bench(watch, session_dir=tmp_path, device_interval_s=0.1)
     bench.prepare()
-    try:
+    with closing(bench):
         bench.run([trained_spec(parallel="ddp", steps_for=3.0, measure_steps=10_000)], "")
-    finally:
-        bench.close()
     (cell,) = watch.state.cells.values()
     assert (cell.status, cell.finished.error) == ("ok", None)
     several = [event for event in watch.of(DeviceSampled) if event.other_gpus]
     assert several
     for event in several:
-        assert event.gpu is not None
         assert [gpu.uuid for gpu in (event.gpu, *event.other_gpus)] == uuids
     gpus = zip(*((event.gpu, *event.other_gpus) for event in several), strict=True)
     for samples, peak in zip(gpus, cell.finished.rank_peak_bytes, strict=True):
@@ -56,13 +53,10 @@ def test_each_ranks_gpu_is_sampled_and_holds_its_memory(tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 3, reason="needs three CUDA GPUs")
 @pytest.mark.parametrize("parallel", ["none", "ddp", "fsdp2"])
 def test_a_rank_uses_no_gpu_but_its_own(tmp_path: Path, parallel: str) -> None:
-    own = {"model": "adapters:OnItsGpu", "model_path": (str(CODE),)}
-    spec = trained_spec(parallel=parallel, **own)
+    own = {"model": "adapters:OnItsGpu", "model_path": (str(CODE),), "device": "cuda:1"}
     runner = Running(tmp_path)
-    try:
-        (cell,) = runner.run(msgspec.structs.replace(spec, device="cuda:1"))
-    finally:
-        runner.bench.close()
+    with closing(runner.bench):
+        (cell,) = runner.run(trained_spec(parallel=parallel, **own))
     assert (cell.status, cell.finished.error) == ("ok", None)
 
 
@@ -77,10 +71,8 @@ def test_ranks_with_a_gpu_of_each_node_train_what_one_process_does(tmp_path: Pat
     bench = Bench(watch, session_dir=tmp_path, device_interval_s=0, nodes=nodes)
     bench.prepare()
     ways = [("ddp", "nccl"), ("fsdp2", "nccl"), ("ddp", "gloo")]
-    try:
+    with closing(bench):
         bench.run([trained_spec(parallel=way, backend=by) for way, by in ways], "a command")
-    finally:
-        bench.close()
     cells = watch.state.cells.values()
     assert [cell.finished.error for cell in cells if cell.status != "ok"] == []
     assert all(cell.finished.rank_nodes == ("0", "1") for cell in cells)

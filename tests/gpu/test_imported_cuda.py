@@ -14,20 +14,21 @@ import torch
 from cs336_tui.config.spec import PASSES
 from cs336_tui.worker.workload.imported_components import import_model
 from cs336_tui.worker.workload.imported_modules import look_in
-from tests.gpu.cells import needs
-from tests.worker.measure.cells import run, small_spec
-from tests.worker.workload.own_code import LM, Folder
+from tests.gpu.cells import assert_ok, needs
+from tests.worker.measure.cells import run
+from tests.worker.models_of_users import UsersFolder
+from tests.worker.workload.own_code import BASICS
 from tests.worker.workload.test_imported_callables import steps_taken
 
-pytestmark = [pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"), pytest.mark.numbers]
+pytestmark = pytest.mark.numbers
 
 DEVICE = torch.device("cuda:0")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Folder]:
+def folder(tmp_path: Path) -> Iterator[UsersFolder]:
     path = list(sys.path)
-    yield Folder(tmp_path)
+    yield UsersFolder(tmp_path)
     look_in(())
     sys.path[:] = path
     importlib.invalidate_caches()
@@ -35,37 +36,31 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"])
-def test_every_pass_and_precision_runs(folder: Folder, pass_: Any, precision: Any) -> None:
+def test_every_pass_and_precision_runs(folder: UsersFolder, pass_: Any, precision: Any) -> None:
     needs(precision)
-    spec = small_spec(
-        model=f"{folder.write(LM)}:LM", model_path=folder.paths, device="cuda:0", pass_=pass_, precision=precision
-    )
-    report = run(spec)
-    assert report.finished.status == "ok", report.finished.error
+    report = assert_ok(run(folder.spec(BASICS, device="cuda:0", pass_=pass_, precision=precision)))
     assert len(report.steps("measured")) == 3
 
 
 @pytest.mark.parametrize("pass_", ["inference", "forward+backward"])
-def test_its_step_is_captured_and_checkpointing_where_torch_can_restore_generators(folder: Folder, pass_: Any) -> None:
-    name = f"{folder.write(LM)}:LM"
-    fields: dict[str, Any] = {"model": name, "model_path": folder.paths, "device": "cuda:0", "cuda_graph": "step"}
-    captured = run(small_spec(**fields, pass_=pass_)).finished
-    assert captured.status == "ok", captured.error
+def test_its_step_is_captured_and_checkpointing_where_torch_can_restore_generators(
+    folder: UsersFolder, pass_: Any
+) -> None:
+    fields = {"device": "cuda:0", "cuda_graph": "step", "pass_": pass_}
+    assert_ok(run(folder.spec(BASICS, **fields)))
     if pass_ == "inference":
         return
-    recomputing = run(small_spec(**fields, pass_=pass_, checkpoint=1)).finished
+    recomputing = run(folder.spec(BASICS, **fields, checkpoint=1)).finished
     if torch.__version__ >= (2, 11):  # which restores them in a capture; of older releases some do not
         assert recomputing.status == "ok", recomputing.error
     elif recomputing.status != "ok":
         assert (recomputing.status, recomputing.stage) == ("failed", "capturing")
-        assert recomputing.error
         assert "(--checkpoint 0)" in recomputing.error
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta", "cuda:0"])
-def test_a_model_that_puts_itself_on_cuda_is_brought_where_it_runs(folder: Folder, device: str) -> None:
-    name = folder.write("from torch import nn\ndef LM(): return nn.Linear(2, 2).cuda()\n")
-    spec = small_spec(model=f"{name}:LM", model_path=folder.paths)
+def test_a_model_that_puts_itself_on_cuda_is_brought_where_it_runs(folder: UsersFolder, device: str) -> None:
+    spec = folder.spec("from torch import nn\ndef LM(): return nn.Linear(2, 2).cuda()\n")
     model = import_model(spec, torch.device(device), torch.float32).model
     assert {parameter.device for parameter in model.parameters()} == {torch.device(device)}
 

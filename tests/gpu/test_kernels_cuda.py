@@ -26,8 +26,6 @@ from tests.gpu.cells import LAYERS, assert_ok, gpu_spec, needs, needs_memory, pr
 from tests.samples import START, state_of
 from tests.worker.measure.cells import run
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-
 PRODUCTS = {
     "QKV projections": 3 * LAYERS, "attention scores": LAYERS, "final matmul": LAYERS, "output projection": LAYERS,
     "feed-forward": 3 * LAYERS, "head": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,11 @@ def test_each_lane_runs_its_cells_on_a_gpu_of_its_own(tmp_path: Path) -> None:
     watch = Watch()
     bench = Bench(watch, session_dir=tmp_path, device_interval_s=0.1)
     bench.prepare()
-    try:
+    with closing(bench):
         pool = bench.resolve(sweep_from(devices=("cuda",), lanes="auto")).devices
         specs = [shallow_spec(steps_for=2.0, measure_steps=100_000, seed=seed) for seed in range(2 * len(pool))]
         bench.add([(spec, 1) for spec in specs], lanes=lanes_of("auto", pool, specs))
         bench.work()
-    finally:
-        bench.close()
     cells = watch.state.cells
     assert {cell.status for cell in cells.values()} == {"ok"}
     assert {cell.spec.device for cell in cells.values()} == set(pool) == set(uuids)
@@ -54,7 +53,6 @@ def test_each_gpu_runs_its_cell_alone_and_beside_all_others() -> None:
     found = run_lanes(SelftestCell(size="small", device="cuda"), lanes, Plan(starts=1, rounds=3), environment)
     print(lanes_sentence(found))
     for cost in found.costs:
-        assert cost.ratio is not None
         assert cost.steps_alone > 20
         assert cost.steps_beside > 20
         assert 0.8 < cost.ratio.ratio < 2, "a neighbour on a GPU of its own does not halve the speed"

@@ -17,7 +17,7 @@ from cs336_tui.runner.device.nvml import Nvml, nvml_report
 from cs336_tui.worker.measure.probe import nvml_uuid
 from tests.gpu.cells import needs_nvml
 
-pytestmark = [needs_nvml, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
+pytestmark = needs_nvml
 
 
 @pytest.fixture
@@ -73,7 +73,6 @@ def test_memory_is_torchs_memory(reader: GpuReader) -> None:
     sample = reader.sample(0.0)
     if sample.memory_total_bytes is None:
         pytest.skip("this GPU reports no memory (unified memory)")
-    assert sample.memory_used_bytes is not None
     # What the driver keeps for itself is a GiB at most, which is more than a share of a laptop's 8 GB.
     total = torch.cuda.get_device_properties(0).total_memory
     assert sample.memory_total_bytes == pytest.approx(total, abs=max(0.05 * total, 2**30))

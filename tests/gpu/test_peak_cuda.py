@@ -11,9 +11,6 @@ from cs336_tui.events.peaks import DevicePeak
 from cs336_tui.worker.measure.peak import measure_peak
 from tests.gpu.cells import needs
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-
-
 LITTLE_POWER = ("T4 ", "L4 ", "RTX 4070 Laptop ")
 """GPUs of about 70 W, which hold the clock of their data sheet's peak only for moments."""
 

@@ -3,17 +3,21 @@ gradients of recomputed blocks."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from cs336_tui.config.spec import PASSES, Pass, Precision
+from cs336_tui.config.spec import PASSES, CellSpec, Pass, Precision
 from cs336_tui.config.values import OPTIMIZERS
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.compile_and_capture import run_whole
 from tests.gpu.cells import assert_peak_as_predicted, forget_workspaces, gpu_spec, low_precision
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+def peak_spec(**changes: Any) -> CellSpec:
+    return gpu_spec(**{"pass_": "train-step", "warmup_steps": 2, "measure_steps": 2} | changes)
 
 
 @pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
@@ -22,15 +26,13 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def test_the_predicted_peak_is_within_3_percent_of_max_memory_allocated(
     pass_: Pass, precision: Precision, arch: str
 ) -> None:
-    assert_peak_as_predicted(gpu_spec(pass_=pass_, precision=precision, arch=arch, warmup_steps=2, measure_steps=2))
+    assert_peak_as_predicted(peak_spec(pass_=pass_, precision=precision, arch=arch))
 
 
 @pytest.mark.parametrize("checkpoint", [0, 1])
 def test_the_predicted_peak_holds_with_dropout_biases_and_a_tied_head(checkpoint: int) -> None:
-    assert_peak_as_predicted(gpu_spec(
-        arch="gelu-learned", gelu="tanh", dropout=0.1, attention_dropout=0.1, bias="on", weight_tying="on",
-        pass_="train-step", warmup_steps=2, measure_steps=2, checkpoint=checkpoint,
-    ))  # fmt: skip
+    options = {"gelu": "tanh", "dropout": 0.1, "attention_dropout": 0.1, "bias": "on", "weight_tying": "on"}
+    assert_peak_as_predicted(peak_spec(arch="gelu-learned", **options, checkpoint=checkpoint))
 
 
 def test_the_predicted_end_of_forward_is_what_is_allocated_then() -> None:
@@ -52,20 +54,14 @@ def test_the_predicted_end_of_forward_is_what_is_allocated_then() -> None:
 def test_the_predicted_peak_of_recomputed_blocks(
     every: int, nesting: str, layers: int, precision: Precision, arch: str
 ) -> None:
-    assert_peak_as_predicted(
-        gpu_spec(
-            pass_="train-step", precision=precision, arch=arch, checkpoint=every, nesting=nesting, num_layers=layers,
-            warmup_steps=2, measure_steps=2,
-        )
-    )  # fmt: skip
+    blocks = {"checkpoint": every, "nesting": nesting, "num_layers": layers}
+    assert_peak_as_predicted(peak_spec(precision=precision, arch=arch, **blocks))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16-mixed"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_predicted_peak_of_each_optimizer(optimizer: str, precision: Precision) -> None:
-    assert_peak_as_predicted(
-        gpu_spec(pass_="train-step", precision=precision, optimizer=optimizer, warmup_steps=2, measure_steps=2)
-    )
+    assert_peak_as_predicted(peak_spec(precision=precision, optimizer=optimizer))
 
 
 @pytest.mark.numbers

@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.commands import call
-
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 SMALL = "--size small --batch 1 --warmup 2 --steps 5 --device cuda".split()
 

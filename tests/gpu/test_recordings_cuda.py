@@ -14,13 +14,10 @@ import pytest
 import torch
 
 from cs336_tui.analysis.memory import Timeline
-from cs336_tui.events.kernel_report import KernelGroup, KernelReport
-from cs336_tui.events.reports import MemoryReport
+from cs336_tui.events.kernel_report import KernelGroup
 from cs336_tui.session.recordings.recording import Opening, read
 from tests.gpu.cells import shallow_spec
 from tests.worker.measure.cells import kernels_of
-
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
 def steps(count: int) -> None:
@@ -47,7 +44,6 @@ def test_a_snapshot_has_the_allocators_peak_and_end(tmp_path: Path, stacks: str,
         torch.cuda.memory._record_memory_history(enabled=None)
     cells = read(tmp_path / "a.pickle", "a.pickle", Opening())
     report = next(cell.report for cell in cells if cell.device == f"cuda:{torch.cuda.current_device()}")
-    assert isinstance(report, MemoryReport)
     assert int(Timeline(report).live_total[-1]) == end
     if max_entries > 10_000:
         assert report.peak_bytes == peak
@@ -69,7 +65,6 @@ def test_a_report_of_nsys_has_every_kernel_that_ran(tmp_path: Path) -> None:
     command = ["nsys", "profile", "--trace=cuda,nvtx", "--output", str(made), sys.executable, "-c", program]
     subprocess.run(command, check=True, capture_output=True)
     (cell,) = read(made, made.name, Opening())
-    assert isinstance(cell.report, KernelReport)
     inside = [group for group in cell.report.groups if group.phase == "forward"]
     assert sum(group.instances for group in inside) == 17
     assert {group.op for group in inside} <= {"aten::relu", "aten::clamp_min"}
@@ -84,7 +79,6 @@ def test_the_saved_trace_of_a_profiled_step_reads_as_its_report(tmp_path: Path, 
     if own.activity != "kernels":
         pytest.skip("CUPTI gives no kernels here")
     (cell,) = read(Path(own.trace), "saved", Opening())
-    assert isinstance(cell.report, KernelReport)
 
     def times(groups: Iterable[KernelGroup]) -> Counter[tuple[str, str, str, str]]:
         found: Counter[tuple[str, str, str, str]] = Counter()

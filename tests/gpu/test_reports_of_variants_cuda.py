@@ -12,9 +12,9 @@ import torch
 from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.analysis.kernels import by_range, named_share
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import Event, ReportFinished
+from cs336_tui.events.events import Event
 from cs336_tui.events.kernel_report import FUSED
-from cs336_tui.events.reports import MemoryReport, PrecisionReport, ReportRequest
+from cs336_tui.events.reports import MemoryReport, ReportRequest
 from cs336_tui.worker.measure.dtypes import toy_by_cuda_rules, toy_dtypes
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.compile_and_capture import why_cannot_compile
@@ -22,8 +22,6 @@ from tests.gpu.cells import forget_workspaces, low_precision, profiled, shallow_
 from tests.worker.measure.cells import memory_of, small_spec
 from tests.worker.other_dtypes import by_hand
 from tests.worker.workload.own_code import BASICS, Folder
-
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
 def own_spec(tmp_path: Path, **changes: Any) -> CellSpec:
@@ -98,8 +96,7 @@ def test_a_cells_report_is_made_on_the_gpu(pass_: str) -> None:
     spec = small_spec(device="cuda:0", threads=None, precision="fp16-mixed", pass_=pass_)
     make_report(ReportRequest(kind="precision", spec=spec), 0, events.append, lambda: False)
     finished = events[-1]
-    assert isinstance(finished, ReportFinished)
-    assert isinstance(finished.content, PrecisionReport), finished.error
+    assert finished.error is None
     rows = {row.path: row for row in finished.content.modules}
     assert finished.content.device_name == torch.cuda.get_device_name(0)
     assert rows["layers.*.attention.query"].output == "float16"

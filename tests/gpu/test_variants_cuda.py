@@ -12,10 +12,8 @@ from cs336_tui.config.spec import CellSpec, Pass
 from cs336_tui.config.values import ATTENTIONS, NORMS, OPTIMIZERS
 from cs336_tui.worker.workload.building import build, configure_torch
 from tests.attention_cells import attention_spec
-from tests.gpu.cells import assert_peak_as_predicted, low_precision, needs, needs_compiler, the_gpu
+from tests.gpu.cells import assert_ok, assert_peak_as_predicted, low_precision, needs, needs_compiler, the_gpu
 from tests.worker.measure.cells import Report, run, small_spec
-
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
 def variant(**changes: Any) -> CellSpec:
@@ -28,8 +26,7 @@ def variant(**changes: Any) -> CellSpec:
 
 
 def ran(spec: CellSpec) -> Report:
-    report = run(spec)
-    assert report.finished.status == "ok", report.finished.error
+    report = assert_ok(run(spec))
     assert len(report.times_s()) == spec.measure_steps
     return report
 
@@ -40,11 +37,9 @@ def test_attentions(attention: str) -> None:
     if attention not in the_gpu().attentions:
         finished = run(spec).finished
         assert finished.status == "failed"
-        assert finished.error
         assert attention in finished.error
         return
     said = ran(spec).built.in_force.attention
-    assert said
     assert ("naive" in said) == (attention == "naive")
     if attention not in ("naive", "sdpa"):
         assert attention in said
@@ -61,15 +56,12 @@ def test_attention_alone(attention: str) -> None:
 def test_checkpointing_saves_memory(every: int) -> None:
     shape = {"num_layers": 4, "context_length": 512, "batch_size": 8, "pass_": "forward+backward"}
     peak, without = (ran(variant(checkpoint=k, **shape)).finished.peak_allocated_bytes for k in (every, 0))
-    assert peak
-    assert without
-    assert peak < without
+    assert 0 < peak < without
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_optimizers(optimizer: str) -> None:
     said = ran(variant(optimizer=optimizer)).built.in_force.optimizer
-    assert said
     assert said == "AdamW (foreach)" if optimizer == "adamw" else optimizer.removeprefix("adamw-") in said
 
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,15 @@ class Work(NamedTuple):
     @property
     def ns(self) -> int:
         return self.end_ns - self.begin_ns
+
+
+def covered_ns(work: Iterable[Work]) -> int:
+    """The time in which any of it ran."""
+    total = reached = 0
+    for each in sorted(work, key=lambda each: each.begin_ns):
+        total += max(0, each.end_ns - max(each.begin_ns, reached))
+        reached = max(reached, each.end_ns)
+    return total
 
 
 class Window(NamedTuple):

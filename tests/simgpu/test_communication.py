@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.simgpu.cells import TINY_MODEL, Window, Work, command, profile, truth
+from tests.simgpu.cells import TINY_MODEL, Window, Work, command, covered_ns, profile, truth
 
 WARMUP, STEPS, ROUNDS = 3, 3, 2
 MODEL = [*TINY_MODEL, *"--num-layers 1 --device cuda".split()]
@@ -42,14 +42,6 @@ SHARED = [
 
 def is_communication(work: Work) -> bool:
     return work.name.startswith("nccl")
-
-
-def covered_ns(work: Sequence[Work]) -> int:
-    total = reached = 0
-    for each in sorted(work, key=lambda each: each.begin_ns):
-        total += max(0, each.end_ns - max(each.begin_ns, reached))
-        reached = max(reached, each.end_ns)
-    return total
 
 
 def computes(work: Sequence[Work]) -> list[Work]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.simgpu.cells import TINY_MODEL, Profiled, Work, profile
+from tests.simgpu.cells import TINY_MODEL, Profiled, Work, covered_ns, profile
 
 SHAPES = {
     "kernels longer than their launches": {"KERNEL_US": 200, "GEMM_US": 300, "TABLE": "softmax=900,reduce=500"},
@@ -18,15 +18,14 @@ SHAPES = {
 }
 
 
-def idle_times(work: Sequence[Work]) -> tuple[list[int], int]:
-    """The gaps between pieces of work, and the time in which there was any."""
-    gaps, busy, reached = [], 0, 0
+def gaps_ns(work: Sequence[Work]) -> list[int]:
+    """The gaps between pieces of work."""
+    gaps, reached = [], work[0].begin_ns
     for each in sorted(work, key=lambda each: each.begin_ns):
-        if reached and each.begin_ns > reached:
+        if each.begin_ns > reached:
             gaps.append(each.begin_ns - reached)
-        busy += max(0, each.end_ns - max(each.begin_ns, reached))
         reached = max(reached, each.end_ns)
-    return gaps, busy
+    return gaps
 
 
 def readable(mangled: Sequence[str]) -> list[str]:
@@ -42,12 +41,11 @@ def like(ns: float, pieces: int = 1) -> Any:
 
 def check(profiled: Profiled) -> None:
     report, (step,) = profiled
-    gaps, busy = idle_times(step.work)
-    count = len(step.work)
+    gaps, count = gaps_ns(step.work), len(step.work)
     assert report["launches"] == count
     assert report["total_ns"] == like(sum(each.ns for each in step.work), count)
     assert report["span_ns"] == like(max(each.end_ns for each in step.work) - min(each.begin_ns for each in step.work))
-    assert report["busy_ns"] == like(busy, count)
+    assert report["busy_ns"] == like(covered_ns(step.work), count)
     told = report["gaps"]
     assert told["count"] == len(gaps)
     assert told["total_ns"] == like(sum(gaps), count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -59,13 +59,17 @@ def check_ranks(
     if is_imported(spec.model):
         _check_alike(spec, device, group)
     expected = _expected(spec, device, group, runs_out)
-    workload = _built(spec, device, rank, offset=0 if shards_by_name(spec.parallel) else rank, still=expected.still)
+    workload = _build(spec, device, rank, still=expected.still, offset=0 if shards_by_name(spec.parallel) else rank)
     if workload.shared.whole and not shards_by_name(spec.parallel):
         workload.drop_hooks()
         del workload
-        workload = _built(spec, device, rank, offset=0, still=expected.still)
+        workload = _build(spec, device, rank, still=expected.still, offset=0)
     if isinstance(workload.shared.runs, DistributedDataParallel) and expected.note != NO_ROOM:
-        _check_each_is_used(workload.model, expected.shapes)
+        trained = (name for name, parameter in workload.model.named_parameters() if parameter.requires_grad)
+        if unused := next((name for name in trained if name not in expected.shapes), None):
+            raise WrongRanks(
+                f"a step gives parameter {unused} no gradient, and DDP waits for each; use it or freeze it"
+            )
     step = workload.step(spec)
     whole = workload.shared.whole
     parameters = whole or (lambda: dict(workload.model.named_parameters()))
@@ -90,19 +94,19 @@ def check_ranks(
     return expected
 
 
-def _built(spec: CellSpec, device: torch.device, rank: int, *, offset: int, still: bool) -> Workload:
-    """The workload that ranks share, its weights greater by `offset` before they do."""
+def _build(
+    spec: CellSpec, device: torch.device, rank: int, *, still: bool = False, offset: int | None = None
+) -> Workload:
+    """A workload in the room of those before, which are garbage: the collector is off. `still`: in evaluation mode.
+    With an `offset` ranks share it, and its weights are greater by that before they do."""
 
     def shared_of(model: nn.Module) -> Shared:
-        return share(model.eval() if still else model, spec=spec, device=device, offset=offset)
+        if still:
+            model.eval()
+        return Shared(model) if offset is None else share(model, spec=spec, device=device, offset=offset)
 
-    return _build(spec, device, rank, shared_of)
-
-
-def _build(spec: CellSpec, device: torch.device, rank: int, share: Callable[[nn.Module], Shared] = Shared) -> Workload:
-    """A workload in the room of those before, which are garbage: the collector is off."""
     collect_garbage()
-    return build(spec, device, rank=rank, as_written=True, share=share)
+    return build(spec, device, rank=rank, as_written=True, share=shared_of)
 
 
 def compare_step(step: Step, workload: Workload, expected: Expected, device: torch.device) -> None:
@@ -187,7 +191,7 @@ def _add_gradients(
 ) -> None:
     """Add one process's gradients of a rank's batch, as a part of the mean over all, by parameter, on the host. `seed`
     is that of what a model draws in its step."""
-    workload = _build(spec, device, rank, lambda model: Shared(model.eval() if still else model))
+    workload = _build(spec, device, rank, still=still)
     if seed is not None:
         torch.manual_seed(seed)
     workload.step(spec).run_trial()
@@ -199,13 +203,6 @@ def _add_gradients(
     workload.drop_hooks()
 
 
-def _check_each_is_used(model: nn.Module, gradients: Mapping[str, object]) -> None:
-    """Raise `WrongRanks` for a parameter whose gradient DistributedDataParallel would wait for in vain."""
-    trained = (name for name, parameter in model.named_parameters() if parameter.requires_grad)
-    if unused := next((name for name in trained if name not in gradients), None):
-        raise WrongRanks(f"a step gives parameter {unused} no gradient, and DDP waits for each; use it or freeze it")
-
-
 def _gradient(parameter: nn.Parameter | None) -> Tensor | None:
     """Whole gradient, None without one; of a sharded one each rank gets its part from the others."""
     gradient = None if parameter is None else parameter.grad
@@ -214,16 +211,15 @@ def _gradient(parameter: nn.Parameter | None) -> Tensor | None:
     return (gradient.full_tensor() if isinstance(gradient, DTensor) else gradient).detach().float()
 
 
-def _gathered_gradients(shared: Shared) -> dict[str, Tensor]:
+def _gathered_gradients(runs: nn.Module, whole: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Whole gradients of a container that shards its parameters: it gathers them in place of the parameters."""
-    assert shared.whole is not None
-    parameters = list(shared.runs.parameters())
+    parameters = list(runs.parameters())
     kept = [parameter.detach().clone() for parameter in parameters]
     with torch.no_grad():
         for parameter in parameters:
             parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
         # Copies by the names that the model gives them, without a container's own ``module.`` in front.
-        found = {name.removeprefix("module."): each.detach().float().clone() for name, each in shared.whole().items()}
+        found = {name.removeprefix("module."): each.detach().float().clone() for name, each in whole().items()}
         for parameter, before in zip(parameters, kept, strict=True):
             parameter.copy_(before)
     return found
@@ -233,7 +229,7 @@ def _compare(workload: Workload, expected: Expected, device: torch.device) -> No
     """Raise `WrongRanks` for the parameter whose gradient differs most. The first rank sends what is expected, one
     parameter after the other."""
     shared = workload.shared
-    gradients = _gathered_gradients(shared) if shared.whole else {}
+    gradients = _gathered_gradients(shared.runs, shared.whole) if shared.whole else {}
     parameters = dict(workload.model.named_parameters())
     differences: dict[str, float] = {}
     missing, shapes = "", ""
@@ -255,18 +251,14 @@ def _compare(workload: Workload, expected: Expected, device: torch.device) -> No
     tolerance = expected.tolerance
     if not differences[name] <= tolerance:  # nor NaN
         several = sum(not each <= tolerance for each in differences.values())
+        ranks, likely = dist.get_world_size(), ""
+        if all(abs(each / (ranks - 1) - 1) < SUMMED for each in differences.values()):
+            likely = f"; all are {ranks} times as large, as sums that are not divided by the number of ranks"
         raise WrongRanks(
             f"the gradient of {name} differs from that of one process on the whole batch by {differences[name]:.2g} "
             f"of its norm, more than rounding explains ({tolerance:g}); so do {several} of {len(differences)} gradients"
-            f"{_likely(differences.values())}"
+            f"{likely}"
         )
-
-
-def _likely(differences: Collection[float]) -> str:
-    """The likely mistake behind these differences of all gradients; empty if they tell none."""
-    ranks = dist.get_world_size()
-    summed = all(abs(each / (ranks - 1) - 1) < SUMMED for each in differences)
-    return f"; all are {ranks} times as large, as sums that are not divided by the number of ranks" if summed else ""
 
 
 def _difference(found: Tensor, expected: Tensor) -> float:

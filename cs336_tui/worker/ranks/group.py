@@ -56,7 +56,12 @@ class Group:
             torch.cuda.set_device(self._device)
         faulthandler.register(STACK_SIGNAL, Path(place.stacks).open("a"))  # noqa: SIM115
         with environment(_network(place)):
-            self._store = _met(place)
+            if place.address:
+                store = dist.TCPStore(place.address, place.port, place.ranks, timeout=_MEETING, wait_for_workers=False)
+                store.set_timeout(_PATIENCE)
+                self._store = store
+            else:
+                self._store = dist.FileStore(place.meeting, place.ranks)
             dist.init_process_group(
                 backend, store=dist.PrefixStore("group", self._store), rank=place.rank, world_size=place.ranks,
                 timeout=_PATIENCE,
@@ -114,42 +119,28 @@ class Group:
         return bool(found)
 
 
-def _met(place: Place) -> dist.Store:
-    """The store in which the ranks meet. Raises torch's own errors."""
-    if not place.address:
-        return dist.FileStore(place.meeting, place.ranks)
-    store = dist.TCPStore(place.address, place.port, place.ranks, timeout=_MEETING, wait_for_workers=False)
-    store.set_timeout(_PATIENCE)
-    return store
-
-
 def _network(place: Place) -> dict[str, str]:
-    """The variable that tells gloo the interface of ranks over nodes, unless the user has set it: by itself gloo takes
-    that of the machine's name, which often is the loopback."""
+    """The variable that tells gloo the interface of ranks over nodes by which this machine reaches the store, unless
+    the user has set it or it cannot be told: by itself gloo takes that of the machine's name, which often is the
+    loopback."""
     if not place.address or _GLOO_INTERFACE in os.environ:
         return {}
-    interface = interface_towards(place.address, place.port)
-    return {_GLOO_INTERFACE: interface} if interface else {}
-
-
-def served_store() -> dist.TCPStore:
-    """A store that this process serves on a free port of all interfaces, for as long as it lives."""
-    return dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-
-
-def interface_towards(address: str, port: int) -> str | None:
-    """The network interface by which this machine reaches the address; None if it cannot be told."""
     import psutil
 
     with suppress(OSError):
-        family, kind, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+        family, kind, _, _, target = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:  # sends nothing
             probe.connect(target)
             own = probe.getsockname()[0]
         for name, addresses in psutil.net_if_addrs().items():
             if any(each.address.partition("%")[0] == own for each in addresses):
-                return name
-    return None
+                return {_GLOO_INTERFACE: name}
+    return {}
+
+
+def served_store() -> dist.TCPStore:
+    """A store that this process serves on a free port of all interfaces, for as long as it lives."""
+    return dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
 
 
 def let_gloo_settle() -> None:

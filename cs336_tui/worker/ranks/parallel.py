@@ -28,7 +28,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import sharing_of
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.import_problems import ImportProblem, explained, kind_of, message_of
-from cs336_tui.worker.workload.imported_arguments import parameters_of, required, signature_text
+from cs336_tui.worker.workload.imported_arguments import no_default, parameters_of, required
 from cs336_tui.worker.workload.imported_modules import find, hint_of_import
 from cs336_tui.worker.workload.model_parts import blocks_of
 from cs336_tui.worker.workload.passes import Hook, Shared, Step
@@ -112,11 +112,13 @@ def _own(name: str, model: nn.Module, spec: CellSpec, bucket_bytes: int | None) 
         except ImportProblem:
             return None
 
-    after = beside(f"{stem}_on_after_backward")
-    if after is None and hasattr(runs, _FINISH):
-        after = _finish
+    after = beside(f"{stem}_on_after_backward") or getattr(runs, _FINISH, None)
     shards = _shapes(model) != shapes
-    whole = _gathering(runs, beside(_GATHER)) if shards else None
+    whole = None
+    if shards:
+        gather = beside(_GATHER)
+        own = getattr(runs, _GATHER, None) or getattr(runs, "gather_full_params", None)
+        whole = partial(gather, runs) if gather else own
     says_so = shards_by_name(name) and not shards and spec.ranks > 1
     return Shared(
         runs,
@@ -140,7 +142,7 @@ def _made(make: Any, name: str, model: nn.Module, spec: CellSpec, bucket_bytes: 
     by_name = {each: known[each] for each in list(takes)[len(arguments) :] if each in known}
     if missing := [each for each in required(takes)[len(arguments) :] if each not in by_name]:
         hint = f"; write {name}:25MB" if "bucket" in missing[0] else ""
-        raise ImportProblem(f"{signature_text(name, takes.values())} needs {missing[0]}, which has no default{hint}")
+        raise no_default(name, takes.values(), missing[0], hint)
     with explained(short(name), _hint):
         runs = make(*arguments, **by_name)
     if not isinstance(runs, nn.Module):
@@ -164,25 +166,13 @@ def shards_by_name(choice: str) -> bool:
     return "fsdp" in short(sharing_of(choice).name).lower()
 
 
-def _gathering(runs: nn.Module, beside: Any) -> Callable[[], Mapping[str, Tensor]] | None:
-    """The function that gathers the parameters of a container that shards them: the user's, or its own method."""
-    if beside is not None:
-        return partial(beside, runs)
-    return next((getattr(runs, name) for name in (_GATHER, "gather_full_params") if hasattr(runs, name)), None)
-
-
-def _finish(runs: nn.Module, _optimizer: torch.optim.Optimizer | None) -> None:
-    getattr(runs, _FINISH)()
-
-
 def _called(function: Any) -> Hook | None:
-    """The function as one of a container and an optimizer; some take the container alone."""
+    """The function as one of a container and an optimizer; some take the container alone, its own method neither."""
     if function is None:
         return None
     takes = parameters_of(function)
-    if takes is not None and len(takes) == 1:
-        return lambda runs, _: function(runs)
-    return lambda runs, optimizer: function(runs, optimizer)
+    count = 2 if takes is None else len(takes)
+    return lambda *both: function(*both[:count])
 
 
 def shards(model: nn.Module) -> Iterator[Tensor]:

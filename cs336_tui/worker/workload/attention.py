@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -46,17 +47,18 @@ def core_of(spec: CellSpec, device: torch.device, autocast: Context = nullcontex
             form = form._replace(dtype=RECIPES[spec.precision].parameters)
         with autocast(), nothing_compiled():
             dims = _dims_taken(name, function, form, device, has_heads=not alone or spec.num_heads > 1)
-        return OwnAttention(name, function, dims)
+        return AttentionCore(partial(_own, function, dims), name, function.mask)
     backend = BACKENDS.get(name)
+    run = partial(_fused, backend, spec.causal)
     if device.type == "meta":
         if spec.device.startswith("cuda") and form.dtype is torch.float32 and name in ("flash", "cudnn"):
             raise ValueError(_wrong_dtype(name, spec, (torch.float16, torch.bfloat16), ATTENTIONS))
-        return FusedAttention(backend, spec.causal, name)
+        return AttentionCore(run, name)
     chosen = _chosen(form, backend, device)
     if chosen is None:
         raise ValueError(_refusal(name, spec, form, device))
     words = _WORDS.get(chosen, chosen.name.lower().replace("_", " "))
-    return FusedAttention(backend, spec.causal, words if backend else f"sdpa: {words}")
+    return AttentionCore(run, words if backend else f"sdpa: {words}")
 
 
 def attentions_on(device: torch.device) -> tuple[str, ...]:
@@ -69,41 +71,21 @@ def attentions_on(device: torch.device) -> tuple[str, ...]:
     )
 
 
-class FusedAttention:
+def _fused(backend: SDPBackend | None, causal: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """torch's scaled_dot_product_attention by one backend, or by the one that torch chooses (None)."""
-
-    mask = None
-
-    def __init__(self, backend: SDPBackend | None, causal: bool, words: str) -> None:
-        self._backend, self._causal, self._words = backend, causal, words
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if self._backend is None:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=self._causal)
-        with sdpa_kernel(self._backend):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=self._causal)
-
-    def description(self) -> str:
-        return self._words
+    if backend is None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    with sdpa_kernel(backend):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-class OwnAttention:
+def _own(function: ImportedAttention, dims: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """A user's function of `dims` dimensions: (B, H, T, K), or (B, T, K), for which heads count as sequences."""
-
-    def __init__(self, name: str, function: ImportedAttention, dims: int) -> None:
-        self.name = name
-        self.mask = function.mask
-        self._function, self._dims = function, dims
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if q.dim() == self._dims:
-            return self._function(q, k, v)
-        if self._dims == 3:
-            return self._function(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)).unflatten(0, q.shape[:2])
-        return self._function(q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)).squeeze(1)
-
-    def description(self) -> str:
-        return self.name
+    if q.dim() == dims:
+        return function(q, k, v)
+    if dims == 3:
+        return function(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)).unflatten(0, q.shape[:2])
+    return function(q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)).squeeze(1)
 
 
 class _Form(NamedTuple):
@@ -148,7 +130,12 @@ def _refusal(name: str, spec: CellSpec, form: _Form, device: torch.device) -> st
     others = [kind for kind in there if kind not in BACKENDS or _chosen(form, BACKENDS[kind], device)]
     if dtypes := [dtype for dtype in _DTYPES if _chosen(form._replace(dtype=dtype), backend, device)]:
         return _wrong_dtype(name, spec, dtypes, others)
-    reason = _reason(name, form, device) or f"{device.type} cannot do it for this cell"
+    q = form.queries(device)
+    # Torch's reason is read while it chooses: `torch.backends.cuda.can_use_flash_attention` writes to standard error.
+    with sdpa_kernel(backend), warnings.catch_warnings(record=True) as warned, suppress(RuntimeError):
+        warnings.simplefilter("always")
+        torch._fused_sdp_choice(q, q, q, is_causal=form.causal)
+    reason = first_reason(name, (str(each.message) for each in warned)) or f"{device.type} cannot do it for this cell"
     return f"attention {name}: {reason}; choose one of {', '.join(others)}"
 
 
@@ -158,16 +145,6 @@ def _wrong_dtype(name: str, spec: CellSpec, dtypes: Iterable[torch.dtype], other
     instead += [kind for kind in others if kind not in ("naive", "sdpa", "math", "flash", "cudnn")]
     kernel = f"{spec.device.partition(':')[0]}'s {name} kernel"
     return f"attention {name} in {spec.precision}: {kernel} needs {needed}; choose {' or '.join(instead)}"
-
-
-def _reason(name: str, form: _Form, device: torch.device) -> str:
-    """torch's reason against this kernel for such queries; empty if it gives none. Read while torch chooses:
-    `torch.backends.cuda.can_use_flash_attention` writes to standard error instead."""
-    q = form.queries(device)
-    with sdpa_kernel(BACKENDS[name]), warnings.catch_warnings(record=True) as said, suppress(RuntimeError):
-        warnings.simplefilter("always")
-        torch._fused_sdp_choice(q, q, q, is_causal=form.causal)
-    return first_reason(name, (str(warning.message) for warning in said))
 
 
 def first_reason(name: str, warned: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
+from cs336_tui.worker.workload.norms import OperationAlone
 from cs336_tui.worker.workload.transformer import AttentionCore, AttentionSteps, causal_mask
 
 
@@ -19,9 +20,9 @@ def attention_shape(spec: CellSpec) -> tuple[int, ...]:
     return (spec.batch_size, *heads, spec.context_length, spec.head_dim)
 
 
-class AttentionOnly(AttentionSteps):
-    """Holds q, k and v as its parameters; ignores its input and returns the output, of `attention_shape`. Parameters
-    are created uninitialised on `device` in `dtype`. `core` computes attention; None materialises scores."""
+class AttentionOnly(AttentionSteps, OperationAlone):
+    """Holds q, k and v on `device` in `dtype`; returns the output, of `attention_shape`. `core` computes attention;
+    None materialises scores."""
 
     mask: Tensor | None  # Added to naive scores, (T, T); None without such, or if every token sees all
 
@@ -37,13 +38,6 @@ class AttentionOnly(AttentionSteps):
         self.register_buffer("mask", mask, persistent=False)
         self.register_buffer("core_mask", core.mask if core is not None else None, persistent=False)
 
-    def initialise(self, seed: int) -> None:
-        """Draw q, k and v from a standard normal."""
-        generator = torch.Generator(self.q.device).manual_seed(seed)
-        with torch.no_grad():
-            for parameter in (self.q, self.k, self.v):
-                parameter.normal_(generator=generator)
-
     def forward(self, _: Tensor) -> Tensor:
         if self.core is None:
             return self.mix(self.weigh(self.score(self.q, self.k)), self.v)
@@ -53,8 +47,8 @@ class AttentionOnly(AttentionSteps):
         """Attention by the core: `attention_shape` three times -> the same."""
         assert self.core is not None
         if not self._wants_head:  # a user's function takes the course's shapes
-            return self.core(q, k, v)
-        return self.core(*(x.unsqueeze(1) for x in (q, k, v))).squeeze(1)
+            return self.core.run(q, k, v)
+        return self.core.run(*(x.unsqueeze(1) for x in (q, k, v))).squeeze(1)
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         """Scaled scores, masked if causal: (B, T, K) twice -> (B, T, T), or the same of each head."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +26,7 @@ from cs336_tui.worker.workload.imported_components import (
 )
 from cs336_tui.worker.workload.imported_modules import joined, revisions_of, revisions_of_classes
 from cs336_tui.worker.workload.model_parts import checkpoint_blocks
-from cs336_tui.worker.workload.norms import NORM_CLASSES, MakeNorm, NormOnly, norm_loss, own_norm
+from cs336_tui.worker.workload.norms import NORM_CLASSES, NormOnly, OperationAlone, OwnNorm, norm_loss
 from cs336_tui.worker.workload.passes import Shared, Step, Training, cross_entropy
 from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device, use_float8
 from cs336_tui.worker.workload.transformer import Batch, Loss, ModelOptions, Transformer, random_batch
@@ -132,7 +132,7 @@ def build(
     device_type = spec.device.partition(":")[0] if device.type == "meta" else device.type
     autocast = autocast or autocast_for(recipe, device.type)
     model, batch, not_taken = _make_model(spec, device, autocast, rank)
-    if isinstance(model, Transformer | AttentionOnly | NormOnly) and device.type != "meta":
+    if isinstance(model, Transformer | OperationAlone) and device.type != "meta":
         model.initialise(spec.seed)
         if isinstance(model, Transformer) and model.draws:
             torch.manual_seed(spec.seed + rank)  # of what is dropped
@@ -145,7 +145,9 @@ def build(
     batch = batch or _make_batch(spec, device, rank)
     facts = facts_of(model, spec, revision, not_taken)  # before its parameters are sharded
     shared = share(model)
-    facts = facts.shared_by(shared, own=is_imported(spec.parallel))
+    facts = facts._replace(remarks=facts.remarks + shared.remarks)
+    if is_imported(spec.parallel):
+        facts = facts._replace(revision=joined([revision, *revisions_of_classes(shared.runs)]))
     mode = "off" if as_written else spec.compile
     training = None
     if spec.pass_ == "train-step":
@@ -180,7 +182,11 @@ def _make_model(spec: CellSpec, device: torch.device, autocast: Context, rank: i
     dtype = RECIPES[spec.precision].parameters
     if is_imported(spec.model):
         return import_model(spec, device, dtype, rank)
-    norm = _norm_of(spec, device, autocast)
+    norm = NORM_CLASSES.get(spec.norm)
+    if norm is None:  # a user's own, which is tried on rows as the cell has them
+        rows = torch.ones(1, 2, spec.d_model, device=device, dtype=dtype)
+        with autocast(), nothing_compiled():
+            norm = partial(OwnNorm, function=imported_norm(spec.norm, spec.model_path, rows))
     if spec.workload == "norm":
         return ImportedModel(NormOnly(spec, norm, device=device, dtype=dtype), None)
     core = core_of(spec, device, autocast)
@@ -193,16 +199,6 @@ def _make_model(spec: CellSpec, device: torch.device, autocast: Context, rank: i
     )
     model.train(spec.pass_ != "inference")  # in which nothing is dropped
     return ImportedModel(model, None)
-
-
-def _norm_of(spec: CellSpec, device: torch.device, autocast: Context) -> MakeNorm:
-    """The spec's norm; a user's own is tried on rows as the cell has them."""
-    if not is_imported(spec.norm):
-        return NORM_CLASSES[spec.norm]
-    recipe = RECIPES[spec.precision]
-    rows = torch.ones(1, 2, spec.d_model, device=device, dtype=recipe.parameters)
-    with autocast(), nothing_compiled():
-        return own_norm(imported_norm(spec.norm, spec.model_path, rows))
 
 
 def _make_batch(spec: CellSpec, device: torch.device, rank: int) -> Batch:
@@ -238,11 +234,6 @@ class ModelFacts(NamedTuple):
     remarks: tuple[str, ...] = ()
     dims_not_taken: tuple[str, ...] = ()  # Dimensions that a user's model did not ask for
 
-    def shared_by(self, shared: Shared, *, own: bool) -> ModelFacts:
-        """With the remarks of sharing it, and the revision of a container that is the user's `own`."""
-        revisions = (self.revision, *revisions_of_classes(shared.runs)) if own else (self.revision,)
-        return self._replace(revision=joined(revisions), remarks=self.remarks + shared.remarks)
-
 
 def facts_of(
     model: nn.Module, spec: CellSpec, revision: str | None = None, not_taken: tuple[str, ...] = ()
@@ -251,10 +242,9 @@ def facts_of(
     numbers = sum(parameter.numel() for parameter in model.parameters())
     if isinstance(model, Transformer):
         return ModelFacts(numbers, model.num_params_without_head, model.attention_method, revision)
-    if isinstance(model, AttentionOnly):
-        return ModelFacts(numbers, numbers, model.attention_method, revision)
-    if isinstance(model, NormOnly):
-        return ModelFacts(numbers, numbers, None, revision)
+    if isinstance(model, OperationAlone):
+        method = model.attention_method if isinstance(model, AttentionOnly) else None
+        return ModelFacts(numbers, numbers, method, revision)
     head = _head(model, spec)
     without_head = numbers - (head.numel() if head is not None else 0)
     said = ", ".join(f"{field} {getattr(spec, field)}" for field in not_taken)
@@ -305,20 +295,16 @@ def make_optimizer(
     parameters = list(model.parameters())
     options: dict[str, Any] = {**IMPLEMENTATIONS[choice]}
     if "fused" in choice:
-        _check_fused(choice, parameters, device_type)
+        if device_type not in _FUSED_ON:
+            raise ValueError(f"optimizer {choice}: torch has no fused AdamW on {device_type}; use adamw-foreach")
+        if other := next((each.dtype for each in parameters if not each.is_floating_point()), None):
+            dtype = str(other).removeprefix("torch.")
+            raise ValueError(f"optimizer {choice}: torch has no fused AdamW for {dtype} parameters; use adamw-foreach")
         if any(parameter.is_meta for parameter in parameters):
             return NamedOptimizer(_FusedOnMeta(parameters), name)
     if device_type == "cuda":
         options["capturable"] = capturable
     return NamedOptimizer(make(parameters, **options), name)
-
-
-def _check_fused(choice: str, parameters: list[nn.Parameter], device_type: str) -> None:
-    if device_type not in _FUSED_ON:
-        raise ValueError(f"optimizer {choice}: torch has no fused AdamW on {device_type}; use adamw-foreach")
-    if other := next((each.dtype for each in parameters if not each.is_floating_point()), None):
-        dtype = str(other).removeprefix("torch.")
-        raise ValueError(f"optimizer {choice}: torch has no fused AdamW for {dtype} parameters; use adamw-foreach")
 
 
 class _FusedOnMeta(torch.optim.Optimizer):

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -91,23 +92,19 @@ def break_reasons(since: Compilations) -> tuple[str, ...]:
     """Reasons of the graph breaks since then, a line each: place in the model's source, and what was not compiled."""
     utils = sys.modules.get("torch._dynamo.utils")
     reasons = getattr(utils, "graph_break_reasons", [])[since.breaks :]
-    broken = (
-        each
-        for each in reasons
-        if getattr(each, "graph_break", True) and not _is_of_wrapper(each.reason, each.user_stack)
-    )
-    return tuple(dict.fromkeys(_break_line(each.reason, each.user_stack) for each in broken))
+    lines: dict[str, None] = {}
+    for each in reasons:
+        files = [str(getattr(frame, "filename", "")) for frame in each.user_stack]
+        # torch's DistributedDataParallel ends the graph round every model.
+        of_wrapper = any(file.endswith(_WRAPPER) for file in files) or "`DistributedDataParallel." in str(each.reason)
+        if getattr(each, "graph_break", True) and not of_wrapper:
+            lines[_break_line(str(each.reason), each.user_stack)] = None
+    return tuple(lines)
 
 
-def _is_of_wrapper(reason: object, stack: Sequence[object]) -> bool:
-    """True if torch's DistributedDataParallel ends the graph, which it does round every model."""
-    within = any(str(getattr(frame, "filename", "")).endswith(_WRAPPER) for frame in stack)
-    return within or "`DistributedDataParallel." in str(reason)
-
-
-def _break_line(reason: object, stack: Sequence[object]) -> str:
+def _break_line(reason: str, stack: Sequence[object]) -> str:
     """The reason in one line: the first sentence of torch's explanation."""
-    lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
     explained = next((line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), "")
     text = explained or (lines[0] if lines else "for a reason that torch does not give")
     text = text.removeprefix("Dynamo does not know how to ").partition(". ")[0].rstrip(".")
@@ -150,21 +147,6 @@ def effective_compiler(model: nn.Module) -> str | None:
 
 PHASE = "graph"  # The only phase of a captured step
 WARMUP_STEPS = 3  # Before a capture, on a stream of their own ("CUDA graphs" in torch's notes on CUDA semantics)
-
-
-class Cuda(Protocol):
-    """The part of `torch.cuda` that a capture needs."""
-
-    Stream: Callable[..., Any]
-    CUDAGraph: Callable[[], Any]
-    graph: Callable[..., AbstractContextManager[object]]
-    stream: Callable[..., AbstractContextManager[object]]
-    current_stream: Callable[..., Any]
-    set_stream: Callable[[Any], object]
-    current_device: Callable[[], int]
-    graph_pool_handle: Callable[[], Any]
-    memory: Any
-    default_generators: Any
 
 
 class CaptureError(ValueError):
@@ -238,7 +220,7 @@ def why_no_graph(device_type: str) -> str | None:
     return None if device_type == "cuda" else f"cuda graph step: {device_type} has none, only cuda has"
 
 
-def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> CapturedStep:
+def captured(step: Step, device: torch.device, cuda: ModuleType = torch.cuda) -> CapturedStep:
     """Warm the step up on a stream of its own, capture it, and replay it from now on.
 
     Warm-up runs whole steps, in which an optimizer makes its state outside the graph. Gradients are dropped before the
@@ -292,7 +274,7 @@ def _workspaces_of_its_own() -> Iterator[None]:
 END_ALLOCATING = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")  # The latter before 2.7
 
 
-def _forget(graph: Any, pool: Any, cuda: Cuda) -> None:
+def _forget(graph: Any, pool: Any, cuda: ModuleType) -> None:
     """End a capture for torch, as ``CUDAGraph::capture_end`` only does on success: else the allocator gives no memory
     back, `empty_cache` fails, and the device's default generator, which gets a copy of its state, raises on every
     draw."""

@@ -10,6 +10,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -45,10 +46,15 @@ def call(name: str, function: Callable[..., Any], values: Mapping[str, object], 
         return function(**{argument: _literal(text) for argument, text in given})
     offer = _Offer(values, given)
     asked = offer.asked(function, parameters)
-    _check_given(name, parameters, asked, given)
-    arguments = offer.fill(name, function, parameters)
     rest = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
-    beside = {argument: _literal(text) for argument, text in given if argument not in asked}
+    unasked = [(argument, text) for argument, text in given if argument not in asked]
+    for argument, text in unasked if rest is None else ():
+        near = difflib.get_close_matches(argument, asked, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        signature = signature_text(name, parameters.values())
+        raise ImportProblem(f"--model-arg {argument}={text}: {signature} has no such argument{meant}")
+    arguments = offer.fill(name, function, parameters)
+    beside = {argument: _literal(text) for argument, text in unasked}
     ordered = {p: arguments[p] for p in parameters if p in arguments} | ({rest: beside} if rest else {})
     bound = inspect.BoundArguments(inspect.Signature(list(parameters.values())), ordered)
     return function(*bound.args, **bound.kwargs)
@@ -66,6 +72,11 @@ def dims_not_taken(function: Callable[..., Any], values: Mapping[str, object], g
 def required(parameters: Parameters) -> list[str]:
     """Names of the arguments that have no default."""
     return [p.name for p in parameters.values() if p.default is p.empty and p.kind not in _ANY]
+
+
+def no_default(name: str, parameters: Iterable[inspect.Parameter], argument: str, remedy: str = "") -> ImportProblem:
+    """The problem that this argument has no default, and nobody knows its value."""
+    return ImportProblem(f"{signature_text(name, parameters)} needs {argument}, which has no default{remedy}")
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
@@ -181,27 +192,14 @@ def _as_wanted(parameter: inspect.Parameter, value: object) -> object:
     return str(value).removeprefix("torch.") if isinstance(value, torch.device | torch.dtype) else value
 
 
-def _check_given(name: str, parameters: Parameters, asked: list[str], given: Given) -> None:
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for argument, text in given:
-        if argument not in asked:
-            near = difflib.get_close_matches(argument, asked, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            signature = signature_text(name, parameters.values())
-            raise ImportProblem(f"--model-arg {argument}={text}: {signature} has no such argument{meant}")
-
-
 def parse(parameter: inspect.Parameter, text: str) -> object:
     """A user's text as a value, by the parameter's annotation, else by its default, else as a Python literal."""
     kinds = _kinds(parameter)
     if text.lower() == "none" and (str not in kinds or type(None) in kinds):
         return None
     for kind in kinds:
-        try:
+        with suppress(ValueError, TypeError, RuntimeError):
             return _as(kind, text)
-        except (ValueError, SyntaxError):
-            continue
     expected = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
     if expected:
         raise ImportProblem(f"--model-arg {parameter.name}={text}: expected {expected}")
@@ -226,6 +224,7 @@ def _plain(kinds: list[Any]) -> list[type]:
 
 
 def _as(kind: type, text: str) -> object:
+    """The text as one of `_ORDER`. Raises ValueError, or what the type raises, if it is none."""
     if kind is bool:
         if text.lower() not in _TRUE + _FALSE:
             raise ValueError(text)
@@ -235,13 +234,6 @@ def _as(kind: type, text: str) -> object:
         if not isinstance(found, torch.dtype):
             raise ValueError(text)
         return found
-    if kind is torch.device:
-        try:
-            return torch.device(text)
-        except RuntimeError as error:
-            raise ValueError(text) from error
-    if kind is type(None):
-        raise ValueError(text)
     return kind(text)
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, NamedTuple
 
 import torch
@@ -85,15 +85,8 @@ def settle(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     held = [*model.parameters(), *model.buffers()]
     if any(not _is_on(tensor, device) for tensor in held):
         model.to(device)
-    if dtype == torch.float32:
-        return
-    for parameter in model.parameters():
-        if parameter.is_floating_point() and parameter.dtype != dtype:
-            parameter.data = parameter.data.to(dtype)
-    for module in model.modules():
-        for name, buffer in list(module.named_buffers(recurse=False)):
-            if buffer.is_floating_point() and buffer.dtype != dtype:
-                setattr(module, name, buffer.to(dtype))
+    if dtype != torch.float32:  # `Module.to` would convert complex numbers too
+        model._apply(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def _is_on(tensor: Tensor, device: torch.device) -> bool:
@@ -158,7 +151,7 @@ def imported_attention(
         mask = None  # it is not causal by itself
     chosen = flag or mask
     if asked := [word for word in binding.required(by_name) if chosen is None or word != chosen.name]:
-        raise ImportProblem(f"{signature_text(name, parameters)} needs {asked[0]}, which has no default")
+        raise binding.no_default(name, parameters, asked[0])
     masked = flag is None and mask is not None
     table = torch.ones(length, length, dtype=torch.bool, device=device) if masked else None
     if table is not None and causal:
@@ -223,7 +216,7 @@ def imported_norm(name: str, paths: tuple[str, ...], rows: Tensor) -> NormFuncti
     ):
         raise ImportProblem(f"{signature_text(name, parameters)} does not take rows and weights")
     if asked := binding.required({p.name: p for p in parameters[2:]}):
-        raise ImportProblem(f"{signature_text(name, parameters)} needs {asked[0]}, which has no default")
+        raise binding.no_default(name, parameters, asked[0])
     with torch.no_grad():
         out = function(rows, rows[(0,) * (rows.dim() - 1)])
     if not isinstance(out, Tensor) or out.shape != rows.shape:
@@ -244,10 +237,8 @@ def imported_loss(name: str, paths: tuple[str, ...]) -> Loss:
     if isinstance(found, type):
         wanted = binding.parameters_of(found) or {}
         if needed := binding.required(wanted):
-            raise ImportProblem(
-                f"{signature_text(name, wanted.values())} needs {needed[0]}, which has no default; a loss is a "
-                f"function of logits and targets, or a class made without arguments whose objects are one"
-            )
+            kinds = "a function of logits and targets, or a class made without arguments whose objects are one"
+            raise binding.no_default(name, wanted.values(), needed[0], f"; a loss is {kinds}")
         with explained(short(name)):
             found = found()
     if not callable(found):
@@ -258,7 +249,7 @@ def imported_loss(name: str, paths: tuple[str, ...]) -> Loss:
         return loss(logits.flatten(0, 1), targets.flatten())
 
     with nothing_compiled():
-        return of_flat if _wants_flat(name, loss) else loss
+        return update_wrapper(of_flat, loss, (), ()) if _wants_flat(name, loss) else loss
 
 
 def _wants_flat(name: str, loss: Loss) -> bool:
@@ -297,12 +288,6 @@ def _tried(name: str, loss: Loss, logits: Tensor, targets: Tensor) -> tuple[floa
     return float(found), None
 
 
-def _hint_of_ranks(error: BaseException) -> str:
-    if "process group" in message_of(error):
-        return "; it is for several ranks: give --ranks 2 or more, or another optimizer"
-    return ""
-
-
 def imported_optimizer(name: str, paths: tuple[str, ...], parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The named class or function's optimizer over these parameters, with its defaults and a learning rate of 1e-3 if
     that has none. One that asks for the class of the optimizer which it shards is given AdamW. Raises `ImportProblem`
@@ -315,13 +300,12 @@ def imported_optimizer(name: str, paths: tuple[str, ...], parameters: Iterable[n
     classes = [argument for argument in needed[1:2] if argument in _OPTIMIZER_CLASSES]
     others = [argument for argument in needed[1:] if argument not in ("lr", *classes)]
     if others:
-        raise ImportProblem(
-            f"{signature_text(name, wanted.values())} needs {others[0]}, which has no default; name a function of "
-            f"the parameters that gives it"
-        )
+        remedy = "; name a function of the parameters that gives it"
+        raise binding.no_default(name, wanted.values(), others[0], remedy)
     options: dict[str, Any] = {"lr": _LEARNING_RATE} if "lr" in needed else {}
     options |= dict.fromkeys(classes, torch.optim.AdamW)
-    with explained(short(name), _hint_of_ranks):
+    of_ranks = "; it is for several ranks: give --ranks 2 or more, or another optimizer"
+    with explained(short(name), lambda error: of_ranks if "process group" in message_of(error) else ""):
         optimizer = found(list(parameters), **options)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ImportProblem(f"{name} made {kind_of(optimizer)}, expected a torch.optim.Optimizer")

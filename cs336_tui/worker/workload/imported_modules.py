@@ -182,7 +182,9 @@ def _not_found(name: str, missing: str, paths: tuple[str, ...]) -> str:
         parent = sys.modules.get(above)
         if parent is None:
             return f"no module {missing}"
-        return f"no module {missing} in {_home_of(parent)}{_meant(last, getattr(parent, '__path__', ()), f'{above}.')}"
+        places = list(getattr(parent, "__path__", ()))
+        home = places[0] if places else f"{above}, which is no package"
+        return f"no module {missing} in {home}{_meant(last, places, f'{above}.')}"
     if top in sys.stdlib_module_names:
         return f"no module {missing}: {top} is Python's own; give yours another name"
     looked = ", ".join(paths) or "no folder of yours"
@@ -202,11 +204,6 @@ def _meant(word: str, folders: Iterable[str], before: str = "") -> str:
     """A hint at modules of similar names in these folders."""
     near = difflib.get_close_matches(word, [module.name for module in pkgutil.iter_modules(folders)], n=2)
     return f"; did you mean {' or '.join(before + module for module in near)}?" if near else ""
-
-
-def _home_of(module: ModuleType) -> str:
-    locations = list(getattr(module, "__path__", ()))
-    return str(locations[0]) if locations else f"{module.__name__}, which is no package"
 
 
 def _missing(where: ModuleType, path: str, found: object, part: str) -> str:
@@ -321,20 +318,14 @@ def revision_of(thing: Callable[..., Any]) -> str:
 
 @lru_cache(maxsize=64)
 def _revision(file: str) -> str:
-    path = Path(file)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:_HASH_LETTERS]
-    git = _git_revision(path)
-    return f"{path.name} sha256 {digest}{f', git {git}' if git else ''}"
-
-
-def _git_revision(file: Path) -> str | None:
-    """Short hash of the repository's commit; None without git, or if it ignores the file."""
-    commit = _git(file.parent, "rev-parse", "--short", "HEAD")
-    own = _git(file.parent, "status", "--porcelain", "--ignored", "--untracked-files=all", "--", file.name)
-    if not commit or own is None or own.startswith("!!"):
-        return None
-    dirty = own or _git(file.parent, "status", "--porcelain", "--untracked-files=no")
-    return f"{commit} with uncommitted changes" if dirty else commit
+    folder, name = Path(file).parent, Path(file).name
+    text = f"{name} sha256 {hashlib.sha256(Path(file).read_bytes()).hexdigest()[:_HASH_LETTERS]}"
+    commit = _git(folder, "rev-parse", "--short", "HEAD")
+    own = _git(folder, "status", "--porcelain", "--ignored", "--untracked-files=all", "--", name)
+    if not commit or own is None or own.startswith("!!"):  # git ignores the file
+        return text
+    dirty = own or _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return f"{text}, git {commit}{' with uncommitted changes' if dirty else ''}"
 
 
 def _git(folder: Path, *words: str) -> str | None:

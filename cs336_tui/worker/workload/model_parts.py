@@ -220,10 +220,7 @@ class _Segment:
         if place == len(self.blocks) - 1:
             self._ran = None  # else it outlives the step
         if ran is None or not args or args[0] is not ran.output or not _alike(args[1:], kwargs, ran):
-            raise ValueError(
-                f"checkpoint {self._every}: blocks of {self._kind} are not called one right after the other with the "
-                f"same arguments, so they cannot be grouped; {self._instead}"
-            )
+            raise self._refusal("are not called one right after the other with the same arguments")
         return ran.output
 
     def _recomputed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -236,19 +233,14 @@ class _Segment:
         for block in () if layout.parts else (self._members[place] for place in layout.blocks):
             x = block(x, *args, **kwargs)
             if not isinstance(x, Tensor):
-                raise ValueError(
-                    f"checkpoint {self._every}: blocks of {self._kind} return {type(x).__name__}, not one tensor, so "
-                    f"they cannot be grouped; {self._instead}"
-                )
+                raise self._refusal(f"return {type(x).__name__}, not one tensor")
         return x
 
-    @property
-    def _instead(self) -> str:
-        return "use nesting off" if self._layout.parts else "use checkpoint 1"
-
-    @property
-    def _kind(self) -> str:
-        return type(self.blocks[0]).__name__
+    def _refusal(self, why: str) -> ValueError:
+        blocks, instead = type(self.blocks[0]).__name__, "nesting off" if self._layout.parts else "checkpoint 1"
+        return ValueError(
+            f"checkpoint {self._every}: blocks of {blocks} {why}, so they cannot be grouped; use {instead}"
+        )
 
 
 def _alike(args: tuple[Any, ...], kwargs: dict[str, Any], ran: _Ran) -> bool:

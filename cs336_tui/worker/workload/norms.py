@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Protocol, TypedDict, Unpack
 
 import torch
@@ -74,30 +73,30 @@ NORM_CLASSES: Mapping[str, MakeNorm] = {"rmsnorm": RMSNorm, "layernorm": LayerNo
 """Those that come along, by the names of `config.values.NORMS`."""
 
 
-def own_norm(function: NormFunction) -> MakeNorm:
-    return partial(OwnNorm, function=function)
-
-
 def _filled(value: int, width: int, factory: Factory) -> nn.Parameter:
     empty = torch.empty(width, **factory)
     return nn.Parameter(empty if empty.is_meta else empty.fill_(value))
 
 
-class NormOnly(nn.Module):
-    """Holds rows, (B, T, D), as a parameter; ignores its input and returns them normed. Parameters are created
-    uninitialised on `device` in `dtype`."""
+class OperationAlone(nn.Module):
+    """Holds the inputs of an operation as its parameters, which are created uninitialised; ignores its own input."""
+
+    def initialise(self, seed: int) -> None:
+        """Draw every parameter from a standard normal."""
+        parameters = list(self.parameters())
+        generator = torch.Generator(parameters[0].device).manual_seed(seed)
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.normal_(generator=generator)
+
+
+class NormOnly(OperationAlone):
+    """Holds rows, (B, T, D), and the norm's weights on `device` in `dtype`; returns the rows normed."""
 
     def __init__(self, spec: CellSpec, norm: MakeNorm, **factory: Unpack[Factory]) -> None:
         super().__init__()
         self.rows = nn.Parameter(torch.empty(spec.batch_size, spec.context_length, spec.d_model, **factory))
         self.norm = norm(spec.d_model, **factory)
-
-    def initialise(self, seed: int) -> None:
-        """Draw rows, weights and bias from a standard normal."""
-        generator = torch.Generator(self.rows.device).manual_seed(seed)
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.normal_(generator=generator)
 
     def forward(self, _: Tensor) -> Tensor:
         normed: Tensor = self.norm(self.rows)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from inspect import signature
+from inspect import signature, unwrap
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -115,13 +115,6 @@ class _Result(NamedTuple):
     loss: Tensor | None
 
 
-def micro_batches(batch: Batch, count: int) -> list[Batch]:
-    """Equal parts of a batch, in order."""
-    if count == 1:
-        return [batch]
-    return [Batch(*parts) for parts in zip(*(tensor.chunk(count) for tensor in batch), strict=True)]
-
-
 class Step:
     """A step of one pass over one batch: call `prepare`, `run` for each of `phases` in order, then `clear`. Only `run`
     is to be timed. `autocast` makes the context of forward and loss. A user's model or loss is checked against the
@@ -146,12 +139,16 @@ class Step:
         if (pass_ == "train-step") != (training is not None):
             raise ValueError(f"pass {pass_}: only train-step trains")
         self._shared = shared or Shared(model)
-        self.phases = tuple(self._phases(phases_of(pass_, accumulate)))
+        self.phases = phases_of(pass_, accumulate)
+        if "backward" in self.phases and self._shared.after is not None:
+            last = self.phases.index("backward") + 1
+            self.phases = (*self.phases[:last], GRADIENT_SYNC, *self.phases[last:])
         self.logits_dtype: torch.dtype | None = None  # dtype of the last step's logits, None before the first
         self.failed_in: str | None = None  # The phase that raised, None while none has
         self._pass = pass_
         self._model = model
-        *self._earlier, self._batch = micro_batches(batch, accumulate)
+        parts = zip(*(tensor.chunk(accumulate) for tensor in batch), strict=True) if accumulate > 1 else [batch]
+        *self._earlier, self._batch = (Batch(*part) for part in parts)
         self._autocast = autocast
         self.training = training
         self._loss_of = loss
@@ -160,12 +157,6 @@ class Step:
         self._check_against = check_against
         self.opening = opening
         self._result: _Result | None = None
-
-    def _phases(self, phases: tuple[str, ...]) -> Iterator[str]:
-        for phase in phases:
-            yield phase
-            if phase == "backward" and self._shared.after is not None:
-                yield GRADIENT_SYNC
 
     @property
     def back_to_back(self) -> bool:
@@ -261,9 +252,6 @@ class Step:
         loss = self._loss / (len(self._earlier) + 1) if self._earlier else self._loss
         (self.training.scaler.scale(loss) if self.training else loss).backward()
 
-    def _sync(self) -> None:
-        self._call(self._shared.after)
-
     def _call(self, hook: Hook | None) -> None:
         if hook is not None:
             hook(self._shared.runs, self.training.optimizer if self.training else None)
@@ -305,8 +293,9 @@ class Step:
         if loss.numel() != 1:
             return f"the loss has shape {tuple(loss.shape)}, expected one number{place}"
         if not torch.isfinite(loss).all():
-            by = getattr(self._loss_of, "__name__", type(self._loss_of).__name__)
-            who = f"model {type(_as_written(self._model)).__name__}, loss {by}"
+            function = unwrap(self._loss_of)
+            name = getattr(function, "__name__", type(function).__name__)
+            who = f"model {type(_as_written(self._model)).__name__}, loss {name}"
             return f"{who}: loss is {loss.item()} after the first step, expected a finite number{place}"
         return None
 
@@ -316,6 +305,6 @@ class Step:
         "forward": _forward,
         "loss": _compute_loss,
         "backward": _backward,
-        GRADIENT_SYNC: _sync,
+        GRADIENT_SYNC: lambda step: step._call(step._shared.after),
         "optimizer": _optimizer,
     }

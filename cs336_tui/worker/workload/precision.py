@@ -220,7 +220,13 @@ def use_float8(model: nn.Module, vocab_size: int) -> None:
     head = _head(model, found, vocab_size)
     wide = [layer for layer in found if layer is not head and not any(side % FLOAT8_MULTIPLE for side in _sides(layer))]
     if not wide:
-        raise ValueError(f"precision fp8-mixed: {_why_none(model, found, head)}; choose bf16-mixed")
+        name = "the reference model" if isinstance(model, Transformer) else type(model).__name__
+        why = f"{name} has no torch.nn.Linear to run in it"
+        if odd := next((layer for layer in found if layer is not head), None):
+            out, width = _sides(odd)
+            sides = f"sides that are multiples of {FLOAT8_MULTIPLE} (one is {width} to {out})"
+            why = f"no linear layer of {name} has {sides}"
+        raise ValueError(f"precision fp8-mixed: {why}; choose bf16-mixed")
     for layer in wide:
         layer.__class__ = _IN_FLOAT8[type(layer)]
 
@@ -249,12 +255,3 @@ def _sides(layer: nn.Module) -> torch.Size:
     weight = layer.weight
     assert isinstance(weight, Tensor)
     return weight.shape
-
-
-def _why_none(model: nn.Module, layers: list[nn.Module], head: nn.Module | None) -> str:
-    name = "the reference model" if isinstance(model, Transformer) else type(model).__name__
-    odd = next((layer for layer in layers if layer is not head), None)
-    if odd is None:
-        return f"{name} has no torch.nn.Linear to run in it"
-    out, width = _sides(odd)
-    return f"no linear layer of {name} has sides that are multiples of {FLOAT8_MULTIPLE} (one is {width} to {out})"

@@ -6,10 +6,11 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from importlib import import_module
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -17,14 +18,13 @@ from torch import nn
 from torch.autograd import Function
 
 from cs336_tui.config.variants import RANGES, Range
-from cs336_tui.worker.workload.attention_only import AttentionOnly
 from cs336_tui.worker.workload.import_problems import ImportProblem, explained
 from cs336_tui.worker.workload.imported_modules import attribute_of
 from cs336_tui.worker.workload.model_parts import part_of_each
-from cs336_tui.worker.workload.norms import NormOnly
+from cs336_tui.worker.workload.norms import NormOnly, OperationAlone
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.precision import Context
-from cs336_tui.worker.workload.transformer import Block, Transformer
+from cs336_tui.worker.workload.transformer import AttentionSteps, Transformer
 
 Around = Callable[[str], AbstractContextManager[object]]  # Makes the context of a part of this name
 Annotation = tuple[str, str]  # A range, and the ``package.module:function`` that makes it up
@@ -32,7 +32,6 @@ Annotation = tuple[str, str]  # A range, and the ``package.module:function`` tha
 _USUAL: dict[str, str] = {"scaled_dot_product_attention": "attention core", "softmax": "softmax"}
 """Functions beside a user's attention that are annotated by their names."""
 _NEVER_USERS = ("torch", "cs336_tui")  # Packages whose imports of an annotated function are not patched
-_INHERITED = object()  # The attribute is a base class's
 _FUSED: Annotation = "attention core", f"{F.__name__}:scaled_dot_product_attention"
 
 
@@ -120,26 +119,19 @@ def _inside(inner: Callable[..., Any], context: Context) -> Callable[..., Any]:
 
 def _scope(patches: Sequence[_Patch]) -> Context:
     """Contexts, which nest: the outermost applies the patches, its exit removes them."""
-    replaced: list[tuple[Any, str, Any]] = []
     depth = 0
 
     @contextmanager
     def entered() -> Iterator[None]:
         nonlocal depth
-        for owner, name, wrap in () if depth else patches:
-            replaced.append((owner, name, vars(owner).get(name, _INHERITED)))
-            setattr(owner, name, wrap(getattr(owner, name)))
-        depth += 1
-        try:
-            yield
-        finally:
-            depth -= 1
-            while replaced and not depth:
-                owner, name, before = replaced.pop()
-                if before is _INHERITED:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, before)
+        with ExitStack() as applied:
+            for owner, name, wrap in () if depth else patches:
+                applied.enter_context(mock.patch.object(owner, name, wrap(getattr(owner, name))))
+            depth += 1
+            try:
+                yield
+            finally:
+                depth -= 1
 
     return entered
 
@@ -153,52 +145,34 @@ _ATTENTION_METHODS: dict[str, Range] = {
 
 
 def name_parts(model: nn.Module, around: Around, annotations: Sequence[Annotation] = ()) -> None:
-    """Make every part of the model run inside ``around(its range)``, permanently. Ranges nest; the innermost counts. A
-    user's parts are found by name and class; `annotations` add functions and precede default ones. Raises
+    """Make every part of the model run inside ``around(its range)``, permanently. Ranges nest; the innermost counts.
+    Parts are found by name and class; `annotations` add functions, and in a user's model precede default ones. Raises
     `ImportProblem`, in one line, for an annotation of an unknown range or function."""
-    own = isinstance(model, Transformer | AttentionOnly | NormOnly)
-    by_name = part_of_each(model)
-    parts = [*_parts(model)] if own else [(module, "forward", by_name[module]) for module in by_name]
+    own = isinstance(model, Transformer | OperationAlone)
+    parts: list[Part] = [(module, "forward", part) for module, part in part_of_each(model).items()]
     functions = [*annotations, *(() if own else default_annotations(module for module, _, _ in parts))]
     if functions:
         # Blocks too, as a checkpointed block is recomputed outside the model's forward.
         scope = annotated_functions(model, functions, around)
         for module in dict.fromkeys((model, *(module for module, _, name in parts if name == "residual"))):
             _wrap(module, "forward", scope)
+    if own:
+        parts = [*_own_parts(model, parts)]
     for module, method, name in parts:
         _wrap(module, method, partial(around, name))
 
 
-def _parts(model: Transformer | AttentionOnly | NormOnly) -> Iterator[Part]:
-    if isinstance(model, NormOnly):
-        yield model, "forward", "norms"
-        return
-    if isinstance(model, AttentionOnly):
-        yield model, "forward", "attention core"
-        yield from _steps_of(model)
-        return
-    yield model, "forward", "embedding"  # outside its parts it only embeds tokens and positions
-    yield model.head, "forward", "head"
-    yield model.final_norm, "forward", "norms"
-    rotary = None
-    for block in (module for module in model.modules() if isinstance(module, Block)):
-        attention = block.attention
-        yield block, "forward", "residual"
-        yield block.attention_norm, "forward", "norms"
-        yield block.ffn_norm, "forward", "norms"
-        yield block.ffn, "forward", "feed-forward"
-        yield attention, "forward", "attention rest"
-        for projection in (attention.query, attention.key, attention.value):
-            yield projection, "forward", "QKV projections"
-        yield from _steps_of(attention)
-        yield attention.output, "forward", "output projection"
-        if attention.rotary is not None and attention.rotary is not rotary:  # all blocks share one
-            rotary = attention.rotary
-            yield rotary, "forward", "rotary"
-
-
-def _steps_of(attention: nn.Module) -> Iterator[Part]:
-    return ((attention, method, name) for method, name in _ATTENTION_METHODS.items() if hasattr(attention, method))
+def _own_parts(model: nn.Module, by_name: Iterable[Part]) -> Iterator[Part]:
+    """The parts of the reference model, or of an operation alone: `by_name` and steps of attention."""
+    if isinstance(model, OperationAlone):
+        yield model, "forward", "norms" if isinstance(model, NormOnly) else "attention core"
+    else:
+        yield model, "forward", "embedding"  # outside its parts it only embeds tokens and positions
+        yield from (part for part in by_name if part[2] != "embedding")
+    for module in model.modules():
+        for method, part in _ATTENTION_METHODS.items():
+            if isinstance(module, AttentionSteps) and hasattr(module, method):
+                yield module, method, part
 
 
 def _wrap(owner: nn.Module, method: str, context: Context) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, Unpack
+from dataclasses import dataclass
+from typing import NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -162,17 +163,16 @@ def causal_mask(length: int, **factory: Unpack[Factory]) -> Tensor:
     return mask.zero_().masked_fill_(position > position[:, None], -math.inf)
 
 
-class AttentionCore(Protocol):
-    """Maps queries, keys and values, (B, H, T, K) each (a user's own also (B, T, K)), to an output of that shape."""
+@dataclass(frozen=True, eq=False)
+class AttentionCore:
+    """Attention without materialised scores."""
 
-    @property
-    def mask(self) -> Tensor | None:
-        """Its table, (T, T), held by the model; None without one."""
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
-
-    def description(self) -> str:
-        """Its name and the kernel that it really runs, such as ``sdpa: flash``."""
+    run: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """From queries, keys and values, (B, H, T, K) each (a user's own also (B, T, K)), to an output of that shape."""
+    words: str
+    """Its name and the kernel that it really runs, such as ``sdpa: flash``."""
+    mask: Tensor | None = None
+    """Its table, (T, T), held by the model; None without one."""
 
 
 class AttentionSteps(nn.Module):
@@ -192,7 +192,7 @@ class AttentionSteps(nn.Module):
     @property
     def attention_method(self) -> str:
         """The attention method in words."""
-        return self.METHOD if self.core is None else self.core.description()
+        return self.METHOD if self.core is None else self.core.words
 
 
 class Attention(AttentionSteps):
@@ -230,7 +230,7 @@ class Attention(AttentionSteps):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention by the core: (B, H, T, K) three times -> (B, H, T, K)."""
         assert self.core is not None
-        return self.core(q, k, v)
+        return self.core.run(q, k, v)
 
     def score(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
         """Scaled and masked scores: (B, H, T, K) twice -> (B, H, T, T)."""

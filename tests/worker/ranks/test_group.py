@@ -76,8 +76,7 @@ RANKS = 3
 
 def sent_by(message: Message, rank: int) -> Tensor:
     """The numbers that a rank sends in its check: (i + p + 3 r) mod 11 at place i of part p."""
-    part = message.received.numel() // RANKS if message.sent.numel() * RANKS == message.received.numel() else None
-    parts = [rank] if part else range(RANKS)
+    parts = [rank] if message.sent.numel() < message.received.numel() else range(RANKS)
     size = message.sent.numel() // len(parts)
     return torch.cat([(torch.arange(size) + p + 3 * rank) % 11 for p in parts]).to(message.sent.dtype)
 
@@ -95,12 +94,14 @@ RIGHT: dict[str, Callable[[Sequence[Tensor], int], Tensor]] = {
 }
 
 
+def a_message(operation: str, ranks: int, size: str, rank: int, precision: str = "fp32") -> Message:
+    axes = {"collectives": (operation,), "ranks": (ranks,), "sizes": (size,), "precisions": (precision,)}
+    (spec,) = sweep_from(workload="collective", **axes, devices=("cpu",)).cells()
+    return Message(spec, torch.device("cpu"), rank)
+
+
 def checked(operation: str, precision: str, play: Callable[[Sequence[Tensor], int], Tensor], rank: int = 1) -> None:
-    (spec,) = sweep_from(
-        workload="collective", collectives=(operation,), ranks=(RANKS,), sizes=("6KB",), precisions=(precision,),
-        devices=("cpu",),
-    ).cells()  # fmt: skip
-    message = Message(spec, torch.device("cpu"), rank)
+    message = a_message(operation, RANKS, "6KB", rank, precision)
 
     def call(received: Tensor, sent: Tensor) -> None:
         arrays = [sent_by(message, each) for each in range(RANKS)]
@@ -137,8 +138,7 @@ def test_one_wrong_number_is_found():
 
 
 def test_sums_of_sums_do_not_overflow():
-    (spec,) = sweep_from(workload="collective", ranks=(4,), sizes=("1KB",), devices=("cpu",)).cells()
-    message = Message(spec, torch.device("cpu"), 0)
+    message = a_message("all-reduce", 4, "1KB", 0)
     message.received.fill_(1)
     for _ in range(1000):
         message.received.mul_(4)  # as 4 equal ranks do

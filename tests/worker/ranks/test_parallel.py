@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
 from cs336_tui.config.spec import CellSpec
@@ -53,8 +51,7 @@ def get_lacking(module):
 def get_fsdp(module, compute_dtype=None):
     return Container(module)
 
-def get_ddp(module):
-    return Container(module)
+get_ddp = get_fsdp
 
 def fsdp_gather_full_params(model):
     raise AssertionError("of nothing that is sharded")
@@ -89,9 +86,12 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def shared(parallel: str, folder: Path) -> tuple[Shared, CellSpec]:
-    spec = small_spec(ranks=2, parallel=parallel, pass_="train-step", model_path=(str(folder),))
-    return share(nn.Embedding(8, 4), spec=spec, device=CPU), spec
+def spec_of(parallel: str, folder: Path, **changes: str) -> CellSpec:
+    return small_spec(ranks=2, parallel=parallel, pass_="train-step", model_path=(str(folder),), **changes)
+
+
+def shared(parallel: str, folder: Path) -> Shared:
+    return share(nn.Embedding(8, 4), spec=spec_of(parallel, folder), device=CPU)
 
 
 @pytest.mark.parametrize(
@@ -107,38 +107,32 @@ def test_an_error_of_a_container_names_its_line_and_the_remedy(code: Path, name:
 
 
 def test_fsdp_that_shards_nothing_of_this_model_says_so(code: Path) -> None:
-    found, _ = shared("own_adapters:get_fsdp", code)
+    found = shared("own_adapters:get_fsdp", code)
     assert found.whole is None
     assert "get_fsdp sharded no parameter" in found.remarks[0]
-    assert shared("own_adapters:get_ddp", code)[0].remarks == ()
+    assert shared("own_adapters:get_ddp", code).remarks == ()
 
 
 def test_fsdp_shards_on_the_cells_device_in_its_own_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._C, "_get_accelerator", lambda: torch.device("cuda"))  # as where there is a GPU
-    found, _ = shared("fsdp2", CODE)
-    (weight,) = found.runs.parameters()
-    assert isinstance(weight, DTensor)
+    (weight,) = shared("fsdp2", CODE).runs.parameters()
     assert weight.device.type == weight.device_mesh.device_type == "cpu"
     assert weight.device_mesh.get_group() is dist.group.WORLD
 
 
 def test_what_shards_is_known_by_its_parameters_not_by_its_name() -> None:
-    found, _ = shared("adapters:Zero3", CODE)
-    assert found.whole()["weight"].shape == (8, 4)
-    assert shared("adapters:get_ddp", CODE)[0].whole is None  # though fsdp_gather_full_params stands beside it
+    assert shared("adapters:Zero3", CODE).whole()["weight"].shape == (8, 4)
+    assert shared("adapters:get_ddp", CODE).whole is None  # though fsdp_gather_full_params stands beside it
 
 
 def test_the_revision_of_a_cell_has_the_file_of_the_container_too(code: Path) -> None:
-    _, spec = shared("own_adapters:get_ddp", code)
+    spec = spec_of("own_adapters:get_ddp", code)
     workload = build(spec, CPU, share=lambda model: share(model, spec=spec, device=CPU))
-    revision = workload.facts.revision or ""
-    assert [each.split()[0] for each in revision.split("; ")] == ["own_adapters.py", "parts.py"]
+    assert [each.split()[0] for each in workload.facts.revision.split("; ")] == ["own_adapters.py", "parts.py"]
 
 
 def test_the_state_of_a_sharded_optimizer_is_found_in_the_one_that_it_holds() -> None:
-    _, spec = shared("adapters:get_ddp", CODE)
-    spec = msgspec.structs.replace(spec, optimizer="adapters:get_sharded_optimizer")
-    workload = build(spec, CPU)
+    workload = build(spec_of("adapters:get_ddp", CODE, optimizer="adapters:get_sharded_optimizer"), CPU)
     for parameter in workload.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     workload.training.optimizer.step()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.workload.own_code import Folder
+from tests.worker.models_of_users import UsersFolder
 
 
 @pytest.fixture
-def folder(folder: Path) -> Folder:
+def folder(folder: Path) -> UsersFolder:
     """A user's folder, in which tests write modules."""
-    return Folder(folder)
+    return UsersFolder(folder)

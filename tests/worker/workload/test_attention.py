@@ -7,7 +7,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import nullcontext
 
 import msgspec
 import pytest
@@ -22,6 +22,7 @@ from cs336_tui.worker.workload.attention import attentions_on, core_of, first_re
 from cs336_tui.worker.workload.building import Workload, build
 from tests.attention_cells import attention_spec
 from tests.worker.measure.cells import Operations, small_spec
+from tests.worker.models_of_users import UsersFolder
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 ON_CPU = ("sdpa", "flash", "math")
@@ -35,10 +36,7 @@ def with_heads(q, k, v, is_causal=False):
 
 def without_heads(q, k, v, is_causal=False):
     batch, length, width = q.shape
-    scores = q @ k.mT * width**-0.5
-    if is_causal:
-        scores = scores.masked_fill(torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1), -torch.inf)
-    return scores.softmax(-1) @ v
+    return with_heads(q[:, None], k[:, None], v[:, None], is_causal)[:, 0]
 
 def wrong_shape(q, k, v, is_causal=False):
     return v.sum(-1)
@@ -77,22 +75,22 @@ def step_of(spec: CellSpec) -> tuple[Workload, Tensor, list[Tensor]]:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """A user's module with a name that no other test has, and its folder."""
-    name = f"own_attention_{abs(hash(request.node.name))}"
-    (tmp_path / f"{name}.py").write_text(OWN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return name
+def own(folder: UsersFolder, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A user's module on Python's path."""
+    monkeypatch.syspath_prepend(str(folder.path))
+    return folder.write(OWN)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("attention", ON_CPU)
 def test_logits_and_gradients_are_those_of_the_naive_one(attention: str, arch: str) -> None:
+    """A shorter sequence than the context is causal too."""
     _, plain, plain_gradients = step_of(small_spec(arch=arch, context_length=33))
-    _, logits, gradients = step_of(small_spec(arch=arch, context_length=33, attention=attention))
+    workload, logits, gradients = step_of(small_spec(arch=arch, context_length=33, attention=attention))
     torch.testing.assert_close(logits, plain)
     torch.testing.assert_close(gradients, plain_gradients)
     assert max(gradient.abs().max() for gradient in gradients) > 1e-3
+    torch.testing.assert_close(workload.model(workload.batch.inputs[:, :4]), logits[:, :4])
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed", "bf16"])
@@ -102,13 +100,6 @@ def test_low_precisions_agree_as_far_as_they_go(attention: str, precision: str) 
     _, logits, _ = step_of(small_spec(precision=precision, context_length=33, attention=attention))
     assert logits.dtype == plain.dtype
     assert (logits - plain).float().norm() < 0.02 * plain.float().norm()
-
-
-@pytest.mark.parametrize("attention", ON_CPU)
-def test_a_shorter_sequence_than_the_context_is_causal_too(attention: str) -> None:
-    model = build(small_spec(attention=attention), CPU).model
-    tokens = torch.arange(6)[None]
-    torch.testing.assert_close(model(tokens)[:, :4], model(tokens[:, :4]))
 
 
 @pytest.mark.parametrize(
@@ -122,6 +113,7 @@ def test_a_shorter_sequence_than_the_context_is_causal_too(attention: str) -> No
 )
 @pytest.mark.parametrize("arch", ARCHES)
 def test_what_is_said_to_run_is_what_runs(attention: str, said: str, arch: str, *, fused: bool) -> None:
+    """Pairs of tokens have a table where the layers need one."""
     workload = build(spec := small_spec(attention=attention, arch=arch), CPU)
     with Operations() as seen:
         workload.model(workload.batch.inputs)
@@ -129,35 +121,24 @@ def test_what_is_said_to_run_is_what_runs(attention: str, said: str, arch: str, 
     softmaxes = [name for name in seen.names if "softmax" in name]
     assert workload.facts.attention == said
     assert (len(kernels), len(softmaxes)) == ((spec.num_layers, 0) if fused else (0, spec.num_layers))
+    tables = [buffer for buffer in workload.model.buffers() if buffer.shape == (spec.context_length,) * 2]
+    assert len(tables) == (attention == "naive")
 
 
 def test_a_named_kernel_is_held_to_whatever_is_switched_off_outside() -> None:
     workload = build(small_spec(attention="flash"), CPU)
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), Operations() as seen:
+    with sdpa_kernel(SDPBackend.MATH), Operations() as seen:
         workload.model(workload.batch.inputs)
         assert torch.backends.cuda.math_sdp_enabled(), "what was set outside is set again"
     assert any("flash_attention" in name for name in seen.names)
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-def test_there_is_no_table_of_pairs_of_tokens_where_no_layer_needs_it(arch: str) -> None:
-    length = small_spec().context_length
-    for attention in ("naive", *ON_CPU):
-        model = build(small_spec(arch=arch, attention=attention), CPU).model
-        square = [buffer for buffer in model.buffers() if buffer.shape == (length, length)]
-        assert len(square) == (attention == "naive")
-
-
 def test_a_device_is_said_to_have_what_can_be_built_on_it() -> None:
-    can = []
-    for attention in ATTENTIONS:
-        try:
-            build(small_spec(attention=attention), CPU)
-        except ValueError:
-            continue
-        can.append(attention)
-    assert attentions_on(CPU) == tuple(can)
+    can = attentions_on(CPU)
     assert {"naive", "sdpa", "math"} <= set(can)
+    for attention in ATTENTIONS:
+        with nullcontext() if attention in can else pytest.raises(ValueError, match=attention):
+            build(small_spec(attention=attention), CPU)
 
 
 def test_a_device_that_has_no_kernels_of_its_own_has_math(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,21 +210,9 @@ def test_a_function_of_ones_own_with_or_without_heads(own: str, function: str) -
     assert workload.facts.attention == f"{own}:{function}"
 
 
-def test_it_is_given_what_it_takes_where_there_are_no_heads_too(own: str) -> None:
-    q, k, v = torch.randn(3, 2, 5, 16, generator=torch.Generator().manual_seed(0))
-    outs = []
-    for name in ("with_heads", "without_heads"):
-        core = core_of(small_spec(workload="attention", d_model=16, attention=f"{own}:{name}"), CPU)
-        outs.append(core(q, k, v))
-    torch.testing.assert_close(*outs)
-
-
-def test_a_function_that_returns_another_shape_is_told_so(own: str) -> None:
+def test_a_function_of_another_shape_is_told_so_and_what_it_raises_is_of_the_models_own_shape(own: str) -> None:
     with pytest.raises(ValueError, match=r"wrong_shape: returned \(1, 1, 8\) for .* of \(1, 1, 8, 8\); expected"):
         core_of(small_spec(attention=f"{own}:wrong_shape"), CPU)
-
-
-def test_what_a_function_raises_is_raised_as_of_the_models_own_shape(own: str) -> None:
     with pytest.raises(OverflowError, match="no 4 dimensions"):
         core_of(small_spec(attention=f"{own}:broken"), CPU)
 

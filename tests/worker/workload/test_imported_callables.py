@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build
 from cs336_tui.worker.workload.import_problems import ImportProblem
@@ -23,8 +20,8 @@ from cs336_tui.worker.workload.imported_components import (
     imported_optimizer,
 )
 from cs336_tui.worker.workload.passes import Training
-from tests.worker.measure.cells import small_spec
-from tests.worker.workload.own_code import Folder
+from tests.worker.measure.cells import run_step, small_spec
+from tests.worker.models_of_users import UsersFolder
 
 LOGITS, TARGETS = torch.randn(2, 3, 7), torch.randint(7, (2, 3))
 RIGHT = F.cross_entropy(LOGITS.flatten(0, 1), TARGETS.flatten())
@@ -43,13 +40,13 @@ RIGHT = F.cross_entropy(LOGITS.flatten(0, 1), TARGETS.flatten())
         " if x.dim() == 3 else torch.nn.functional.cross_entropy(x, y)",
     ],
 )
-def test_a_loss_gets_the_shape_that_it_wants(folder: Folder, loss: str) -> None:
+def test_a_loss_gets_the_shape_that_it_wants(folder: UsersFolder, loss: str) -> None:
     found = imported_loss(f"{folder.write(f'import torch{chr(10)}{loss}')}:loss", folder.paths)
     assert found(LOGITS, TARGETS).item() == pytest.approx(RIGHT.item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["function", "Module", "module", "inside"])
-def test_a_loss_that_is_compiled_is_not_compiled_for_the_numbers_it_is_tried_with(folder: Folder, name: str) -> None:
+def test_a_loss_that_is_compiled_is_not_compiled_for_the_numbers_of_its_trial(folder: UsersFolder, name: str) -> None:
     module = folder.write(
         """
         import torch
@@ -92,12 +89,21 @@ def test_a_loss_that_is_compiled_is_not_compiled_for_the_numbers_it_is_tried_wit
         ("loss = 3", r"own_\d+:loss is an int, expected a function of logits and targets"),
     ],
 )
-def test_what_is_no_loss(folder: Folder, loss: str, line: str) -> None:
+def test_what_is_no_loss(folder: UsersFolder, loss: str, line: str) -> None:
     with pytest.raises(ImportProblem, match=f"^{line}$"):
         imported_loss(f"{folder.write(loss)}:loss", folder.paths)
 
 
-def test_an_optimizer_has_its_own_defaults(folder: Folder) -> None:
+def test_a_loss_of_flat_logits_that_is_not_finite_is_named(folder: UsersFolder) -> None:
+    loss = "def mine(logits, targets):\n    tokens, vocabulary = logits.shape\n    return (logits / 0).mean() * 0\n"
+    spec = small_spec(loss=f"{folder.write(loss)}:mine", model_path=folder.paths)
+    step = run_step(build(spec, torch.device("cpu")), spec)
+    step.clear()
+    with pytest.raises(ImportProblem, match=r"Transformer, loss mine: loss is nan .* \(own_\d+\.py:1 in mine\)$"):
+        step.check()
+
+
+def test_an_optimizer_has_its_own_defaults(folder: UsersFolder) -> None:
     name = folder.write(
         """
         import torch
@@ -145,13 +151,6 @@ def test_steps_that_the_scaler_skips_are_not_taken(fused: bool) -> None:
 SHAPE = (2, 2, 6, 4)
 
 
-def naive(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    scores = q @ k.mT / q.shape[-1] ** 0.5
-    if causal:
-        scores = scores.masked_fill(torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(1), float("-inf"))
-    return scores.softmax(-1) @ v
-
-
 OWN = """
 import torch
 
@@ -176,42 +175,39 @@ def needy(q, k, v, causal, scale): return v
 """
 
 
-def of(name: str, folder: Folder, *, causal: bool) -> ImportedAttention:
+def of(name: str, folder: UsersFolder, *, causal: bool) -> ImportedAttention:
     """The user's attention, for sequences up to the length of the inputs."""
     return imported_attention(name, folder.paths, causal=causal, length=SHAPE[-2], device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("function", ["by_mask", "by_needed_mask", "by_flag", "Flash", "Flash.apply"])
-def test_attention_is_causal_by_whichever_argument_says_so(folder: Folder, function: str, causal: bool) -> None:
+def test_attention_is_causal_by_whichever_argument_says_so(folder: UsersFolder, function: str, causal: bool) -> None:
     attention = of(f"{folder.write(OWN)}:{function}", folder, causal=causal)
     q, k, v = (torch.randn(SHAPE) for _ in range(3))
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     for _ in range(2):
-        torch.testing.assert_close(attention(q, k, v), naive(q, k, v, causal))
+        torch.testing.assert_close(attention(q, k, v), expected)
     torch.testing.assert_close(attention(q[..., :3, :], k[..., :3, :], v[..., :3, :])[0].shape, q[0, :, :3].shape)
 
 
 @pytest.mark.parametrize(
-    ("function", "line"),
+    "line",
     [
-        (
-            "deaf",
-            "deaf(q, k, v) cannot be told to be causal; it needs an argument is_causal, causal, mask or attn_mask",
-        ),
-        ("two", "two(q, k) does not take queries, keys and values"),
-        ("needy", "needy(q, k, v, causal, scale) needs scale, which has no default"),
+        "deaf(q, k, v) cannot be told to be causal; it needs an argument is_causal, causal, mask or attn_mask",
+        "two(q, k) does not take queries, keys and values",
+        "needy(q, k, v, causal, scale) needs scale, which has no default",
     ],
 )
-def test_what_is_no_causal_attention(folder: Folder, function: str, line: str) -> None:
-    name = f"{folder.write(OWN)}:{function}"
+def test_what_is_no_causal_attention(folder: UsersFolder, line: str) -> None:
+    name = f"{folder.write(OWN)}:{line.partition('(')[0]}"
     with pytest.raises(ImportProblem, match=f"^{re.escape(line)}$"):
         of(name, folder, causal=True)
 
 
-def test_attention_that_looks_everywhere_needs_no_argument(folder: Folder) -> None:
-    attention: Callable[..., Any] = of(f"{folder.write(OWN)}:deaf", folder, causal=False)
+def test_attention_that_looks_everywhere_needs_no_argument(folder: UsersFolder) -> None:
     v = torch.randn(SHAPE)
-    assert attention(v, v, v) is v
+    assert of(f"{folder.write(OWN)}:deaf", folder, causal=False)(v, v, v) is v
 
 
 OPTIMIZERS = """
@@ -238,13 +234,12 @@ class Asks(Plain):
 """
 
 
-def with_optimizer(own: Folder, name: str) -> CellSpec:
-    optimizer = f"{own.write(OPTIMIZERS)}:{name}"
-    return small_spec(pass_="train-step", optimizer=optimizer, model_path=own.paths)
-
-
-def test_an_optimizer_drops_gradients_as_it_does_itself(folder: Folder) -> None:
-    spec = with_optimizer(folder, "Plain")
+@pytest.mark.parametrize("name", ["Plain", "Asks"])
+def test_an_optimizer_drops_gradients_as_it_does_itself_and_is_predicted_if_it_asks_for_values_too(
+    folder: UsersFolder, name: str
+) -> None:
+    optimizer = f"{folder.write(OPTIMIZERS)}:{name}"
+    spec = small_spec(pass_="train-step", optimizer=optimizer, model_path=folder.paths)
     workload = build(spec, torch.device("cpu"))
     step = workload.step(spec)
     for _ in range(2):
@@ -254,10 +249,6 @@ def test_an_optimizer_drops_gradients_as_it_does_itself(folder: Folder) -> None:
         for phase in step.phases[1:]:
             step.run(phase)
         step.clear()
-
-
-@pytest.mark.parametrize("name", ["Plain", "Asks"])
-def test_an_optimizer_that_asks_for_values_is_predicted_too(folder: Folder, name: str) -> None:
-    found = predict(with_optimizer(folder, name))
+    found = predict(spec)
     assert found.by_category["optimizer_state"] == 4 * found.num_params
     assert found.flops == predict(small_spec(pass_="train-step")).flops

@@ -20,7 +20,7 @@ from cs336_tui.worker.workload.building import build
 from cs336_tui.worker.workload.norms import NORM_EPS
 from cs336_tui.worker.workload.passes import cross_entropy
 from cs336_tui.worker.workload.transformer import Linear, Transformer
-from tests.worker.measure.cells import counted_flops, run_step, small_spec
+from tests.worker.measure.cells import counted_flops, small_spec
 
 CPU = torch.device("cpu")
 ALL: dict[str, Any] = {"dropout": 0.25, "attention_dropout": 0.5, "bias": "on", "weight_tying": "on"}
@@ -33,7 +33,6 @@ def built(**changes: Any) -> tuple[CellSpec, Transformer, Tensor, Tensor]:
     spec = small_spec(**OF_2024 | changes)
     workload = build(spec, CPU)
     model = workload.model
-    assert isinstance(model, Transformer)
     generator = torch.Generator().manual_seed(3)
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
@@ -88,6 +87,7 @@ def test_logits_and_gradients_are_those_of_plain_torch(pass_: str, options: dict
     expected = plain_logits(spec, plain, tokens)
     torch.testing.assert_close(logits, expected)
     if pass_ == "inference":
+        torch.testing.assert_close(model(tokens[:, :5]), plain_logits(spec, plain, tokens[:, :5]))
         return
     for made in (logits, expected):
         cross_entropy(made, targets).backward()
@@ -106,14 +106,13 @@ def test_parameters_are_those_of_the_model(arch: str, bias: str, tying: str) -> 
     spec = small_spec(arch=arch, bias=bias, weight_tying=tying, num_heads=2, d_ff=40)
     workload = build(spec, CPU)
     model = workload.model
-    assert isinstance(model, Transformer)
     assert implied_params(spec) == sum(each.numel() for each in model.parameters())
     assert parameters(spec).tensors == len(list(model.parameters()))
     head = 0 if tying == "on" else spec.vocab_size * spec.d_model
     assert workload.facts.num_params_without_head == implied_params(spec) - head
-    with_bias = {name for name, each in model.named_modules() if isinstance(each, Linear) and each.bias is not None}
-    linears = {name for name, each in model.named_modules() if isinstance(each, Linear)}
-    assert with_bias == (linears - {"head"} if bias == "on" else set())
+    linears = {name: each for name, each in model.named_modules() if isinstance(each, Linear)}
+    with_bias = {name for name, each in linears.items() if each.bias is not None}
+    assert with_bias == (linears.keys() - {"head"} if bias == "on" else set())
     assert (model.head.weight is model.token_embedding.weight) == (tying == "on")
 
 
@@ -146,18 +145,6 @@ def test_a_mask_of_cuda_s_dropout_takes_a_byte_an_element() -> None:
     }
     elements = (2 * 3 + 1) * 2 * 32 * 64
     assert bytes_of == {"cpu": 4 * elements, "cuda:0": elements}
-
-
-@pytest.mark.parametrize("again", [{"checkpoint": 1}, {"checkpoint": 3}, {"checkpoint": 1, "nesting": "halves"}])
-def test_blocks_that_are_computed_again_drop_what_they_dropped(again: dict[str, Any]) -> None:
-    def gradients(**changes: Any) -> list[Tensor]:
-        spec = small_spec(**OF_2024, dropout=0.5, attention_dropout=0.3, num_layers=4, **changes)
-        workload = build(spec, CPU)
-        run_step(workload, spec)
-        return [each.clone() for each in workload.gradients()]
-
-    for found, expected in zip(gradients(**again), gradients(), strict=True):
-        torch.testing.assert_close(found, expected)
 
 
 def test_a_seed_gives_the_same_steps_and_steps_differ() -> None:

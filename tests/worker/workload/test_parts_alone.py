@@ -20,6 +20,7 @@ from cs336_tui.worker.workload.norms import NORM_CLASSES
 from tests.attention_cells import attention_spec
 from tests.samples import a_spec
 from tests.worker.measure.cells import run_step
+from tests.worker.models_of_users import UsersFolder
 
 CPU = torch.device("cpu")
 
@@ -32,7 +33,6 @@ def built(**changes: object) -> Workload:
 
 def assert_gradients(workload: Workload, exact: list[torch.Tensor]) -> None:
     for parameter, other in zip(workload.model.parameters(), exact, strict=True):
-        assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, other.grad.float())
 
 
@@ -48,62 +48,43 @@ def by_formula(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: boo
     return out
 
 
+@pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("attention", ["naive", "sdpa", "math"])
 @pytest.mark.parametrize("causal", [True, False])
-def test_output_and_gradients_are_those_of_the_formula(attention: str, causal: bool) -> None:
-    workload = built(attention=attention, causal=causal)
+def test_output_and_gradients_of_each_head_are_those_of_the_formula(attention: str, causal: bool, heads: int) -> None:
+    """Each is the formula over its own queries, keys and values, of width 4."""
+    workload = built(attention=attention, causal=causal, d_model=4 * heads, num_heads=heads)
+    output, gradient = workload.model(workload.batch.inputs), workload.batch.targets
+    assert output.shape == gradient.shape == ((2, 24, 4) if heads == 1 else (2, heads, 24, 4))
+    workload.loss(output, gradient).backward()
     exact = [parameter.detach().double().requires_grad_() for parameter in workload.model.parameters()]
-    expected = _differentiable(*exact, causal=causal)
-    output = workload.model(workload.batch.inputs)
-    assert output.shape == (2, 24, 8)
-    torch.testing.assert_close(output, by_formula(*(x.detach() for x in exact), causal=causal).float())
-    workload.loss(output, workload.batch.targets).backward()
-    (expected * workload.batch.targets.double()).sum().backward()
+    for head in range(heads):
+        at = (slice(None), head) if heads > 1 else ()
+        expected = by_formula(*(each[at] for each in exact), causal=causal)
+        torch.testing.assert_close(output[at], expected.float())
+        (expected * gradient[at].double()).sum().backward()
     assert_gradients(workload, exact)
 
 
-@pytest.mark.parametrize("attention", ["naive", "sdpa", "math"])
-@pytest.mark.parametrize("causal", [True, False])
-def test_each_head_is_attention_of_its_own(attention: str, causal: bool) -> None:
-    """Three heads of width 4: each is the formula over its own queries, keys and values, gradients too."""
-    workload = built(attention=attention, causal=causal, d_model=12, num_heads=3)
-    output = workload.model(workload.batch.inputs)
-    assert output.shape == workload.batch.targets.shape == (2, 3, 24, 4)
-    workload.loss(output, workload.batch.targets).backward()
-    exact = [parameter.detach().double().requires_grad_() for parameter in workload.model.parameters()]
-    for head in range(3):
-        own = [each[:, head] for each in exact]
-        torch.testing.assert_close(output[:, head], by_formula(*(x.detach() for x in own), causal=causal).float())
-        (_differentiable(*own, causal=causal) * workload.batch.targets[:, head].double()).sum().backward()
-    assert_gradients(workload, exact)
-
-
-@pytest.mark.parametrize("shape", [3, 4])
+@pytest.mark.parametrize(("heads", "dims", "shape"), [
+    (3, 3, (6, 24, 4)), (3, 4, (2, 3, 24, 4)), (1, 3, (2, 24, 12)), (1, 4, (2, 1, 24, 12)),
+])  # fmt: skip
 def test_a_users_function_gets_heads_or_counts_them_as_sequences(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: int
+    folder: UsersFolder, heads: int, dims: int, shape: tuple[int, ...]
 ) -> None:
-    (tmp_path / f"heads_{shape}.py").write_text(
+    module = folder.write(
         "import torch\n"
         "SEEN = []\n"
         "def attend(q, k, v, is_causal=False):\n"
-        f"    assert q.dim() == {shape}, q.shape\n"
+        f"    assert q.dim() == {dims}, q.shape\n"
         "    SEEN.append(tuple(q.shape))\n"
         "    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)\n"
     )
-    own = {"attention": f"heads_{shape}:attend", "model_path": (str(tmp_path),)}
-    workload = built(d_model=12, num_heads=3, **own)
-    reference = built(d_model=12, num_heads=3)
+    workload = built(d_model=12, num_heads=heads, attention=f"{module}:attend", model_path=folder.paths)
+    reference = built(d_model=12, num_heads=heads)
     found = workload.model(workload.batch.inputs)
     torch.testing.assert_close(found, reference.model(reference.batch.inputs))
-    assert sys.modules[f"heads_{shape}"].SEEN[-1] == ((2, 3, 24, 4) if shape == 4 else (6, 24, 4))
-    monkeypatch.delitem(sys.modules, f"heads_{shape}", raising=False)
-
-
-def _differentiable(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
-    scores = q @ k.mT / math.sqrt(q.shape[-1])
-    if causal:
-        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
-    return scores.softmax(-1) @ v
+    assert sys.modules[module].SEEN[-1] == shape
 
 
 def test_numbers_are_standard_normal_by_the_seed_and_the_gradient_is_none_of_them() -> None:
@@ -120,29 +101,31 @@ def test_numbers_are_standard_normal_by_the_seed_and_the_gradient_is_none_of_the
 
 
 @pytest.mark.parametrize(
-    ("precision", "parameters", "output"),
-    [("fp32", "float32", "float32"), ("bf16", "bfloat16", "bfloat16"), ("bf16-mixed", "float32", "bfloat16")],
+    ("precision", "held", "output"),
+    [
+        ("fp32", torch.float32, torch.float32),
+        ("bf16", torch.bfloat16, torch.bfloat16),
+        ("bf16-mixed", torch.float32, torch.bfloat16),
+    ],
 )
-@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+@pytest.mark.parametrize(
+    "operation",
+    [{"attention": "naive"}, {"attention": "sdpa"}, *({"workload": "norm", "norm": norm} for norm in NORMS)],
+    ids=str,
+)
 def test_a_step_runs_in_the_dtypes_of_its_precision(
-    attention: str, precision: str, parameters: str, output: str
+    operation: dict[str, str], precision: str, held: torch.dtype, output: torch.dtype
 ) -> None:
-    spec = attention_spec(attention=attention, precision=precision)
-    configure_torch(spec)
-    workload = build(spec, CPU)
-    step = run_step(workload, spec)
-    assert {parameter.dtype for parameter in workload.model.parameters()} == {getattr(torch, parameters)}
-    assert step.logits_dtype is getattr(torch, output)
-    assert all(parameter.grad is not None for parameter in workload.model.parameters())
+    workload = built(**operation, precision=precision)
+    step = run_step(workload, attention_spec(**operation, precision=precision))
+    step.check()
+    assert step.logits_dtype is output or "norm" in operation
+    assert all(each.dtype is held and each.grad is not None for each in workload.model.parameters())
 
 
-def test_it_can_be_made_at_any_size_without_data() -> None:
-    spec = attention_spec(context_length=65_536, batch_size=64, attention="naive")
-    made = build(spec, torch.device("meta"))
+def test_it_can_be_made_at_any_size_without_data_and_says_how_many_numbers_it_has_and_how() -> None:
+    made = build(attention_spec(context_length=65_536, batch_size=64, attention="naive"), torch.device("meta"))
     assert made.model(made.batch.inputs).shape == (64, 65_536, 8)
-
-
-def test_facts_say_how_many_numbers_and_how() -> None:
     assert built().facts.num_params == 3 * 2 * 24 * 8
     assert "naive" in built().facts.attention
     assert built(attention="math").facts.attention == "math (scores materialised)"
@@ -175,6 +158,13 @@ def one(x):
 """
 
 
+@pytest.fixture
+def own_norms(tmp_path: Path) -> Path:
+    """The folder of the user's module."""
+    (tmp_path / "own_norms.py").write_text(OWN_NORMS)
+    return tmp_path
+
+
 def model_spec(**changes: Any) -> CellSpec:
     """A language model of two layers of width 8 on the CPU, with `changes`."""
     dims = {"size": "custom", "d_model": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 50}
@@ -192,10 +182,9 @@ def normed_by_formula(norm: str, rows: torch.Tensor, weight: torch.Tensor, bias:
 
 
 @pytest.mark.parametrize("norm", [*NORMS, "own_norms:norm", "own_norms:Norm"])
-def test_output_and_gradients_of_a_norm_are_those_of_the_formula(norm: str, tmp_path: Path) -> None:
+def test_output_and_gradients_of_a_norm_are_those_of_the_formula(norm: str, own_norms: Path) -> None:
     """The gradient of the output is the batch's: what ``output.backward(gradient)`` gives."""
-    (tmp_path / "own_norms.py").write_text(OWN_NORMS)
-    workload = built(workload="norm", norm=norm, model_path=(str(tmp_path),))
+    workload = built(workload="norm", norm=norm, model_path=(str(own_norms),))
     rows, weight, *bias = [each.detach().double().requires_grad_() for each in workload.model.parameters()]
     assert len(bias) == (norm == "layernorm")
     expected = normed_by_formula(norm, rows, weight, bias[0] if bias else None)
@@ -220,15 +209,6 @@ def test_the_loss_computes_nothing() -> None:
     assert loss.dim() == 0
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed"])
-@pytest.mark.parametrize("norm", NORMS)
-def test_a_step_runs_in_each_precision(norm: str, precision: str) -> None:
-    workload = built(**(changes := {"workload": "norm", "norm": norm, "precision": precision}))
-    run_step(workload, attention_spec(**changes)).check()
-    held = torch.bfloat16 if precision == "bf16" else torch.float32
-    assert all(each.dtype is held and each.grad is not None for each in workload.model.parameters())
-
-
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -239,19 +219,17 @@ def test_a_step_runs_in_each_precision(norm: str, precision: str) -> None:
     ],
 )
 @pytest.mark.parametrize("workload", ["norm", "language-model"])
-def test_a_function_that_is_no_norm_is_refused_in_one_line(name: str, why: str, workload: str, tmp_path: Path) -> None:
-    (tmp_path / "own_norms.py").write_text(OWN_NORMS)
-    own = {"norm": f"own_norms:{name}", "model_path": (str(tmp_path),)}
+def test_a_function_that_is_no_norm_is_refused_in_one_line(name: str, why: str, workload: str, own_norms: Path) -> None:
+    own = {"norm": f"own_norms:{name}", "model_path": (str(own_norms),)}
     spec = attention_spec(workload="norm", **own) if workload == "norm" else model_spec(**own)
     with pytest.raises((ImportProblem, ValueError), match=why):
         build(spec, CPU)
 
 
 @pytest.mark.parametrize("norm", [*NORMS, "own_norms:norm"])
-def test_every_norm_of_the_reference_model_is_the_chosen_one(norm: str, tmp_path: Path) -> None:
+def test_every_norm_of_the_reference_model_is_the_chosen_one(norm: str, own_norms: Path) -> None:
     """Two in each layer and the final one; as many parameters as the formula says; a user's is as the reference's."""
-    (tmp_path / "own_norms.py").write_text(OWN_NORMS)
-    spec = model_spec(norm=norm, model_path=(str(tmp_path),))
+    spec = model_spec(norm=norm, model_path=(str(own_norms),))
     workload = build(spec, CPU)
     norms = [module for name, module in workload.model.named_modules() if name.endswith("norm")]
     assert len(norms) == 2 * spec.num_layers + 1

@@ -2,8 +2,9 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from cs336_tui.config.values import PHASES, WITHOUT_BACKWARD
 from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.passes import Shared, Step, Training
+from cs336_tui.worker.workload.precision import Context
 from cs336_tui.worker.workload.transformer import Batch, Transformer, random_batch
 
 DIMS = ModelDims(d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab_size=40)
@@ -31,14 +33,10 @@ def a_batch() -> Batch:
 
 
 def a_step(
-    pass_: Pass,
-    model: Transformer,
-    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-    *,
-    scale_gradients: bool = False,
+    pass_: Pass, model: Transformer, autocast: Context = nullcontext, *, scale_gradients: bool = False, **options: Any
 ) -> Step:
     training = a_training(model, scale_gradients=scale_gradients) if pass_ == "train-step" else None
-    return Step(pass_, model, a_batch(), autocast, training)
+    return Step(pass_, model, a_batch(), autocast, training, **options)
 
 
 def a_training(model: nn.Module, *, scale_gradients: bool = False) -> Training:
@@ -73,23 +71,15 @@ def test_phases(pass_: Pass) -> None:
 
 
 @pytest.mark.parametrize("pass_", ["backward", "forward+backward"])
-def test_gradients_are_those_of_a_plain_backward(pass_: Pass) -> None:
+def test_gradients_are_those_of_a_plain_backward_and_do_not_add_up_over_steps(pass_: Pass) -> None:
     model, plain = a_model(), a_model()
     plain_loss(plain).backward()
-    run(a_step(pass_, model))
-    torch.testing.assert_close(gradients(model), gradients(plain))
-
-
-@pytest.mark.parametrize("pass_", ["backward", "forward+backward"])
-def test_gradients_do_not_add_up_over_steps(pass_: Pass) -> None:
-    model, once = a_model(), a_model()
-    run(a_step(pass_, once))
     step = a_step(pass_, model)
-    run(step)
-    step.clear()
-    assert set(gradients(model).values()) == {None}
-    run(step)
-    torch.testing.assert_close(gradients(model), gradients(once))
+    for _ in range(2):
+        run(step)
+        torch.testing.assert_close(gradients(model), gradients(plain))
+        step.clear()
+        assert set(gradients(model).values()) == {None}
 
 
 def test_train_step_is_adamw() -> None:
@@ -114,23 +104,14 @@ def test_train_step_with_scaled_gradients_learns() -> None:
     assert plain_loss(model).item() < before
 
 
-@pytest.mark.parametrize("pass_", WITHOUT_BACKWARD)
-def test_only_inference_records_no_graph(pass_: Pass) -> None:
-    model = a_model()
-    seen: list[Tensor] = []
-    model.register_forward_hook(lambda _module, _inputs, logits: seen.append(logits))
-    run(a_step(pass_, model))
-    assert seen[0].is_inference() == (pass_ == "inference")
-    assert (seen[0].grad_fn is None) == (pass_ == "inference")
-
-
 @pytest.mark.parametrize("pass_", PASSES)
-def test_autocast_covers_forward_and_loss_but_never_backward(pass_: Pass) -> None:
+def test_autocast_covers_forward_but_never_backward_and_only_inference_records_no_graph(pass_: Pass) -> None:
     model = a_model()
     forward: list[bool] = []
     backward: list[bool] = []
 
     def watch(_module: object, _inputs: object, output: Tensor) -> None:
+        assert output.is_inference() == (output.grad_fn is None) == (pass_ == "inference")
         forward.append(torch.is_autocast_enabled("cpu"))
         if output.requires_grad:
             output.register_hook(lambda _grad: backward.append(torch.is_autocast_enabled("cpu")))
@@ -206,7 +187,7 @@ def test_training_belongs_to_train_step() -> None:
 def test_micro_batches_add_up_to_the_gradients_of_the_whole_batch() -> None:
     whole, parts = a_model(), a_model()
     assert len(a_batch().inputs) == 2
-    step = Step("train-step", parts, a_batch(), nullcontext, a_training(parts), accumulate=2)
+    step = a_step("train-step", parts, accumulate=2)
     assert step.phases == ("zero_grad", "accumulation", "forward", "loss", "backward", "optimizer")
     plain_loss(whole).backward()
     for _ in range(2):  # nor do they add up over steps
@@ -224,12 +205,12 @@ def test_ranks_communicate_at_the_last_micro_batch_alone_where_their_wrapper_can
         yield
         told.append("loud")
 
-    def calls(unsynced: Callable[[], AbstractContextManager[None]] | None) -> list[str]:
+    def calls(unsynced: Context | None) -> list[str]:
         told.clear()
         model = a_model()
         before, after = (lambda *_, word=word: told.append(word) for word in ("before", "after"))
         shared = Shared(model, before=before, after=after, unsynced=unsynced)
-        run(Step("train-step", model, a_batch(), nullcontext, a_training(model), shared=shared, accumulate=2))
+        run(a_step("train-step", model, shared=shared, accumulate=2))
         return list(told)
 
     assert calls(quiet) == ["before", "quiet", "loud", "after"]

@@ -37,10 +37,6 @@ def _restore() -> object:
     torch.set_float32_matmul_precision("highest")
 
 
-def test_there_is_a_recipe_for_every_precision() -> None:
-    assert tuple(RECIPES) == PRECISIONS
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_setting_and_reading_back_agree_without_a_warning(precision: str) -> None:
     torch.set_float32_matmul_precision("medium")
@@ -64,21 +60,10 @@ def test_the_newer_switch_is_seen_and_overruled() -> None:
 
 
 def test_autocast_is_read_from_torch() -> None:
-    for precision, dtype in (
-        ("fp32", None),
-        ("bf16", None),
-        ("bf16-mixed", torch.bfloat16),
-        ("fp16-mixed", torch.float16),
-        ("fp8-mixed", torch.bfloat16),
-    ):
-        assert effective_autocast(autocast_for(RECIPES[precision], "cpu"), "cpu") == dtype
-
-
-def test_autocast_that_torch_leaves_off_is_not_in_force() -> None:
-    def refused() -> torch.autocast:
-        return torch.autocast("cpu", torch.bfloat16, enabled=False)
-
-    assert effective_autocast(refused, "cpu") is None
+    mixed = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16, "fp8-mixed": torch.bfloat16}
+    for precision in PRECISIONS:
+        assert effective_autocast(autocast_for(RECIPES[precision], "cpu"), "cpu") == mixed.get(precision)
+    assert effective_autocast(lambda: torch.autocast("cpu", torch.bfloat16, enabled=False), "cpu") is None
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp8-mixed"])
@@ -90,23 +75,18 @@ def test_tf32_and_float8_need_cuda(precision: str) -> None:
             check_precision(precision, device_type)
 
 
-def test_float8_needs_a_gpu_that_has_it() -> None:
+def test_float8_needs_a_gpu_that_has_it_and_nvidias_torch_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_no_float8((8, 9), "NVIDIA L4") is None
     assert why_no_float8((10, 0), "NVIDIA B200") is None
     assert why_no_float8((8, 0), "NVIDIA A100") == (
         "precision fp8-mixed: needs compute capability 8.9 or later, NVIDIA A100 has 8.0"
     )
 
-
-def test_float8_needs_nvidias_torch_and_one_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(torch.version, "hip", "6.4")
         assert "this one is for ROCm 6.4" in str(why_no_float8((9, 4), "AMD Instinct MI300X"))
     monkeypatch.delattr(torch, "_scaled_mm")
     assert f"torch {torch.__version__} has no scaled float8 products" in str(why_no_float8((9, 0), "NVIDIA H100"))
-
-
-def test_only_float8_asks_for_a_capability() -> None:
     check_capability("bf16-mixed", torch.device("cuda:0"))  # without a GPU here: asking would raise
     check_capability("fp8-mixed", torch.device("meta"))
 
@@ -155,12 +135,10 @@ def test_a_transposed_tensor_is_written_out_by_rows() -> None:
 
 def test_zeros_stay_zeros_and_what_is_not_finite_is_seen() -> None:
     small, scale = to_float8(torch.zeros(16, 16), FORMAT)
-    assert bool((small.float() == 0).all())
-    assert bool(scale > 0)
-    broken = torch.ones(16, 16)
-    broken[3, 5] = torch.nan
-    small, scale = to_float8(broken, FORMAT)
-    assert bool((small.float() * scale).isnan().any())
+    assert not small.float().any()
+    assert scale > 0
+    small, scale = to_float8(torch.ones(16, 16).index_fill(0, torch.tensor(3), torch.nan), FORMAT)
+    assert (small.float() * scale).isnan().any()
 
 
 @multiplies_float8
@@ -284,8 +262,9 @@ def test_a_users_layers_are_changed_where_they_can_be() -> None:
         (nn.Sequential(nn.Embedding(VOCAB, 32), OwnLinear(32, 32)), "Sequential has no torch.nn.Linear to run in it"),
         (nn.Sequential(nn.Embedding(VOCAB, 32), nn.Linear(32, VOCAB)), "Sequential has no torch.nn.Linear to run in"),
         (Own(24), "no linear layer of Own has sides that are multiples of 16"),
+        (a_transformer(d_model=24, d_ff=40), "no linear layer of the reference model"),
     ],
-    ids=["none", "the head alone", "odd sides"],
+    ids=["none", "the head alone", "odd sides", "the reference with odd sides"],
 )
 def test_a_model_without_such_a_layer_is_refused_instead_of_run_in_bfloat16(model: nn.Module, said: str) -> None:
     with pytest.raises(ValueError, match=said) as raised:
@@ -293,11 +272,6 @@ def test_a_model_without_such_a_layer_is_refused_instead_of_run_in_bfloat16(mode
     assert str(raised.value).startswith("precision fp8-mixed: ")
     assert str(raised.value).endswith("choose bf16-mixed")
     assert float8_description(model) is None
-
-
-def test_the_reference_with_odd_sides_is_refused() -> None:
-    with pytest.raises(ValueError, match="no linear layer of the reference model"):
-        use_float8(a_transformer(d_model=24, d_ff=40), VOCAB)
 
 
 @multiplies_float8
@@ -317,13 +291,12 @@ def test_torch_compile_follows_it_without_a_break() -> None:
 
 @multiplies_float8
 def test_checkpointed_blocks_stay_in_float8() -> None:
-    plain, model = a_transformer(), a_transformer()
-    tokens = torch.zeros(2, 8, dtype=torch.int64)
-    for each in (plain, model):
-        use_float8(each, VOCAB)
-    checkpoint_blocks(model, 1)
     gradients = []
-    for each in (plain, model):
-        each(tokens).float().sum().backward()
-        gradients.append([parameter.grad for parameter in each.parameters()])
+    for checkpoint in (False, True):
+        model = a_transformer()
+        use_float8(model, VOCAB)
+        if checkpoint:
+            checkpoint_blocks(model, 1)
+        model(torch.zeros(2, 8, dtype=torch.int64)).float().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
     torch.testing.assert_close(*gradients)

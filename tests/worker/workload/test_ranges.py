@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,20 +14,16 @@ from torch import nn
 
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.variants import RANGES
-from cs336_tui.worker.workload.building import Workload, build
+from cs336_tui.worker.workload.building import build
 from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.model_parts import part_of_each
 from cs336_tui.worker.workload.ranges import name_parts
 from tests.worker.measure.cells import small_spec
-from tests.worker.workload.own_code import BASICS, GPT, PLAIN, Folder
+from tests.worker.models_of_users import UsersFolder
+from tests.worker.workload.own_code import BASICS, GPT, PLAIN
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return Folder(tmp_path)
 
 
 class Entered:
@@ -36,41 +31,33 @@ class Entered:
 
     def __init__(self) -> None:
         self.paths: list[tuple[str, ...]] = []
-        self._open: list[str] = []
+        self._at: tuple[str, ...] = ()
 
     @contextmanager
     def around(self, name: str) -> Iterator[None]:
-        self._open.append(name)
-        self.paths.append(tuple(self._open))
+        before, self._at = self._at, (*self._at, name)
+        self.paths.append(self._at)
         try:
             yield
         finally:
-            self._open.pop()
+            self._at = before
 
     @property
     def kinds(self) -> set[tuple[str, ...]]:
         return set(self.paths)
 
 
-def built(spec: CellSpec) -> Workload:
-    return build(spec, CPU)
-
-
 def entered(spec: CellSpec) -> Entered:
     """One step's forward, loss and backward of a model whose parts are named."""
-    seen, workload = Entered(), built(spec)
+    seen, workload = Entered(), build(spec, CPU)
     name_parts(workload.model, seen.around, spec.annotations)
     run_whole(workload.step(spec))
     return seen
 
 
-def own(folder: Folder, text: str, name: str, **changes: Any) -> CellSpec:
-    return small_spec(model=f"{folder.write(text)}:{name}", model_path=folder.paths, num_layers=1, **changes)
-
-
-def test_a_model_written_out_has_the_parts_of_the_reference(folder: Folder) -> None:
+def test_a_model_written_out_has_the_parts_of_the_reference(folder: UsersFolder) -> None:
     in_attention = {"QKV projections", "rotary", "attention core", "output projection"}
-    assert entered(own(folder, BASICS, "LM")).kinds == {
+    assert entered(folder.spec(BASICS, "LM", num_layers=1)).kinds == {
         ("embedding",), ("residual",), ("residual", "norms"), ("residual", "attention rest"),
         *(("residual", "attention rest", name) for name in in_attention),
         ("residual", "attention rest", "attention core", "softmax"),
@@ -78,9 +65,9 @@ def test_a_model_written_out_has_the_parts_of_the_reference(folder: Folder) -> N
     }  # fmt: skip
 
 
-def test_torch_s_own_fused_attention_is_the_core_of_whoever_calls_it(folder: Folder) -> None:
+def test_torch_s_own_fused_attention_is_the_core_of_whoever_calls_it(folder: UsersFolder) -> None:
     fused = F.scaled_dot_product_attention
-    seen = entered(own(folder, GPT, "GPT"))
+    seen = entered(folder.spec(GPT, "GPT", num_layers=1))
     assert {path[-1] for path in seen.paths} == {
         "embedding", "residual", "norms", "attention rest", "QKV projections", "attention core", "output projection",
         "feed-forward", "head",
@@ -89,8 +76,8 @@ def test_torch_s_own_fused_attention_is_the_core_of_whoever_calls_it(folder: Fol
     assert F.scaled_dot_product_attention is fused
 
 
-def test_a_model_without_telling_names_has_no_parts(folder: Folder) -> None:
-    assert entered(own(folder, PLAIN, "Odd")).paths == []
+def test_a_model_without_telling_names_has_no_parts(folder: UsersFolder) -> None:
+    assert entered(folder.spec(PLAIN, "Odd", num_layers=1)).paths == []
 
 
 def test_torch_s_transformer_layers_have_parts() -> None:
@@ -139,14 +126,11 @@ def test_projections_of_attention_are_told_by_their_names(name: str) -> None:
     assert found == {attention: "attention rest", projection: "QKV projections", attention.o_proj: "output projection"}
 
 
-def test_an_annotated_function_is_its_part_while_the_model_runs_and_no_longer(folder: Folder) -> None:
-    spec = own(folder, BASICS, "LM")
+def test_an_annotated_function_is_its_part_while_the_model_runs_and_no_longer(folder: UsersFolder) -> None:
+    spec = folder.spec(BASICS, "LM", num_layers=1)
     home = spec.model.partition(":")[0]
-    noted = small_spec(
-        model=spec.model, model_path=spec.model_path, num_layers=1,
-        annotations=(("attention scores", f"{home}:scaled_dot_product_attention"),),
-    )  # fmt: skip
-    seen = entered(noted)
+    notes = (("attention scores", f"{home}:scaled_dot_product_attention"),)
+    seen = entered(folder.named(spec.model, num_layers=1, annotations=notes))
     function = sys.modules[home].scaled_dot_product_attention
     assert function.__name__ == "scaled_dot_product_attention"
     assert not hasattr(function, "__wrapped__")
@@ -156,17 +140,15 @@ def test_an_annotated_function_is_its_part_while_the_model_runs_and_no_longer(fo
     assert "attention core" not in {path[-1] for path in seen.paths}
 
 
-def test_a_function_is_annotated_where_it_was_imported_by_name(folder: Folder) -> None:
+def test_a_function_is_annotated_where_it_was_imported_by_name(folder: UsersFolder) -> None:
     helpers = folder.write("import torch\ndef squash(x):\n    return torch.tanh(x)\n", "helpers")
     name = folder.write(PLAIN.replace("torch.tanh(", "squash(") + f"\nfrom {helpers} import squash\n")
-    spec = small_spec(
-        model=f"{name}:Odd", model_path=folder.paths, annotations=(("feed-forward", f"{helpers}:squash"),)
-    )
+    spec = folder.named(f"{name}:Odd", annotations=(("feed-forward", f"{helpers}:squash"),))
     assert entered(spec).kinds == {("feed-forward",)}
     assert sys.modules[name].squash is sys.modules[helpers].squash
 
 
-def test_classes_and_autograd_functions_are_annotated_too(folder: Folder) -> None:
+def test_classes_and_autograd_functions_are_annotated_too(folder: UsersFolder) -> None:
     text = (
         PLAIN.replace("torch.tanh(", "Twice.apply(self.keep(").replace("@ self.mixer)", "@ self.mixer))")
         + """
@@ -188,7 +170,7 @@ Odd.keep = Keep()
     )
     name = folder.write(text)
     notes = (("softmax", f"{name}:Twice"), ("final matmul", f"{name}:Odd.keep"))
-    spec = small_spec(model=f"{name}:Odd", model_path=folder.paths, annotations=notes)
+    spec = folder.named(f"{name}:Odd", annotations=notes)
     assert entered(spec).kinds == {("softmax",), ("final matmul",)}
 
 
@@ -200,15 +182,15 @@ Odd.keep = Keep()
         ("F", "it is no function but module"),
     ],
 )
-def test_what_cannot_be_annotated_is_refused_in_one_line(folder: Folder, function: str, said: str) -> None:
+def test_what_cannot_be_annotated_is_refused_in_one_line(folder: UsersFolder, function: str, said: str) -> None:
     name = folder.write(BASICS + "\nimport torch.nn.functional as F\n")
-    spec = small_spec(model=f"{name}:LM", model_path=folder.paths, annotations=(("softmax", f"{name}:{function}"),))
+    spec = folder.named(f"{name}:LM", annotations=(("softmax", f"{name}:{function}"),))
     with pytest.raises(ImportProblem, match=rf"^annotate softmax={name}:{function}: {said}.*$"):
         entered(spec)
 
 
-def test_a_module_that_is_not_there_cannot_be_annotated(folder: Folder) -> None:
-    spec = own(folder, BASICS, "LM", annotations=(("softmax", "no_such_module_at_all:f"),))
+def test_a_module_that_is_not_there_cannot_be_annotated(folder: UsersFolder) -> None:
+    spec = folder.spec(BASICS, "LM", num_layers=1, annotations=(("softmax", "no_such_module_at_all:f"),))
     with pytest.raises(ImportProblem, match=r"^annotate softmax=no_such_module_at_all:f: ModuleNotFoundError"):
         entered(spec)
 
@@ -239,51 +221,43 @@ def test_attention_alone_has_its_steps_or_a_core() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_what_is_computed_again_runs_inside_the_same_parts(folder: Folder, every: int) -> None:
+def test_what_is_computed_again_runs_inside_the_same_parts(folder: UsersFolder, every: int) -> None:
     """Forward runs every part once; backward runs those of the blocks once more, with annotated functions."""
-    name = folder.write(BASICS)
-    spec = small_spec(model=f"{name}:LM", model_path=folder.paths, checkpoint=every)
-    plain = entered(small_spec(model=spec.model, model_path=spec.model_path))
-    again = entered(spec)
+    again = entered(folder.spec(BASICS, checkpoint=every))
+    plain = entered(folder.spec(BASICS))
     in_blocks = [path for path in plain.paths if path[0] == "residual"]
     assert len(in_blocks) < len(plain.paths)
     assert sorted(again.paths) == sorted([*plain.paths, *in_blocks])
+
+
+class Block(nn.Module):
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__()
+        self.attn = nn.MultiheadAttention(4, 2)
+        for name, part in parts.items():
+            self.add_module(name, part)
 
 
 class Activation(nn.Module):
     """An activation whose class name does not say its purpose."""
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.ln_2 = nn.LayerNorm(4)
-        self.attn = nn.MultiheadAttention(4, 2)
-        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(4, 8), "act": Activation(), "c_proj": nn.Linear(8, 4)})
-
-
-class Routed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attn = nn.MultiheadAttention(4, 2)
-        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+def parts_in_blocks(**parts: nn.Module) -> dict[nn.Module, str]:
+    """The parts of a model whose first of two blocks has these modules beside its attention."""
+    blocks = nn.ModuleList([Block(**parts), Block()])
+    found = part_of_each(nn.ModuleDict({"h": blocks}))
+    assert {found[block] for block in blocks} == {"residual"}, "a list of blocks is none itself"
+    return found
 
 
 def test_all_that_a_block_s_dictionary_of_a_feed_forward_network_holds_is_part_of_it() -> None:
-    block = Block()
-    parts = part_of_each(nn.ModuleDict({"h": nn.ModuleList([block, Block()])}))
-    assert {parts[module] for module in block.mlp.values()} == {"feed-forward"}
-    assert parts[block] == "residual"
-    assert parts[block.ln_2] == "norms"
+    mlp = nn.ModuleDict({"c_fc": nn.Linear(4, 8), "act": Activation(), "c_proj": nn.Linear(8, 4)})
+    parts = parts_in_blocks(mlp=mlp, ln_2=(norm := nn.LayerNorm(4)))
+    assert {parts[module] for module in mlp.values()} == {"feed-forward"}
+    assert parts[norm] == "norms"
 
 
 def test_experts_in_a_list_are_a_feed_forward_network() -> None:
-    block = Routed()
-    parts = part_of_each(nn.ModuleDict({"h": nn.ModuleList([block, Routed()])}))
-    assert {parts[module] for module in block.experts} == {"feed-forward"}
-
-
-def test_blocks_in_a_list_are_none() -> None:
-    blocks = nn.ModuleList([Block(), Block()])
-    parts = part_of_each(nn.ModuleDict({"layers": blocks}))
-    assert {parts[block] for block in blocks} == {"residual"}
+    experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+    parts = parts_in_blocks(experts=experts)
+    assert {parts[module] for module in experts} == {"feed-forward"}
