@@ -127,14 +127,9 @@ _ANSWERS: tuple[Column[_Row], ...] = (
 def estimate_table(cells: Sequence[Estimate | Unpredicted]) -> Table:
     """A row a cell: what it is, what it needs, whether it fits and how long a step takes. All are for one target."""
     rows = [cell if isinstance(cell, Unpredicted) else _need_of(cell) for cell in cells]
-    device = f" on {cells[0].target.name}" if cells else ""
-    return Table.of(
-        rows,
-        (*_cell_columns(rows), *_NEEDS, _judged, *_ANSWERS),
-        caption=f"What cells need{device}",
-        footnotes=estimate_notes(cells),
-        label="estimates",
-    )
+    columns, notes = (*_cell_columns(rows), *_NEEDS, _judged, *_ANSWERS), estimate_notes(cells)
+    caption = "What cells need" + (f" on {cells[0].target.name}" if cells else "")
+    return Table.of(rows, columns, caption=caption, footnotes=notes, label="estimates")
 
 
 def category_table(estimates: Sequence[Estimate]) -> Table:
@@ -145,14 +140,9 @@ def category_table(estimates: Sequence[Estimate]) -> Table:
 def prediction_tables(predictions: Sequence[Prediction]) -> tuple[Table, Table]:
     """Predictions without a device: what cells need, and what for."""
     needs = [_Need(prediction, prediction.spec) for prediction in predictions]
-    rows: list[_Row] = [*needs]
-    table = Table.of(
-        rows,
-        (*_cell_columns(rows), *_NEEDS),
-        caption="What cells need",
-        footnotes=(PREDICTED, FLOPS, *_prediction_notes(predictions), *_notes_of(needs)),
-        label="predictions",
-    )
+    columns = (*_cell_columns(needs), *_NEEDS)
+    notes = (PREDICTED, FLOPS, *_prediction_notes(predictions), *_notes_of(needs))
+    table = Table.of(needs, columns, caption="What cells need", footnotes=notes, label="predictions")
     return table, _category_table(needs)
 
 
@@ -169,18 +159,12 @@ def _category_table(needs: Sequence[_Need]) -> Table:
         *map(size, shown),
         Column("total_bytes", "total (GB)", read=lambda m: m.total, show=gigabytes),
     )
-    return Table.of(
-        (moment for need in needs for moment in _moments(need)),
-        columns,
-        caption="What memory is held for",
-        footnotes=(
-            PREDICTED,
-            CATEGORIES_MEAN,
-            *([COMMUNICATION_MEANS] if COMMUNICATION in shown else []),
-            *_notes_of(needs),
-        ),
-        label="predicted-memory",
-    )
+    rows = [moment for need in needs for moment in _moments(need)]
+    notes = [PREDICTED, CATEGORIES_MEAN]
+    if COMMUNICATION in shown:
+        notes.append(COMMUNICATION_MEANS)
+    notes += _notes_of(needs)
+    return Table.of(rows, columns, caption="What memory is held for", footnotes=notes, label="predicted-memory")
 
 
 class _Use(NamedTuple):
@@ -206,22 +190,14 @@ def communication_table(estimates: Sequence[Estimate]) -> Table | None:
     ]
     if target.link_bytes_per_s is not None:
         columns.append(Column("least_s", "at least (ms)", show=lambda time: fixed_milliseconds(time, 3)))
-    return Table.of(
-        uses,
-        columns,
-        caption="What a rank communicates in a step",
-        footnotes=_communication_notes(unit, target),
-        label="predicted-communication",
-    )
-
-
-def _communication_notes(unit: ByteUnit, target: Target) -> Iterator[str]:
     power = "10⁹" if unit.name == "GB" else "10⁶"
-    yield f"{unit.name}: bytes of the whole arrays ({power}), all calls of a step after the first"
+    notes = [f"{unit.name}: bytes of the whole arrays ({power}), all calls of a step after the first"]
     if target.link_text:
-        yield f"at least: rings over links of {target.link_text}; without latency and overlap"
+        notes.append(f"at least: rings over links of {target.link_text}; without latency and overlap")
     else:
-        yield "--link gives the least time, such as --link 450GB/s"
+        notes.append("--link gives the least time, such as --link 450GB/s")
+    caption = "What a rank communicates in a step"
+    return Table.of(uses, columns, caption=caption, footnotes=notes, label="predicted-communication")
 
 
 def _moments(need: _Need) -> tuple[_Moment, _Moment]:
@@ -299,17 +275,17 @@ def _need_of(estimate: Estimate) -> _Need:
 
 def _cell_columns(rows: Sequence[_Row]) -> tuple[Column[_Row], ...]:
     """The columns that name a cell, and those whose values differ or are unusual."""
-    return (*_CELL, *(column for column in _MAY_VARY if _is_shown(column, rows)))
+    shown = list(_CELL)
+    for column in _MAY_VARY:
+        found = {column.value(row) for row in rows}
+        if len(found) > 1 or (column is _VARIANTS and found not in (set(), {_AS_WRITTEN})):
+            shown.append(column)
+    return tuple(shown)
 
 
 def _of_need(column: Column[_Row]) -> Column[Any]:
     """The column of what has a need."""
     return Column(column.key, column.title, column.left, read=lambda item: column.value(item.need), show=column.show)
-
-
-def _is_shown(column: Column[_Row], rows: Sequence[_Row]) -> bool:
-    found = {column.value(row) for row in rows}
-    return len(found) > 1 or (column is _VARIANTS and found not in (set(), {_AS_WRITTEN}))
 
 
 def _notes_of(needs: Iterable[_Need]) -> tuple[str, ...]:
@@ -353,15 +329,9 @@ def fit_table(results: Sequence[Fitted]) -> Table:
         Column("next_peak_bytes", "its peak (GB)", rank=2, show=gigabytes),
     ]
     if any(result.ran for result in results):
-        columns.append(Column("outcome", left=True, text=_how_it_went))
-    return Table.of(
-        results,
-        columns,
-        record=_fit_record,
-        caption=f"The largest {by} that fits",
-        footnotes=_notes(results),
-        label="fit",
-    )
+        columns.append(Column("outcome", left=True, text=_outcome))
+    caption, notes = f"The largest {by} that fits", _notes(results)
+    return Table.of(results, columns, record=_fit_record, caption=caption, footnotes=notes, label="fit")
 
 
 def fit_document(result: Fitted) -> dict[str, Any]:
@@ -392,7 +362,7 @@ def _fit_record(result: Fitted) -> dict[str, Value]:
     }
 
 
-def _how_it_went(result: Fitted) -> str:
+def _outcome(result: Fitted) -> str:
     if result.ran is None:
         return "not run"
     said: str = "ran" if result.ran.status == "ok" else result.ran.status

@@ -53,23 +53,23 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
     if all(report.spec.recording for report in reports):  # of these there is no choice, no count and no prediction
         measured = [column for column in columns[5:] if "predicted" not in column.key and "allocator" not in column.key]
         columns = (Column("recording", left=True), Column("device", left=True), *measured)
+    notes = ["forward: the peak while forward runs; step: the peak of the whole recorded step", ACTIVATIONS_MEAN]
+    if not all(report.spec.recording for report in reports):
+        notes.append(
+            "recorded after warm-up, apart from timing; a training step begins with the gradients of the one before"
+        )
+    notes += ["recorders: " + _recorders(reports), *_machines(reports)]
     return Table.of(
-        found,
-        columns,
-        record=record,
-        caption="Peak memory by phase",
-        footnotes=_peaks_notes(reports),
-        label="memory-peaks",
+        found, columns, record=record, caption="Peak memory by phase", footnotes=notes, label="memory-peaks"
     )
 
 
-def _peaks_notes(reports: Iterable[MemoryReport]) -> Iterator[str]:
-    yield "forward: the peak while forward runs; step: the peak of the whole recorded step"
-    yield ACTIVATIONS_MEAN
-    own = [report for report in reports if not report.spec.recording]
-    if own:
-        yield "recorded after warm-up, apart from timing; a training step begins with the gradients of the one before"
-    yield "recorders: " + ", ".join(dict.fromkeys(report.recorder for report in reports))
+def _recorders(reports: Iterable[MemoryReport | RankMemoryReport]) -> str:
+    return ", ".join(dict.fromkeys(report.recorder for report in reports))
+
+
+def _machines(reports: Sequence[MemoryReport | RankMemoryReport]) -> Iterator[str]:
+    """The devices of the reports, their notes and the units, which are the last notes of a table."""
     yield "devices: " + ", ".join(dict.fromkeys(f"{r.device_name}, torch {r.torch}" for r in reports))
     yield from dict.fromkeys(report.note for report in reports if report.note)
     yield UNITS
@@ -132,14 +132,8 @@ def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
         size_column("peak_bytes", "peak", unit),
         *predicted("predicted_peak_bytes"),
     )
-    return Table.of(
-        rows,
-        columns,
-        record=_record,
-        caption="Memory of each rank",
-        footnotes=(*_notes(reports), UNITS),
-        label="rank-memory",
-    )
+    notes = _notes(reports)
+    return Table.of(rows, columns, record=_record, caption="Memory of each rank", footnotes=notes, label="rank-memory")
 
 
 def _predicted(report: RankMemoryReport, moment: RankMoment) -> PhaseMemory | None:
@@ -176,9 +170,8 @@ def _notes(reports: Sequence[RankMemoryReport]) -> Iterator[str]:
     if any(report.prediction for report in reports):
         yield "predicted: of a later step, on the rank whose optimizer has most"
     yield "peak: the most that was allocated since the moment before; step: of those that took an optimizer step"
-    yield "apart from timing; counted by: " + ", ".join(dict.fromkeys(report.recorder for report in reports))
-    yield "devices: " + ", ".join(dict.fromkeys(f"{r.device_name}, torch {r.torch}" for r in reports))
-    yield from dict.fromkeys(report.note for report in reports if report.note)
+    yield "apart from timing; counted by: " + _recorders(reports)
+    yield from _machines(reports)
 
 
 def oom_table(report: OomReport) -> Table:

@@ -113,14 +113,9 @@ def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Tabl
         lambda entry: {"left_to_compile_s": left_s[entry.number]} if entry.number in left_s else {},
     ]
     findings, candidates = tuple(_findings(race, rules)), counted(len(race.entries), "candidate")
-    found = Table.of(
-        race.entries,
-        columns,
-        caption=f"Race of {candidates}: {COSTS[race.tuning.goal]} over the starting point's",
-        footnotes=(*_notes(race), *findings),
-        label="race",
-    )
-    unseen = sum(entry.status == "not visited" for entry in race.entries)
+    caption = f"Race of {candidates}: {COSTS[race.tuning.goal]} over the starting point's"
+    notes, unseen = (*_notes(race), *findings), sum(entry.status == "not visited" for entry in race.entries)
+    found = Table.of(race.entries, columns, caption=caption, footnotes=notes, label="race")
     return msgspec.structs.replace(found, findings=findings, behind=unseen)
 
 
@@ -215,13 +210,16 @@ def gains_table(race: Race) -> Table | None:
         Column("interacts", left=True, show={None: UNKNOWN, True: "yes", False: "not shown"}.__getitem__),
         Column("in_best", "in the best", left=True, show={True: "yes", False: ""}.__getitem__),
     ]
-    return Table.of(
-        gains,
-        columns,
-        caption="What each choice gains: cost with it over cost without it",
-        footnotes=tuple(_notes_of_gains(race, gains)),
-        label="gains",
-    )
+    notes = [
+        "alone: in place of the starting point's value; below 1 it gains",
+        "beside: the same where all other choices are the best candidate's; n/a: one of the cells was not measured",
+        "interacts: both intervals exclude each other, so that the choice gains another ratio beside the others",
+    ]
+    if both := together(race, gains):
+        product = UNKNOWN if both.product is None else f"{both.product:.3f}"
+        notes.append(f"together: {factor_words(both.ratio)}; the product of what its choices gain alone: {product}")
+    caption = "What each choice gains: cost with it over cost without it"
+    return Table.of(gains, columns, caption=caption, footnotes=notes, label="gains")
 
 
 def factor_words(factor: Factor | Entry | None, decimals: int = 3) -> str:
@@ -231,15 +229,6 @@ def factor_words(factor: Factor | Entry | None, decimals: int = 3) -> str:
     low, high, form = factor.low, factor.high, f".{decimals}f"
     bounds = "" if low is None or high is None else f" [{low:{form}}, {high:{form}}]"
     return f"{factor.ratio:{form}}{bounds}"
-
-
-def _notes_of_gains(race: Race, gains: tuple[Gain, ...]) -> Iterator[str]:
-    yield "alone: in place of the starting point's value; below 1 it gains"
-    yield "beside: the same where all other choices are the best candidate's; n/a: one of the cells was not measured"
-    yield "interacts: both intervals exclude each other, so that the choice gains another ratio beside the others"
-    if both := together(race, gains):
-        product = UNKNOWN if both.product is None else f"{both.product:.3f}"
-        yield f"together: {factor_words(both.ratio)}; the product of what its choices gain alone: {product}"
 
 
 def plan_heading(plan: Plan) -> str:
@@ -255,24 +244,24 @@ def plan_heading(plan: Plan) -> str:
 
 def plan_table(plan: Plan) -> Table:
     """A row a candidate with its prediction; below what is left out, and the plan."""
+
+    def tflop(each: Planned) -> str:
+        return f"{timed_flops(each.estimate.prediction) / 1e12:.4g}" if each.estimate else UNKNOWN
+
+    def step(each: Planned) -> str:
+        return time_range(each.estimate.low_s, each.estimate.high_s) if each.estimate else UNKNOWN
+
     columns: list[Column[Planned]] = [
         Column("candidate", left=True, text=lambda each: each.label),
         Column("needed", "needs (GB)", text=lambda e: UNKNOWN if e.needed_bytes is None else gigabytes(e.needed_bytes)),
-        Column("tflop", "TFLOP a step", rank=2, text=_tflop),
-        Column("step", "step", left=True, rank=1, text=_step),
+        Column("tflop", "TFLOP a step", rank=2, text=tflop),
+        Column("step", "step", left=True, rank=1, text=step),
     ]
     if any(each.estimate is None for each in plan.candidates):
         columns.append(Column("note", left=True, text=lambda each: "" if each.estimate else "not predicted"))
-    lines = tuple(plan_lines(plan))
-    found = Table.of(
-        plan.candidates,
-        columns,
-        record=planned_record,
-        caption=f"Candidates on {plan.target.name}",
-        footnotes=lines,
-        label="tuning-plan",
-    )
-    return msgspec.structs.replace(found, findings=lines)
+    lines, caption = tuple(plan_lines(plan)), f"Candidates on {plan.target.name}"
+    found = Table.of(plan.candidates, columns, record=planned_record, caption=caption, label="tuning-plan")
+    return msgspec.structs.replace(found, footnotes=lines, findings=lines)
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -359,11 +348,3 @@ def _rule_lines(plan: Plan) -> Iterator[str]:
         f"of the {limit} of a whole run from empty caches its steps take at least {took}, so that at most {rest} is "
         "left for start-up, compiling and autotuning; what these take is unknown until they are measured on such a GPU"
     )
-
-
-def _tflop(each: Planned) -> str:
-    return f"{timed_flops(each.estimate.prediction) / 1e12:.4g}" if each.estimate else UNKNOWN
-
-
-def _step(each: Planned) -> str:
-    return time_range(each.estimate.low_s, each.estimate.high_s) if each.estimate else UNKNOWN

@@ -273,13 +273,13 @@ def known(template: str, unknown: str = UNKNOWN) -> Callable[[Any], str]:
 
 def report_table(
     report: KernelReport | MemoryReport,
+    label: str,
     items: Iterable[T],
     columns: Iterable[Source[T]],
     what: str,
-    label: str,
+    footnotes: Iterable[str],
     *,
     record: Callable[[T], Mapping[str, Value]] | None = None,
-    footnotes: Iterable[str],
     kind: str = "",
 ) -> Table:
     """A table of one report, as `Table.of` makes it. Its records begin with `kind`, if given, and the cell."""
@@ -287,11 +287,6 @@ def report_table(
     first: dict[str, Value] = {"table": kind} if kind else {}
     first |= cell_record(spec)
     as_record = record or (lambda item: values_of(columns, item))
-    return Table.of(
-        items,
-        columns,
-        record=lambda item: first | dict(as_record(item)),
-        caption=f"{what}: {spec.heading} · {report.device_name}, torch {report.torch}",
-        footnotes=footnotes,
-        label=f"{label}-{spec.title}",
-    )
+    made = Table.of(items, columns, record=lambda item: first | dict(as_record(item)), footnotes=footnotes)
+    caption = f"{what}: {spec.heading} · {report.device_name}, torch {report.torch}"
+    return msgspec.structs.replace(made, caption=caption, label=f"{label}-{spec.title}")
