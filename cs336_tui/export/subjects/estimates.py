@@ -70,13 +70,11 @@ def _amount(
 ) -> Column[_Row]:
     """A figure of the prediction, by default its attribute `key`; None where there is no prediction."""
     value = read or (lambda found: getattr(found, key))
-    return Column(
-        key,
-        title,
-        rank=rank,
-        read=lambda row: value(row.prediction) if isinstance(row, _Need) else None,
-        show=lambda amount: UNKNOWN if amount is None else show(amount),
-    )
+
+    def of_need(row: _Row) -> Value:
+        return value(row.prediction) if isinstance(row, _Need) else None
+
+    return Column(key, title, rank=rank, read=of_need, show=lambda value: UNKNOWN if value is None else show(value))
 
 
 _AS_WRITTEN = "as written"
@@ -115,21 +113,19 @@ def _fit(row: _Row) -> str:
     return row.estimate.fit if row.estimate else ""
 
 
-_ANSWERS: tuple[Column[_Row], ...] = (
-    Column("fits", left=True, text=_fit),
-    Column(
-        "time", "time per step",
-        text=lambda row: row.estimate.step_time if isinstance(row, _Need) and row.estimate else "",
-    ),
-)  # fmt: skip
+def _time(row: _Row) -> str:
+    return row.estimate.step_time if isinstance(row, _Need) and row.estimate else ""
+
+
+_ANSWERS = (Column[_Row]("fits", left=True, text=_fit), Column[_Row]("time", "time per step", text=_time))
 
 
 def estimate_table(cells: Sequence[Estimate | Unpredicted]) -> Table:
     """A row a cell: what it is, what it needs, whether it fits and how long a step takes. All are for one target."""
     rows = [cell if isinstance(cell, Unpredicted) else _need_of(cell) for cell in cells]
-    columns, notes = (*_cell_columns(rows), *_NEEDS, _judged, *_ANSWERS), estimate_notes(cells)
+    columns: tuple[Source[_Row], ...] = (*_cell_columns(rows), *_NEEDS, _judged, *_ANSWERS)
     caption = "What cells need" + (f" on {cells[0].target.name}" if cells else "")
-    return Table.of(rows, columns, caption=caption, footnotes=notes, label="estimates")
+    return Table.of(rows, columns, caption=caption, footnotes=estimate_notes(cells), label="estimates")
 
 
 def category_table(estimates: Sequence[Estimate]) -> Table:
@@ -140,9 +136,10 @@ def category_table(estimates: Sequence[Estimate]) -> Table:
 def prediction_tables(predictions: Sequence[Prediction]) -> tuple[Table, Table]:
     """Predictions without a device: what cells need, and what for."""
     needs = [_Need(prediction, prediction.spec) for prediction in predictions]
-    columns = (*_cell_columns(needs), *_NEEDS)
-    notes = (PREDICTED, FLOPS, *_prediction_notes(predictions), *_notes_of(needs))
-    table = Table.of(needs, columns, caption="What cells need", footnotes=notes, label="predictions")
+    rows: list[_Row] = [*needs]
+    columns, notes = (*_cell_columns(rows), *_NEEDS), (PREDICTED, FLOPS, *_prediction_notes(predictions))
+    below = (*notes, *_notes_of(needs))
+    table = Table.of(rows, columns, caption="What cells need", footnotes=below, label="predictions")
     return table, _category_table(needs)
 
 
@@ -309,6 +306,13 @@ def fit_table(results: Sequence[Fitted]) -> Table:
     """A row a cell; all are searched by the same."""
     by = results[0].fit.by
     other = "context" if by == "batch" else "batch"
+
+    def tokens(row: Fitted) -> int | None:
+        return row.fit.spec.tokens_per_step if row.fit.spec else None
+
+    def following(row: Fitted) -> str:
+        return as_text(_next(row)) if row.fit.next_spec else f"not tried (limit {row.fit.limit})"
+
     columns: list[Column[Fitted]] = [
         Column("size", left=True, text=lambda row: " · ".join((row.asked.size_label, *row.asked.variants))),
         Column(other),
@@ -316,16 +320,10 @@ def fit_table(results: Sequence[Fitted]) -> Table:
         Column("precision", left=True),
         Column("device", rank=5, left=True),
         Column("largest", f"largest {by}", show=lambda value: "none" if value is None else str(value)),
-        Column(
-            "tokens", "tokens per step", rank=3, read=lambda row: row.fit.spec.tokens_per_step if row.fit.spec else None
-        ),
+        Column("tokens", "tokens per step", rank=3, read=tokens),
         Column("peak_bytes", "peak (GB)", show=gigabytes),
         Column("activation_peak_bytes", "activation peak (GB)", rank=4, show=gigabytes),
-        Column(
-            "next",
-            f"next larger {by}",
-            text=lambda row: as_text(_next(row)) if row.fit.next_spec else f"not tried (limit {row.fit.limit})",
-        ),
+        Column("next", f"next larger {by}", text=following),
         Column("next_peak_bytes", "its peak (GB)", rank=2, show=gigabytes),
     ]
     if any(result.ran for result in results):

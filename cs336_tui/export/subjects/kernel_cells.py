@@ -69,15 +69,12 @@ def kernel_cells_table(parts: Sequence[CellPart]) -> Table:
     below = [*notes(parts), *provenance_notes(results, std=bool(measured(results)))]
     if same := shared(results, keys, SHARED):
         below.insert(0, f"every row: {same}")
-    return Table.of(
-        parts,
-        columns,
-        record=_record,
-        caption=caption,
-        footnotes=below,
-        label="kernels-over-cells",
-        doubt=lambda part: doubt_word([part.result]) if part.timed else "",
-    )
+
+    def doubt(part: CellPart) -> str:
+        return doubt_word([part.result]) if part.timed else ""
+
+    label = "kernels-over-cells"
+    return Table.of(parts, columns, record=_record, caption=caption, footnotes=below, label=label, doubt=doubt)
 
 
 def results_of(parts: Sequence[CellPart]) -> list[Result]:
@@ -107,11 +104,9 @@ def notes(parts: Sequence[CellPart]) -> Iterator[str]:
     reports = [part.report for part in parts if part.report]
     yield from dict.fromkeys(map(_seen_on, reports))
     yield from dict.fromkeys(f"{each.spec.title}: {each.note}" for each in reports if each.note)
-    yield from dict.fromkeys(
-        f"{part.result.spec.title}: no profile, its report {_ENDINGS.get(part.profile, part.profile)}"
-        for part in parts
-        if part.profile not in ("", "ok")
-    )
+    lost = dict.fromkeys((each.result.spec.title, each.profile) for each in parts if each.profile not in ("", "ok"))
+    for title, ending in lost:
+        yield f"{title}: no profile, its report {_ENDINGS.get(ending, ending)}"
     if any(not part.profile for part in parts):
         yield "cells without a profile have dashes: bench --reports kernels, or n in the Kernels tab, makes one"
 

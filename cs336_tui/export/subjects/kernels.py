@@ -148,19 +148,13 @@ def kind_table(report: KernelReport) -> Table:
         return found
 
     def part(name: str) -> Column[str]:
-        of_part = shares[name]
-        return Column(
-            f"{name}_share",
-            name or UNPHASED,
-            text=lambda kind: percent(of_part[kind].share) if kind in of_part else NONE,
-        )
+        def text(kind: str) -> str:
+            return percent(shares[name][kind].share) if kind in shares[name] else NONE
 
-    columns = (
-        Column("kind", left=True),
-        *map(part, shares),
-        time_column(f"{all_of_it}_ns", "time"),
-        Column(f"{all_of_it}_instances", launched),
-    )
+        return Column(f"{name}_share", name or UNPHASED, text=text)
+
+    together = (time_column(f"{all_of_it}_ns", "time"), Column[str](f"{all_of_it}_instances", launched))
+    columns = (Column[str]("kind", left=True), *map(part, shares), *together)
     title = f"Kinds of {singular}s, as shares of the time of each phase"
     note = f"time and {launched}: of the whole {all_of_it}"
     return profile_table(report, "kinds", shares[all_of_it], columns, title, note, record=record)
@@ -352,11 +346,9 @@ def pairs_table(a: KernelReport, b: KernelReport) -> Table:
         f"A: {a.device_name}, {a.spec.heading}; B: {b.device_name}, {b.spec.heading}",
         "matched by full name: a product in another precision or tile is another kernel; whole profile",
     )
-    return Table.of(
-        (*pairs, both),
-        columns,
-        record=lambda pair: attributes(pair, "short", *KernelPair._fields, "difference_ns", "ratio"),
-        caption=f"Kernels of A ({a.spec.heading}) and B ({b.spec.heading})",
-        footnotes=notes,
-        label="kernels-a-b",
-    )
+
+    def record(pair: KernelPair) -> dict[str, Value]:
+        return attributes(pair, "short", *KernelPair._fields, "difference_ns", "ratio")
+
+    caption = f"Kernels of A ({a.spec.heading}) and B ({b.spec.heading})"
+    return Table.of((*pairs, both), columns, record=record, caption=caption, footnotes=notes, label="kernels-a-b")

@@ -148,24 +148,18 @@ def saved_table(report: MemoryReport) -> Table:
         Column("bytes", "MB", show=lambda size: f"{size / 1e6:.3f}", short="", units=SIZES),
         Column("share", show=lambda share: NONE if share is None else f"{share * 100:.1f} %"),
     )
-    rows = (
-        {"first": place == 0} | record
-        for row in saved_summary(report)
-        for place, record in enumerate(_saved_records(row))
-    )
+    by_block = map(enumerate, map(_saved_records, saved_summary(report)))
+    rows = [{"first": place == 0} | found for records in by_block for place, found in records]
     note = (
         "each storage counts once, where it is saved first; without parameters and buffers, with autocast's "
         "copies of parameters"
     )
-    return report_table(
-        report,
-        "memory-saved",
-        rows,
-        columns,
-        "Saved for backward by each Transformer block",
-        (note, *footnotes(report)),
-        record=lambda each: {key: each[key] for key in each if key != "first"},
-    )
+
+    def record(each: dict[str, Value]) -> dict[str, Value]:
+        return {key: each[key] for key in each if key != "first"}
+
+    title, notes = "Saved for backward by each Transformer block", (note, *footnotes(report))
+    return report_table(report, "memory-saved", rows, columns, title, notes, record=record)
 
 
 def unit_of_blocks(report: MemoryReport) -> ByteUnit:

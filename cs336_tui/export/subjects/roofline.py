@@ -261,7 +261,7 @@ class PeakRow(msgspec.Struct, frozen=True, kw_only=True):
 def peak_table(rows: Sequence[PeakRow]) -> Table:
     """A row a device and precision."""
     measured = [row.peak.best.flops_per_s if row.peak else None for row in rows]
-    rate = Rate.for_all([*measured, *(flops for row in rows if (flops := _sheet_flops(row)))])
+    rate = Rate.for_all([*measured, *map(_sheet_flops, rows)])
 
     def marked(text: str, spread: float) -> str:
         return f"{text}~" if spread > NOISY else text

@@ -45,14 +45,12 @@ def limit_table(plan: Plan) -> Table:
         Column("real", "N real", show="{:.4g}".format),
         Column("split", "best split", left=True, text=lambda limit: _split_text(limit.split)),
     ]
-    return Table.of(
-        plan.limits,
-        columns,
-        record=lambda limit: _settings(plan) | _limit_record(limit),
-        caption=f"Most ranks before communication bounds: {_title(plan)}",
-        footnotes=list(_limit_notes(plan)),
-        label="plan-limits",
-    )
+
+    def record(limit: Limit) -> dict[str, Value]:
+        return _settings(plan) | _limit_record(limit)
+
+    caption, notes = f"Most ranks before communication bounds: {_title(plan)}", _limit_notes(plan)
+    return Table.of(plan.limits, columns, record=record, caption=caption, footnotes=notes, label="plan-limits")
 
 
 def rank_table(plan: Plan) -> Table:

@@ -83,21 +83,12 @@ def _compiled_tables(
             "graph breaks", lambda row: max((len(each.graph_breaks) for each in prepared(row)), default=None)
         ),
     )
-    made = tables_of(
-        results,
-        columns,
-        f"Step time as written and under torch.compile, mode {mode}",
-        tuple(_compiled_notes(results, mode, (*names, "pass"))),
-        rows_by=(*names, "pass"),
-        apart=apart,
-        places=("compile",),
-    )
-    for table in made:
-        yield msgspec.structs.replace(
-            table,
-            records=tuple({"compile": mode} | record for record in table.records),
-            label=f"{mode}-{table.label}" if table.label else mode,
-        )
+    caption, rows_by = f"Step time as written and under torch.compile, mode {mode}", (*names, "pass")
+    notes = tuple(_compiled_notes(results, mode, rows_by))
+    for table in tables_of(results, columns, caption, notes, rows_by=rows_by, apart=apart, places=("compile",)):
+        records = tuple({"compile": mode, **record} for record in table.records)
+        named = f"{mode}-{table.label}" if table.label else mode
+        yield msgspec.structs.replace(table, records=records, label=named)
 
 
 def _is(mode: str, result: Result) -> bool:
@@ -305,8 +296,8 @@ def _checkpointing_tables(
     signs = Signs()
     shown: dict[Mark, str] = {}
     if best is not None:
-        sizes = {choice: getattr(point, basis) for choice, point in points.items()}
-        alike = [choice.words for choice in points if choice != best and sizes[choice] == sizes[best]]
+        peaks = {choice: getattr(point, basis) for choice, point in points.items()}
+        alike = [choice.words for choice in points if choice != best and peaks[choice] == peaks[best]]
         # Not memory chose between them.
         faster = f", which k = {' and '.join(alike)} has too; of these the fastest" if alike else ""
         shown["best"] = signs.of(f"least memory by {basis} peak{faster}")

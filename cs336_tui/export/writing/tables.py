@@ -181,11 +181,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     def at(self, places: Iterable[int]) -> Table:
         """The table with the columns at these places alone; the records are the same."""
         kept = tuple(places)
-        return msgspec.structs.replace(
-            self,
-            columns=tuple(self.columns[place] for place in kept),
-            rows=tuple(tuple(row[place] for place in kept) for row in self.rows),
-        )
+        columns, *rows = (tuple(row[place] for place in kept) for row in (self.columns, *self.rows))
+        return msgspec.structs.replace(self, columns=columns, rows=tuple(rows))
+
+    def rows_at(self, places: Iterable[int]) -> Table:
+        """The table with the rows and records at these places alone."""
+        kept = tuple(places)
+        rows, records = (tuple(each[place] for place in kept) for each in (self.rows, self.records))
+        return msgspec.structs.replace(self, rows=rows, records=records)
 
     def without(self, *keys: str) -> Table:
         """The table without these columns; the records are the same."""

@@ -83,7 +83,9 @@ def terminal_text(parts: Sequence[Part], looks: Looks) -> str:
         own = [note for note in notes if note not in told or _SIGN.match(note)]
         shown = [note for note in own if looks.verbose or note in found or _SIGN.match(note)]
         told |= {note: note in shown for note in own}
-        _print_notes(console, shown, looks.width)
+        for note in shown:
+            for row, line in enumerate(_wrapped(one_line(note), looks.width - 2)):
+                console.print(("  " if row else "- ") + line, style="dim")
     behind = sum(not is_shown for is_shown in told.values())
     if behind and not looks.verbose:
         what = f"{counted(behind, 'note')} on these numbers: -v shows {'them' if behind > 1 else 'it'}"
@@ -119,12 +121,6 @@ def _print_row(console: Console, label: str, text: str, label_width: int) -> Non
 
     for row, part in enumerate(_wrapped(one_line(text), console.width - label_width)):
         console.print(Text.assemble((f"{'' if row else label:<{label_width}}", "dim"), part))
-
-
-def _print_notes(console: Console, notes: Iterable[str], width: int) -> None:
-    for note in notes:
-        for row, part in enumerate(_wrapped(one_line(note), width - 2)):
-            console.print(("  " if row else "- ") + part, style="dim")
 
 
 def _print_list(console: Console, label: str, gap: str, items: Iterable[str], width: int, end: str = "") -> None:
@@ -277,15 +273,11 @@ def _aligned(texts: Sequence[str]) -> list[str]:
     found = [_NUMBER.fullmatch(text) for text in texts if text not in _NOTHING]
     if not all(found):
         return list(texts)
-    after = [_after_point(text) for text in texts]
+    wholes = [re.match(r"[-+]?\d+", text) for text in texts]
+    # Characters from the decimal point on.
+    after = [len(text) - whole.end() if whole else 0 for text, whole in zip(texts, wholes, strict=True)]
     most = max(after, default=0)
     return [text + " " * (most - own) if text not in _NOTHING else text for text, own in zip(texts, after, strict=True)]
-
-
-def _after_point(text: str) -> int:
-    """Characters from the decimal point on."""
-    whole = re.match(r"[-+]?\d+", text)
-    return len(text) - whole.end() if whole else 0
 
 
 def _heading_width(heading: str) -> int:

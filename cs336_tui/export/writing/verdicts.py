@@ -189,7 +189,7 @@ def verdict_table(results: Sequence[Result], *, names: Names | None = None) -> T
         return MILLISECONDS.of(each.result.cell.summary(each.result.state.ddof), "mean_s")
 
     def of_interval(title: str, show: Callable[[MeanInterval], str]) -> Column[Judged]:
-        return Column(title, text=lambda each: show(found) if (found := each.judgement.interval) else UNKNOWN)
+        return Column(title, text=lambda each: show(it) if (it := each.judgement.interval) else UNKNOWN)
 
     columns: tuple[Column[Judged], ...] = (
         Column("cell", left=True, text=lambda each: each.name),
