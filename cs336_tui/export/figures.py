@@ -245,14 +245,11 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
     """Bars of the mean step time in fp32 and in each other precision of the same cell, with the speed-up over fp32."""
     name, timed = "precision", measured(results)
     keys = telling(timed, but=("precision",))
-    pairs = {
-        key: group
-        for key, group in groups(timed, keys).items()
-        if len(found := values(group, "precision")) > 1 and "fp32" in found
-    }
+    alike = [(group, values(group, "precision")) for group in groups(timed, keys).values()]
+    pairs = [group for group, found in alike if len(found) > 1 and "fp32" in found]
     if not pairs:
         return Absent(name, "no cell was timed in fp32 and in another precision")
-    shown = list(pairs.values())[:MOST_GROUPS]
+    shown = pairs[:MOST_GROUPS]
     precisions = values([result for group in shown for result in group], "precision")
     ddof = ddof_of(results)
     names = [wrapped(label(group[0], keys) or group[0].spec.size_label, _ROW_WIDTH) for group in shown]

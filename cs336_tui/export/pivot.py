@@ -45,10 +45,15 @@ def pivot_table(
 
     columns = [Column(key, FIELDS[key].title, left=key in LEFT) for key in pivot.rows]
     columns += [Column(_heading(pivot, key, notation)) for key in pivot.column_keys]
-    rows = [
-        (*row, *(_text(pivot, pivot.figure(row, column), notation, signs, substitute) for column in pivot.column_keys))
-        for row in pivot.row_keys
-    ]
+
+    def text(row: Key, column: Key) -> str:
+        figure = pivot.figure(row, column)
+        if figure is None:
+            return ""
+        marks = "".join(f" {signs.of(mark)}" for mark in figure.marks if mark != substitute)
+        return (figure.note or UNKNOWN if figure.value is None else figure_text(pivot, figure, notation)) + marks
+
+    rows = [(*row, *(text(row, column) for column in pivot.column_keys)) for row in pivot.row_keys]
     provenance = provenance_notes(results, std=pivot.value in ("mean", "std"))
     return Table(
         columns=tuple(columns),
@@ -92,13 +97,6 @@ def _heading(pivot: Pivot, key: Key, notation: Notation) -> str:
         for field, shown in zip(pivot.columns, key, strict=True)
     )
     return " · ".join(parts) or value_title(pivot, notation)
-
-
-def _text(pivot: Pivot, figure: Figure | None, notation: Notation, signs: Signs, substitute: str) -> str:
-    if figure is None:
-        return ""
-    marks = "".join(f" {signs.of(mark)}" for mark in figure.marks if mark != substitute)
-    return (figure.note or UNKNOWN if figure.value is None else figure_text(pivot, figure, notation)) + marks
 
 
 def figure_text(pivot: Pivot, figure: Figure, notation: Notation = MILLISECONDS) -> str:

@@ -31,6 +31,8 @@ from cs336_tui.export.writing.texts import untaken
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, gigabytes
 from cs336_tui.stats.summaries import Summary, summarize
 
+_PROGRESS = ("done", "begun", "missing", "persons")
+"""Parts of a problem by how far they came."""
 WITHOUT_FILES = "figures are written beside it with -o FILE, or with --figures FOLDER"
 _CELL = ("recording", "size", "context", "batch", "pass", "variants", "precision", "device")
 """Keys of records that tell cells apart."""
@@ -152,7 +154,8 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
         Column("high_s", "time", left=True, read=lambda row: row.high_s, text=time),
         lambda row: {"gpu": row.problem.gpu},
         Column("gpu", "a GPU for", rank=4, left=True, text=lambda row: row.problem.gpu or "nothing"),
-        lambda row: _progress_record(row.progress),
+        lambda row: {name: " ".join(getattr(row.progress, name)) if row.progress else None for name in _PROGRESS},
+        lambda row: attributes(row.progress, "cells_done"),
     ]
     if session:
         columns.append(Column("done", "in the session", left=True, text=progress))
@@ -177,12 +180,6 @@ def _needs_notes(rows: Sequence[Needs], session: str) -> Iterator[str]:
         yield f"other handouts: --edition {', '.join(others)} or all"
     if session:
         yield f"in the session {session}: ✓ every cell and part, ◐ some of them, or of other sizes"
-
-
-def _progress_record(progress: Progress | None) -> dict[str, Value]:
-    letters = ("done", "begun", "missing", "persons")
-    found: dict[str, Value] = {name: " ".join(getattr(progress, name)) if progress else None for name in letters}
-    return found | {"cells_done": progress.cells_done if progress else None}
 
 
 def tables_of(answer: Answer, material: Material) -> tuple[Table, ...]:

@@ -159,22 +159,22 @@ def _of_results(results: Sequence[Result], names: Names) -> Iterator[Table]:
     notes: dict[str, None] = {}
     for several in grouped(results, lambda result: result.source).values():
         notes |= dict.fromkeys(reading_notes(several[0].state, [each.cell for each in several]))
+    by_status = {
+        status: named([names[each.source, each.cell.cell] for each in members], last="; and ")
+        for status, members in grouped(results, lambda result: status_of(result.cell)).items()
+    }
     for caption, keys in (("Step times", _TIMES), ("Throughput and memory", _WORK)):
         places = [heads[COLUMNS[key].key] for key in keys if COLUMNS[key].key in heads]
         of_memory = keys is _WORK
         below = [note for note in notes if note.startswith(("peak ", "memory ")) == of_memory]
         below += marks.notes
-        for status, members in grouped(results, lambda result: status_of(result.cell)).items() if of_memory else ():
-            if status not in ("ok", RECORDED):
-                of_status = [names[each.source, each.cell.cell] for each in members]
-                below.append(f"{status}: {named(of_status, last='; and ')}")
+        if of_memory:
+            below += (f"{status}: {several}" for status, several in by_status.items() if status not in ("ok", RECORDED))
+        part = found.at(places)
+        rows = zip(cells, part.rows, results, strict=True)
         yield Table(
-            columns=(Column("cell", left=True), *(found.columns[place]._replace(rank=0) for place in places)),
-            rows=tuple(
-                (name, *(row[place] for place in places))
-                for name, row, result in zip(cells, found.rows, results, strict=True)
-                if of_memory or result.is_measured
-            ),
+            columns=(Column("cell", left=True), *(column._replace(rank=0) for column in part.columns)),
+            rows=tuple((name, *row) for name, row, result in rows if of_memory or result.is_measured),
             caption=caption,
             footnotes=tuple(below),
         )

@@ -283,12 +283,10 @@ class _Compared(NamedTuple):
 
 def agreement_tables(reports: Sequence[AgreementReport]) -> Iterator[Table]:
     """One table, each report against the first of the same dimensions, tokens and pass; none if no two are alike."""
-    rows = [
-        _Compared(report, agreement(report, first) if report is not first else None)
-        for first, *others in grouped(reports, _work).values()
-        for report in (first, *others)
-        if others
-    ]
+    rows: list[_Compared] = []
+    for first, *others in grouped(reports, _work).values():
+        if others:
+            rows += [_Compared(first, None), *(_Compared(report, agreement(report, first)) for report in others)]
     if not rows:
         return
 

@@ -128,22 +128,19 @@ def estimate_table(cells: Sequence[Estimate | Unpredicted]) -> Table:
     return Table.of(rows, columns, caption=caption, footnotes=estimate_notes(cells), label="estimates")
 
 
-def category_table(estimates: Sequence[Estimate]) -> Table:
-    """Memory by category, two rows a cell: at the end of its forward and at the peak of its step."""
-    return _category_table([_need_of(estimate) for estimate in estimates])
-
-
 def prediction_tables(predictions: Sequence[Prediction]) -> tuple[Table, Table]:
     """Predictions without a device: what cells need, and what for."""
-    needs = [_Need(prediction, prediction.spec) for prediction in predictions]
-    rows: list[_Row] = [*needs]
+    rows: list[_Row] = [*map(_need_of, predictions)]
     columns, notes = (*_cell_columns(rows), *_NEEDS), (PREDICTED, FLOPS, *_prediction_notes(predictions))
-    below = (*notes, *_notes_of(needs))
+    below = (*notes, *_notes_of(predictions))
     table = Table.of(rows, columns, caption="What cells need", footnotes=below, label="predictions")
-    return table, _category_table(needs)
+    return table, category_table(predictions)
 
 
-def _category_table(needs: Sequence[_Need]) -> Table:
+def category_table(cells: Sequence[Estimate | Prediction]) -> Table:
+    """Memory by category, two rows a cell: at the end of its forward and at the peak of its step."""
+    needs = [*map(_need_of, cells)]
+
     def size(category: str) -> Column[_Moment]:
         title = f"{category.replace('_', ' ')} (GB)"
         return Column(f"{category}_bytes", title, read=lambda m: m.by_category.get(category, 0), show=gigabytes)
@@ -156,11 +153,15 @@ def _category_table(needs: Sequence[_Need]) -> Table:
         *map(size, shown),
         Column("total_bytes", "total (GB)", read=lambda m: m.total, show=gigabytes),
     )
-    rows = [moment for need in needs for moment in _moments(need)]
+    rows: list[_Moment] = []
+    for need in needs:
+        of = need.prediction
+        rows.append(_Moment(need, "end of forward", "forward", of.forward_end_by_category, of.forward_end_bytes))
+        rows.append(_Moment(need, "peak", of.peak_phase, of.by_category, of.peak_bytes))
     notes = [PREDICTED, CATEGORIES_MEAN]
     if COMMUNICATION in shown:
         notes.append(COMMUNICATION_MEANS)
-    notes += _notes_of(needs)
+    notes += _notes_of(need.prediction for need in needs)
     return Table.of(rows, columns, caption="What memory is held for", footnotes=notes, label="predicted-memory")
 
 
@@ -197,14 +198,6 @@ def communication_table(estimates: Sequence[Estimate]) -> Table | None:
     return Table.of(uses, columns, caption=caption, footnotes=notes, label="predicted-communication")
 
 
-def _moments(need: _Need) -> tuple[_Moment, _Moment]:
-    found = need.prediction
-    return (
-        _Moment(need, "end of forward", "forward", found.forward_end_by_category, found.forward_end_bytes),
-        _Moment(need, "peak", found.peak_phase, found.by_category, found.peak_bytes),
-    )
-
-
 def estimate_notes(cells: Sequence[Estimate | Unpredicted]) -> Iterator[str]:
     """The meaning and the basis of estimates for one target, a line each."""
     estimates = [cell for cell in cells if isinstance(cell, Estimate)]
@@ -221,7 +214,7 @@ def estimate_notes(cells: Sequence[Estimate | Unpredicted]) -> Iterator[str]:
         yield f"time per step{of}: {basis}"
     if len(cells) > 1:
         yield sweep_note(cells)
-    yield from _notes_of(map(_need_of, estimates))
+    yield from _notes_of(estimate.prediction for estimate in estimates)
 
 
 def _prediction_notes(predictions: Iterable[Prediction]) -> Iterator[str]:
@@ -266,8 +259,8 @@ def _judged(row: _Row) -> dict[str, Value]:
     return target | attributes(found if isinstance(found, Estimate) else None, *names) | why
 
 
-def _need_of(estimate: Estimate) -> _Need:
-    return _Need(estimate.prediction, estimate.spec, estimate)
+def _need_of(cell: Estimate | Prediction) -> _Need:
+    return _Need(cell, cell.spec) if isinstance(cell, Prediction) else _Need(cell.prediction, cell.spec, cell)
 
 
 def _cell_columns(rows: Sequence[_Row]) -> tuple[Column[_Row], ...]:
@@ -285,8 +278,8 @@ def _of_need(column: Column[_Row]) -> Column[Any]:
     return Column(column.key, column.title, column.left, read=lambda item: column.value(item.need), show=column.show)
 
 
-def _notes_of(needs: Iterable[_Need]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(need.prediction.note for need in needs if need.prediction.note))
+def _notes_of(predictions: Iterable[Prediction]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.note for each in predictions if each.note))
 
 
 class Fitted(NamedTuple):

@@ -241,11 +241,8 @@ def _column(header: str, source: str | Maker, notation: Notation) -> Column[Runs
 
 def not_timed(results: Sequence[Result]) -> Iterator[str]:
     """Why cells have no numbers; what several say is said once."""
-    yield from dict.fromkeys(
-        f"{each.spec.title}: {': '.join(filter(None, (each.ending, each.cell.skipped_because)))}"
-        for each in results
-        if not each.is_measured
-    )
+    without = ((each.spec.title, each.ending, each.cell.skipped_because) for each in results if not each.is_measured)
+    yield from dict.fromkeys(f"{title}: {': '.join(filter(None, why))}" for title, *why in without)
 
 
 def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:

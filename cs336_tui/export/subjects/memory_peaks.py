@@ -241,7 +241,11 @@ def memory_figure(report: MemoryReport) -> Drawing:
         axis = figure.subplots()
         unit = ByteUnit.for_largest(report.peak_bytes)
         _areas(axis, Timeline(report), unit)
-        _phases(axis, report)
+        for span in report.phases:
+            axis.axvline(span.first, color="#333333", linewidth=0.6, linestyle=":")
+            if span.end - span.first >= _LABELLED_SHARE * report.events:
+                middle = (span.first + span.end) / 2
+                axis.annotate(span.phase, (middle, 0.985), xycoords=("data", "axes fraction"), ha="center", va="top")
         _peak(axis, report, unit)
         axis.set_xlim(0, report.events)
         axis.set_ylim(0, report.peak_bytes / unit.bytes * 1.15 or 1.0)
@@ -279,25 +283,11 @@ def _areas(axis: Axes, timeline: Timeline, unit: ByteUnit) -> None:
         floor = floor + height
 
 
-def _phases(axis: Axes, report: MemoryReport) -> None:
-    for span in report.phases:
-        axis.axvline(span.first, color="#333333", linewidth=0.6, linestyle=":")
-        if span.end - span.first >= _LABELLED_SHARE * report.events:
-            middle = (span.first + span.end) / 2
-            axis.annotate(span.phase, (middle, 0.985), xycoords=("data", "axes fraction"), ha="center", va="top")
-
-
 def _peak(axis: Axes, report: MemoryReport, unit: ByteUnit) -> None:
     peak = report.peak_bytes / unit.bytes
-    left = report.peak_event > report.events / 2
     activations = report.activation_peak_bytes
     apart = f" (activations at most {unit.fixed(activations)})" if activations is not None else ""
     axis.plot([report.peak_event], [peak], marker="v", color="#000000", linestyle="none", clip_on=False)
-    axis.annotate(
-        f"peak {unit.fixed(report.peak_bytes)} {unit.name}{apart}",
-        (report.peak_event, peak),
-        (-7 if left else 7, 1),
-        textcoords="offset points",
-        ha="right" if left else "left",
-        va="bottom",
-    )
+    text, place = f"peak {unit.fixed(report.peak_bytes)} {unit.name}{apart}", (report.peak_event, peak)
+    side, shift = ("right", -7) if report.peak_event > report.events / 2 else ("left", 7)
+    axis.annotate(text, place, (shift, 1), textcoords="offset points", ha=side, va="bottom")

@@ -12,7 +12,7 @@ from cs336_tui.analysis.fields import warmup_value
 from cs336_tui.analysis.merge import Result
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
 from cs336_tui.export.subjects.comparison import side_mean, side_record, std_notes
-from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, cell_record, known, ratio_record
+from cs336_tui.export.writing.tables import Column, Source, Table, attributes, cell_record, known, ratio_record
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, gigabytes
 from cs336_tui.stats.ratio import LEVEL, MARGIN
 
@@ -82,7 +82,11 @@ def toy_table(report: PrecisionReport) -> Table:
         columns=(Column("part", left=True), *(Column(name, left=True) for name in found)),
         rows=tuple(_toy_rows(tuple(found.values()))),
         records=tuple(
-            {"by": BY_RULES if name.startswith(BY_RULES) else report.device_name, **_toy_record(toy)}
+            {
+                "by": BY_RULES if name.startswith(BY_RULES) else report.device_name,
+                **attributes(toy, *(field for field in ToyDtypes.__struct_fields__ if field != "gradient_of")),
+                **{f"gradient_of_{parameter}": dtype for parameter, dtype in toy.gradient_of.items()},
+            }
             for name, toy in found.items()
         ),
         caption=f"dtypes in the toy model under autocast on {report.device_name}"
@@ -110,12 +114,6 @@ def _toy_rows(found: Sequence[ToyDtypes]) -> Iterator[tuple[str, ...]]:
         yield title, *(getattr(toy, name) for toy in found)
     for parameter in dict.fromkeys(name for toy in found for name in toy.gradient_of):
         yield f"gradient of {parameter}", *(toy.gradient_of.get(parameter, NONE) for toy in found)
-
-
-def _toy_record(toy: ToyDtypes) -> dict[str, Value]:
-    record: dict[str, Value] = msgspec.structs.asdict(toy)
-    del record["gradient_of"]
-    return record | {f"gradient_of_{name}": dtype for name, dtype in toy.gradient_of.items()}
 
 
 def rules_of(report: PrecisionReport) -> Iterator[str]:

@@ -343,7 +343,8 @@ def _notes(rows: Sequence[PeakRow]) -> Iterator[str]:
         of_device = [row for row in rows if row.device == device]
         sheets = [sheet for row in of_device if (sheet := sheet_ceiling(device, row.precision))]
         yield f"{device.name}: {sheets[0].source if sheets else 'data sheet: unknown'}"
-        yield from (f"{device.name}, {text}" for text in dict.fromkeys(_in_force(row) for row in of_device if row.peak))
+        settings = dict.fromkeys(_in_force(row.precision, row.peak) for row in of_device if row.peak)
+        yield from (f"{device.name}, {text}" for text in settings)
         for row in of_device:
             yield from (f"{device.name}, {row.precision}: {text}" for text in _said(row))
 
@@ -354,11 +355,9 @@ def _said(row: PeakRow) -> tuple[str, ...]:
     return tuple(filter(None, (row.error, kept, *((doubt(peak), peak.note) if peak else ()))))
 
 
-def _in_force(row: PeakRow) -> str:
-    peak = row.peak
-    assert peak is not None
+def _in_force(precision: str, peak: DevicePeak) -> str:
     parts = (
-        f"{row.precision}: {peak.dtype}",
+        f"{precision}: {peak.dtype}",
         f"float32 matmul precision {peak.matmul_precision}",
         {True: "TF32 on", False: "TF32 off", None: ""}[peak.allow_tf32],
         counted(peak.threads, "thread") if peak.device == "cpu" else "",

@@ -36,10 +36,15 @@ BASELINE = "baseline"
 
 
 def finding(race: Race) -> str:
-    """The result in a plain sentence."""
+    """The result in a plain sentence; without a best why the race ended, and the most common reason of candidates."""
     best = race.best
     if best is None:
-        return _no_finding(race)
+        why, names = next(iter(_reasons(race).items()), ("", []))
+        often = [f"{why} ({len(names)} of {len(race.entries)})"] if why else []
+        if race.ended == NONE_LEFT:
+            return f"{': '.join(['No candidate could be measured', *often])}."
+        told = "; ".join([*filter(None, [race.ended]), *often])
+        return f"No candidate has a result{f': {told}' if told else ''}."
     tied = [entry for entry in race.entries if entry.status in ("tied", "in the race") and entry is not best]
     names = [entry.label if entry.number else "the starting point" for entry in tied]
     beside = f"; not told apart from it: {named(names)}" if tied else ""
@@ -51,16 +56,6 @@ def finding(race: Race) -> str:
         unsure = f" ({TOO_NOISY})" if best.visits > 1 else " (one visit each, so there is no interval)"
     doubt = f" In doubt: {best.why}." if best.why else ""
     return f"{best.label} takes {factor_words(best, 2)} of {_OF_START[race.tuning.goal]}{unsure}{beside}.{doubt}"
-
-
-def _no_finding(race: Race) -> str:
-    """That there is no best, why the race ended, and the most common reason of candidates."""
-    why, names = next(iter(_reasons(race).items()), ("", []))
-    often = [f"{why} ({len(names)} of {len(race.entries)})"] if why else []
-    if race.ended == NONE_LEFT:
-        return f"{': '.join(['No candidate could be measured', *often])}."
-    told = "; ".join([*filter(None, [race.ended]), *often])
-    return f"No candidate has a result{f': {told}' if told else ''}."
 
 
 def failure_lines(race: Race) -> Iterator[str]:

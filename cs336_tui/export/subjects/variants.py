@@ -34,7 +34,7 @@ from cs336_tui.export.subjects.layout import (
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writing.footnotes import ACTIVATIONS_MEAN, Signs
 from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, known
-from cs336_tui.stats.quantities import NONE, UNKNOWN, ByteUnit, Notation, counted, gigabytes
+from cs336_tui.stats.quantities import NONE, UNKNOWN, ByteUnit, Notation, counted
 from cs336_tui.stats.ratio import LEVEL, Ratio, ratio_of
 from cs336_tui.stats.summaries import Summary
 
@@ -193,8 +193,8 @@ def _share_of(phase: str) -> Maker:
     return lambda header, _: share_column(header, read, lambda runs: UNKNOWN if runs.summary else NONE)
 
 
-def _peak_allocated(header: str, _: Notation) -> Column[Runs]:
-    return size_column(header, lambda runs: largest(map(tensor_bytes, runs.counted)), 1e9, gigabytes, lambda _: UNKNOWN)
+def _peak_bytes(runs: Runs) -> int | None:
+    return largest(map(tensor_bytes, runs.counted))
 
 
 def _in_force(runs: Runs) -> str:
@@ -215,7 +215,7 @@ OPTIMIZERS = Layout(
         "step std (ms)": "std",
         "share of step (%)": _share_of("optimizer"),
         "zero_grad (%)": _share_of("zero_grad"),
-        "peak allocated (GB)": _peak_allocated,
+        "peak allocated (GB)": lambda header, _: size_column(header, _peak_bytes, otherwise=lambda _: UNKNOWN),
     },
     (
         "optimizer: the phase that updates the parameters, mean over the measured steps; share of step: all steps' "

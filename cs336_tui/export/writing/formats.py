@@ -108,13 +108,9 @@ def plain_text(table: Table) -> str:
     alike = table.alike
     said = ", ".join(f"{table.columns[place].header} {table.rows[0][place]}" for place in alike)
     kept = table.at(place for place in range(len(table.columns)) if place not in alike)
-    lines = tabulate(
-        [list(map(one_line, row)) for row in kept.rows],
-        [one_line(column.header) for column in kept.columns],
-        tablefmt="simple",
-        disable_numparse=True,
-        colalign=[column.align for column in kept.columns],
-    )
+    rows, heads = [list(map(one_line, row)) for row in kept.rows], [one_line(each.header) for each in kept.columns]
+    aligns = [column.align for column in kept.columns]
+    lines = tabulate(rows, heads, tablefmt="simple", disable_numparse=True, colalign=aligns)
     return "\n".join([table.caption, *([f"all: {said}"] if said else []), "", lines, "", *table.footnotes, ""])
 
 
@@ -170,13 +166,9 @@ def notes_text(tables: Sequence[Table]) -> str:
     several = len(tables) > 1
     every = [note for note in tables[0].footnotes if all(note in table.footnotes for table in tables)] if tables else []
     parts = [("", every), *((table.caption, [n for n in table.footnotes if n not in every]) for table in tables)]
-    return "\n".join(
-        (f"**{markdown_escape(caption)}**\n\n" if caption and several else "")
-        + bullets(map(markdown_escape, notes))
-        + "\n"
-        for caption, notes in parts
-        if notes
-    )
+    heads = [f"**{markdown_escape(caption)}**\n\n" if caption and several else "" for caption, _ in parts]
+    lists = [bullets(map(markdown_escape, notes)) for _, notes in parts]
+    return "\n".join(f"{head}{notes}\n" for head, notes in zip(heads, lists, strict=True) if notes)
 
 
 def latex_escape(text: str) -> str:
