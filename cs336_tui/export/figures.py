@@ -234,7 +234,9 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
             plain_ticks(axis.yaxis)
         legend_below(figure)
 
-    kinds = "; ".join(dict.fromkeys(_peak_kind(group[0]) for group in memories.values()))
+    firsts = [group[0] for group in memories.values()]
+    peaks = ["peak RSS of the process" if allocated_bytes(r.cell) is None else "peak allocated" for r in firsts]
+    kinds = "; ".join(dict.fromkeys(f"{r.spec.device}: {kind}" for r, kind in zip(firsts, peaks, strict=True)))
     what = f"Step time{' and memory' if memories else ''} against context length{_first(lines, every, ' lines')}"
     text = f"{what}\nerror bars: {std_kind(ddof)}{f'; {kinds}' if kinds else ''}"
     title = titled(text, [result for group in lines.values() for result in group], ("context",))
@@ -284,11 +286,6 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
 
 def _peak_gb(result: Result) -> float:
     return (peak_bytes(result.cell) or 0) / 1e9
-
-
-def _peak_kind(result: Result) -> str:
-    allocated = allocated_bytes(result.cell) is not None
-    return f"{result.spec.device}: {'peak allocated' if allocated else 'peak RSS of the process'}"
 
 
 def _look(index: int) -> Any:

@@ -98,8 +98,8 @@ def _own_text(cells: Sequence[Result], found: Summary, notation: Notation, *, ma
         # Of the rank that waits for none.
         share = f"{sync.last.mean_s / found.mean_s * 100:.1f} %"
         remarks.append(f"of it {MILLISECONDS.of(sync.last, 'mean_s')} ms gradient sync here ({share})")
-    if not matched:
-        remarks += filter(None, [nothing_published(result.spec)])
+    if not matched and (nothing := nothing_published(result.spec)):
+        remarks.append(nothing)
     mean, std = notation.of(found, "mean_s"), notation.of(found, "std_s")
     name = _cell(result, f"warm-up {FIELDS['warmup'].show(result)}")
     return name, mean, std, "", *_here(result), "; ".join(remarks)

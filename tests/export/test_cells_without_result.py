@@ -22,7 +22,6 @@ from cs336_tui.events.events import (
 from cs336_tui.export.figures import passes_by_size
 from cs336_tui.export.subjects.results import results_of
 from cs336_tui.export.writeups import LAYOUTS, PLAIN_LAYOUTS, layout_tables
-from cs336_tui.export.writing.drawing import Drawing
 from cs336_tui.session.state import SessionState
 from tests.export.grids import with_in_force
 from tests.samples import ENVIRONMENT, START, a_spec, state_of
@@ -103,7 +102,6 @@ def test_a_machine_that_changed_before_it_makes_no_second_table_for_a_cell_witho
         (table,) = layout_tables(moved, name)
         assert len(table.rows) == 3, name
     drawn = passes_by_size(moved)
-    assert isinstance(drawn, Drawing)
     drawn.draw(figure := Figure())
     assert len(figure.axes) == 1, "one panel"
 

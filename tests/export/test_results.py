@@ -70,17 +70,6 @@ def test_times_are_written_in_the_unit_and_digits_asked_for(notation: Notation, 
     assert f"times: {notation.symbol} per step" in "\n".join(table.footnotes)
 
 
-def test_one_session_is_not_named_and_what_two_both_say_is_said_once() -> None:
-    table = results_table(merged(BOX, ON_LAPTOP))
-    assert "\n".join(table.footnotes).count("std: sample standard deviation") == 1
-    assert "session" not in by_header(results_table(merged(BOX)))[0]
-
-
-def test_a_sign_marks_only_cells_that_ran_on_another_machine() -> None:
-    assert results_table(merged(moved_session())).footnotes[0].startswith("† ")
-    assert not any("†" in note for note in results_table(merged(state_of(mixed_session()))).footnotes)
-
-
 PEAK = {peak_key(ENVIRONMENT, "cuda:0", "fp32"): made_peak(50e12, 2.5e12)}
 LIMITS = ("flops", "sheet", "peak", "bandwidth")
 
@@ -117,10 +106,6 @@ def with_energy() -> SessionState:
             gpu = GpuSample(uuid="GPU-0", energy_j=1000 + 50.0 * measured)
             state.apply(DeviceSampled(at=event.at, host=HostSample(), gpu=gpu))
     return state
-
-
-def test_energy_that_is_not_known_is_no_column() -> None:
-    assert "energy (J/step)" not in by_header(results_table(results_of(Cell(a_spec(device="cpu"), [0.1]))))[0]
 
 
 def with_and_without_energy() -> tuple[Result, ...]:
@@ -185,25 +170,6 @@ def ran_on(*hosts: str, **other: str) -> SessionState:
     return state
 
 
-def test_each_row_says_which_machine_it_is_from() -> None:
-    table = results_table(merged(ran_on("gpu1", "gpu2")))
-    assert [text.rpartition(" · ")[2] for text in table.texts("machine")] == ["gpu1", "gpu2"]
-    assert not any("change of the machine" in note or "differs" in note for note in table.footnotes)
-    one = results_table(merged(ran_on("gpu1", "gpu1")))
-    assert "machine" not in [column.key for column in one.columns]
-
-
-def test_a_machine_that_differs_in_more_than_its_name_is_marked() -> None:
-    table = results_table(merged(ran_on("gpu1", "gpu2", torch="2.0")))
-    assert f"† ran on a different machine: torch 2.0 instead of {ENVIRONMENT.torch}" in table.footnotes
-
-
-def test_the_layout_of_devices_has_the_machines_side_by_side() -> None:
-    (table,) = layout_tables(merged(ran_on("gpu1", "gpu2")), "devices")
-    groups = {column.group.rpartition(" · ")[2].rstrip(")") for column in table.columns if column.group}
-    assert groups == {"gpu1", "gpu2"}
-
-
 BOX = grid(by([SMALL], pass_=["forward"]), session="box")
 
 
@@ -212,12 +178,18 @@ ON_LAPTOP = grid(by([SMALL], pass_=["forward"], device=["mps"]), session="laptop
 
 TABLES: dict[str, Table] = {
     "sessions of two machines": results_table(merged(BOX, ON_LAPTOP)),
+    "one session is not named": results_table(merged(BOX)),
+    "each row says which machine it is from": results_table(merged(ran_on("gpu1", "gpu2"))),
+    "but not on one machine": results_table(merged(ran_on("gpu1", "gpu1"))),
+    "a machine that differs in more than its name is marked": results_table(merged(ran_on("gpu1", "gpu2", torch="2"))),
+    "devices of several machines side by side": layout_tables(merged(ran_on("gpu1", "gpu2")), "devices")[0],
     "the same cell twice": results_table(merged(BOX, BOX)),
     "runs of one spec": results_table(merged(grid(by([SMALL], pass_=["forward"]) * 2, repeats=(1, 2)))),
     "a cell that ran on another machine": results_table(merged(moved_session())),
     "several ranks: the skew is the mean of 3, 3 and 13 ms": results_table(merged(state_of(ranks_session(4)))),
     "a peak that is not known is never guessed": limits("cpu"),
     "energy that is known": results_table(merged(with_energy())),
+    "energy that is not known is no column": results_table(results_of(Cell(a_spec(device="cpu"), [0.1]))),
     "energy that is not known": results_table(results_of(Cell(a_spec(device="cpu"), [0.1])), columns=["energy"]),
     "every reason for an unknown energy, with its count": results_table(with_and_without_energy(), columns=["energy"]),
 }

@@ -109,8 +109,16 @@ def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Tabl
     ]
     findings, candidates = tuple(_findings(race, rules)), counted(len(race.entries), "candidate")
     caption = f"Race of {candidates}: {COSTS[race.tuning.goal]} over the starting point's"
-    notes, unseen = (*_notes(race), *findings), sum(entry.status == "not visited" for entry in race.entries)
-    found = Table.of(race.entries, columns, caption=caption, footnotes=notes, label="race")
+    notes = [
+        f"starting point: {race.start.spec.heading}",
+        "ratio: cost over the starting point's, the baseline; intervals hold for all candidates together with 95 %",
+    ]
+    if any(entry.agreement for entry in race.entries):
+        notes.append(f"logits and gradients compared: {COMPARED}")
+    if race.limit_bytes is not None:
+        notes.append(f"limit of a peak: {gigabytes(race.limit_bytes)} GB")
+    unseen = sum(entry.status == "not visited" for entry in race.entries)
+    found = Table.of(race.entries, columns, caption=caption, footnotes=[*notes, *findings], label="race")
     return msgspec.structs.replace(found, findings=findings, behind=unseen)
 
 
@@ -160,15 +168,6 @@ def _rules(race: Race, cells: Mapping[int, CellState] | None) -> dict[int, TimeR
     visits = ((entry, [cells[number] for number in entry.cells if number in cells]) for entry in race.entries)
     found = ((entry.number, measured_rule(race.tuning, entry, of)) for entry, of in visits)
     return {number: rule for number, rule in found if rule}
-
-
-def _notes(race: Race) -> Iterator[str]:
-    yield f"starting point: {race.start.spec.heading}"
-    yield "ratio: cost over the starting point's, the baseline; intervals hold for all candidates together with 95 %"
-    if any(entry.agreement for entry in race.entries):
-        yield f"logits and gradients compared: {COMPARED}"
-    if race.limit_bytes is not None:
-        yield f"limit of a peak: {gigabytes(race.limit_bytes)} GB"
 
 
 def _findings(race: Race, rules: Mapping[int, TimeRule]) -> Iterator[str]:
@@ -318,9 +317,8 @@ def _round_line(plan: Plan) -> str:
     if plan.round_low_s is None:
         took = "how long it takes is unknown until a cell was measured here (--session takes one's speed)"
     else:
-        took = (
-            f"{duration_range(plan.round_low_s, plan.round_high_s)} of steps by forecast, beside start-up and compiling"
-        )
+        took = duration_range(plan.round_low_s, plan.round_high_s)
+        took += " of steps by forecast, beside start-up and compiling"
     rounds = "" if most is None else f", at most {counted(most, 'round')} of all"
     which = "first round" if plan.visits == len(plan.candidates) else "a round of all"
     return f"{which}: {visits} of {tuning.visit_words}; {took}; budget {duration(tuning.budget_s)}{rounds}"
