@@ -11,22 +11,10 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.merge import Result, merge
-from cs336_tui.analysis.published import published
-from cs336_tui.analysis.roofline import published_curves
 from cs336_tui.cli.ab import ab
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
-from cs336_tui.events.events import (
-    CellFinished,
-    CellsQueued,
-    CellStarted,
-    EnvironmentRead,
-    Event,
-    ReportFinished,
-    ReportStarted,
-    StepsTimed,
-)
 from cs336_tui.export.figures import by_message, by_ranks, passes_by_size
 from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.reference import reference_table, reference_tables
@@ -65,30 +53,30 @@ def results_of(cells: Sequence[Ran], title: str = "s", repeats: tuple[int, ...] 
     return merge([(title, state_of(events_of(cells, repeats)))])
 
 
-def events_of(cells: Sequence[Ran], repeats: tuple[int, ...] = ()) -> list[Event]:
-    events: list[Event] = [HEADER, EnvironmentRead(at=0.0, environment=ENVIRONMENT)]
-    events.append(CellsQueued(at=0.0, first=0, specs=tuple(ran.spec for ran in cells), repeats=repeats))
+def events_of(cells: Sequence[Ran], repeats: tuple[int, ...] = ()) -> list[ev.Event]:
+    events: list[ev.Event] = [HEADER, ev.EnvironmentRead(at=0.0, environment=ENVIRONMENT)]
+    events.append(ev.CellsQueued(at=0.0, first=0, specs=tuple(ran.spec for ran in cells), repeats=repeats))
     pids = [ran.more.get("pid", 100 + cell) for cell, ran in enumerate(cells)]
     for _, both in groupby(range(len(cells)), key=pids.__getitem__):
         together = list(both)
-        events += (CellStarted(at=1.0, cell=cell, pid=pids[cell]) for cell in together)
+        events += (ev.CellStarted(at=1.0, cell=cell, pid=pids[cell]) for cell in together)
         for cell in together:
             events += cell_events(cell, cells[cell])
     return events
 
 
-def cell_events(cell: int, ran: Ran) -> list[Event]:
+def cell_events(cell: int, ran: Ran) -> list[ev.Event]:
     syncs_s = ran.more.get("syncs_s", ())
     phases = {"optimizer": tuple(time_s / 4 for time_s in ran.times_s)}
     phases |= {"gradient sync": syncs_s[0]} if syncs_s else {}
     several = (ran.times_s, tuple(time_s - 0.002 for time_s in ran.times_s)) if ran.spec.ranks > 1 else ()
     peaks = ran.more.get("peaks", (9 * 10**9, 10**10))
     return [
-        StepsTimed(
+        ev.StepsTimed(
             at=2.0, cell=cell, kind="measured", first=0, times_s=ran.times_s, phases_s=phases, rank_times_s=several,
             rank_sync_s=syncs_s,
         ),
-        CellFinished(
+        ev.CellFinished(
             at=3.0, cell=cell, status="ok", rank_peak_bytes=peaks,
             **{"peak_allocated_bytes" if ran.more.get("allocator", True) else "peak_rss_bytes": max(peaks)},
         ),
@@ -205,9 +193,9 @@ def test_without_an_allocator_the_peak_is_that_of_tensors_as_reports_count_them_
     events = events_of(cells)
     resident = sharding_tables(merge([("s", state_of(events))]), None)
     for number, ran in enumerate(cells):
-        events.append(ReportStarted(at=4.0, report=number, kind="memory", spec=ran.spec))
+        events.append(ev.ReportStarted(at=4.0, report=number, kind="memory", spec=ran.spec))
         report = a_rank_memory_report(ran.spec)
-        events.append(ReportFinished(at=5.0, report=number, status="ok", content=report))
+        events.append(ev.ReportFinished(at=5.0, report=number, status="ok", content=report))
     assert kept(*resident, *sharding_tables(merge([("s", state_of(events))]), None)) == snapshot
 
 
@@ -229,15 +217,11 @@ def test_without_a_cell_of_one_rank_there_is_no_efficiency_but_a_word_on_it(snap
     assert isinstance(by_ranks(results), Absent)
 
 
-def test_the_own_row_beside_published_steps_tells_its_gradient_sync() -> None:
+def test_the_own_row_beside_published_steps_tells_its_gradient_sync(snapshot: SnapshotAssertion) -> None:
+    """Of 550 ms, which are 1.03 times the 531.74 ms of a naive wrapper there."""
     xl = {**sized("xl", "2025"), "batch_size": 16, "batch_is": "global", "warmup_steps": 5}
     cell = Ran(ranks_spec("my.adapters:get_naive", **xl), 0.5, 0.6, syncs_s=SYNCS_S)
-    table = reference_table(results_of([cell]))
-    own, *theirs = table.texts("what differs")
-    assert own == "of it 11.50 ms gradient sync here (2.1 %)"
-    assert len(theirs) == 7
-    naive = next(place for place, text in enumerate(table.texts("what differs")) if text.startswith("naive there"))
-    assert table.texts("here / there")[naive] == f"{550 / 531.74:.2f}"
+    assert kept(reference_table(results_of([cell]))) == snapshot
 
 
 @pytest.mark.parametrize("make", [data_parallel_tables, sharding_tables, scaling_tables])
@@ -280,15 +264,6 @@ def test_the_figure_is_of_bandwidth_over_size_with_what_others_published_of_the_
     assert as_drawn(figure) == snapshot
     assert isinstance(by_message(known(sizes=("1MB",))), Absent)
     assert isinstance(passes_by_size(known()), Absent)
-
-
-def test_published_busbw_is_that_of_the_published_time():
-    by_ranks = {result.spec.ranks: result.spec for result in known()}
-    (found,) = published_curves(by_ranks[4], published())
-    # 10 MiB in 15.07 ms over 4 ranks, 100 MiB in 58.17 ms, by 6/4
-    assert [point.size for point in found.points] == ["1MiB", "10MiB", "100MiB", "1000MiB"]
-    assert found.points[1].busbw == pytest.approx(10 * 2**20 / 15.07e-3 * 1.5)
-    assert found.points[2].busbw == pytest.approx(100 * 2**20 / 58.17e-3 * 1.5)
 
 
 def test_tables_set_published_times_beside_ones_own(snapshot):

@@ -12,18 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import pivot
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import (
-    CellsPredicted,
-    CellsQueued,
-    EnvironmentRead,
-    Event,
-    ModelPrepared,
-    ReportFinished,
-    ReportStarted,
-    SessionStarted,
-    StageChanged,
-    StepsTimed,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.record import document_of
 from cs336_tui.export.subjects.results import TableError, results_table
@@ -60,30 +49,28 @@ def k(every: int, step_s: float = 1.0, *, status: str = "ok", gb: tuple[float | 
 
 
 def results_of(*cells: Cell) -> tuple[Result, ...]:
-    events: list[Event] = [
-        SessionStarted(at=START, schema=SCHEMA, session="made", app="0.1.0"),
-        EnvironmentRead(at=START, environment=ENVIRONMENT),
-        CellsQueued(at=START, first=0, specs=tuple(cell.spec for cell in cells), ddof=1),
+    events: list[ev.Event] = [
+        ev.SessionStarted(at=START, schema=SCHEMA, session="made", app="0.1.0"),
+        ev.EnvironmentRead(at=START, environment=ENVIRONMENT),
+        ev.CellsQueued(at=START, first=0, specs=tuple(cell.spec for cell in cells), ddof=1),
     ]
     for number, cell in enumerate(cells):
         events += cell_start(number)
-        events.append(StageChanged(at=START + 1, cell=number, stage="measuring"))
+        events.append(ev.StageChanged(at=START + 1, cell=number, stage="measuring"))
         for first, step_s in enumerate(cell.steps_s):
             phases = {"zero_grad": (step_s * 0.02,), "optimizer": (step_s * 0.1,), "forward": (step_s * 0.88,)}
-            events.append(
-                StepsTimed(at=START + 2, cell=number, kind="measured", first=first, times_s=(step_s,), host_s=(step_s,),
-                           phases_s=phases)
-            )  # fmt: skip
+            times = {"times_s": (step_s,), "host_s": (step_s,), "phases_s": phases}
+            events.append(ev.StepsTimed(at=START + 2, cell=number, kind="measured", first=first, **times))
         rss = 5 * GB if cell.status == "ok" else None
         events.append(cell_end(number, cell.status, peak_allocated_bytes=cell.allocated, peak_rss_bytes=rss))
         if cell.predicted:
             prediction = a_prediction(cell.spec, peak_bytes=cell.predicted, activation_peak_bytes=cell.activations)
-            events.append(CellsPredicted(at=START, predictions=(prediction,)))
+            events.append(ev.CellsPredicted(at=START, predictions=(prediction,)))
         if cell.recorded:
             content = msgspec.structs.replace(a_memory_report(), spec=cell.spec, peak_bytes=cell.recorded)
             events += [
-                ReportStarted(at=START, report=number, kind="memory", spec=cell.spec),
-                ReportFinished(at=START, report=number, status="ok", content=content),
+                ev.ReportStarted(at=START, report=number, kind="memory", spec=cell.spec),
+                ev.ReportFinished(at=START, report=number, status="ok", content=content),
             ]
     return merge([("one", state_of(events))])
 
@@ -185,12 +172,12 @@ BREAK = "own.py, line 8: trace builtin operator `print`"
 def results(*cells: tuple[dict[str, Any], Sequence[float] | None], recompiled: int = 0) -> tuple[Result, ...]:
     """Finished cells with these times, None for one that ran out of memory; those compiled took 12 s and broke once."""
     specs = tuple(a_spec(**changes) for changes, _ in cells)
-    events: list[Event] = [*session_start(specs)]
+    events: list[ev.Event] = [*session_start(specs)]
     for cell, (spec, (_, times_s)) in enumerate(zip(specs, cells, strict=True)):
         events += cell_start(cell)
         is_compiled = spec.compile != "off"
         if is_compiled:
-            events.append(ModelPrepared(at=START + 4, cell=cell, compile_s=12.34, graphs=2, graph_breaks=(BREAK,)))
+            events.append(ev.ModelPrepared(at=START + 4, cell=cell, compile_s=12.34, graphs=2, graph_breaks=(BREAK,)))
         if times_s is None:
             events.append(cell_end(cell, "oom", error="CUDA out of memory", stage="warm-up", step=0))
             continue
