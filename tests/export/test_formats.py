@@ -115,23 +115,20 @@ def test_a_note_is_said_once_in_a_document(format_: str) -> None:
     assert [*json.loads(answer([first, second], "json"))["tables"][1]["notes"]] == [*notes, "only there"]
 
 
-@pytest.mark.parametrize(
-    ("escape", "text", "shown"),
-    [
-        (latex_escape, "2²⁰ B ≥ √2 ≤ 10⁹", r"2$^2$$^0$ B $\geq$ $\surd$2 $\leq$ 10$^9$"),
-        (latex_escape, "– ü", "– ü"),
-        (latex_escape, "a -- b --- c", r"a -{}- b -{}-{}- c"),
-        (latex_escape, "[1, 2]", "{}[1, 2]"),
-        (latex_escape, "*", "{}*"),
-        (markdown_escape, "costs $1 or $2", r"costs \$1 or \$2"),
-        (one_line, "a\u202egnp\u2066\u2069b", "agnpb"),
-    ],
-    ids=[
-        "signs", "what LaTeX knows by itself", "dashes", "no option of a line's end", "no form of a line's end",
-        "no mathematics", "what would turn the order of writing, so that a name passes for another",
-    ],
-)  # fmt: skip
-def test_what_a_format_takes_for_markup_is_escaped(escape: Callable[[str], str], text: str, shown: str) -> None:
+ESCAPED: dict[str, tuple[Callable[[str], str], str, str]] = {
+    "signs": (latex_escape, "2²⁰ B ≥ √2 ≤ 10⁹", r"2$^2$$^0$ B $\geq$ $\surd$2 $\leq$ 10$^9$"),
+    "what LaTeX knows by itself": (latex_escape, "– ü", "– ü"),
+    "dashes": (latex_escape, "a -- b --- c", r"a -{}- b -{}-{}- c"),
+    "no option of a line's end": (latex_escape, "[1, 2]", "{}[1, 2]"),
+    "no form of a line's end": (latex_escape, "*", "{}*"),
+    "no mathematics": (markdown_escape, "costs $1 or $2", r"costs \$1 or \$2"),
+    "what would turn the order of writing": (one_line, "a\u202egnp\u2066\u2069b", "agnpb"),
+}
+
+
+@pytest.mark.parametrize("case", ESCAPED)
+def test_what_a_format_takes_for_markup_is_escaped(case: str) -> None:
+    escape, text, shown = ESCAPED[case]
     assert escape(text) == shown
 
 

@@ -12,7 +12,6 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.config.flops import least_bytes, step_flops
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import GpuSample, HostSample
-from cs336_tui.events.events import DeviceSampled, StepsTimed
 from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.subjects.results import TableError, results_table
 from cs336_tui.export.subjects.results_columns import COLUMNS
@@ -96,16 +95,14 @@ def test_verdict_interval_and_advice_are_columns(snapshot: SnapshotAssertion) ->
 
 def with_energy() -> SessionState:
     """A cell of 0.1 s a step, at 500 W by the counter."""
-    cell = Cell(a_spec(measure_steps=20), [0.1] * 20)
-    state = SessionState()
-    measured = 0
-    for event in events_of(cell):
-        state.apply(event)
-        if isinstance(event, StepsTimed):
-            measured += 1
+    events: list[ev.Event] = []
+    for event in events_of(Cell(a_spec(measure_steps=20), [0.1] * 20)):
+        events.append(event)
+        if isinstance(event, ev.StepsTimed):
+            measured = sum(isinstance(each, ev.StepsTimed) for each in events)
             gpu = GpuSample(uuid="GPU-0", energy_j=1000 + 50.0 * measured)
-            state.apply(DeviceSampled(at=event.at, host=HostSample(), gpu=gpu))
-    return state
+            events.append(ev.DeviceSampled(at=event.at, host=HostSample(), gpu=gpu))
+    return state_of(events)
 
 
 def with_and_without_energy() -> tuple[Result, ...]:
@@ -155,19 +152,18 @@ def test_the_std_stays_when_a_column_is_added(field: str) -> None:
 
 def ran_on(*hosts: str, **other: str) -> SessionState:
     """A session of the same cell on each of these hosts; the last one differs from the first in `other`."""
-    state = SessionState()
-    specs = (a_spec(),) * len(hosts)
-    for event in session_start(specs):
-        state.apply(event)
+    events = session_start((a_spec(),) * len(hosts))
     for cell, host in enumerate(hosts):
-        state.apply(ev.JobSubmitted(at=1.0, job=str(cell), launcher="slurm", id=f"{host}:s/{cell}", cells=(cell,)))
         more = other if cell == len(hosts) - 1 else {}
         machine = msgspec.structs.replace(ENVIRONMENT, host=host, **more)
-        state.apply(ev.EnvironmentRead(at=2.0, environment=machine))
-        state.apply(ev.CellStarted(at=3.0, cell=cell, job=str(cell)))
-        for event in (*steps(cell, (), [0.1] * 12), cell_end(cell)):
-            state.apply(event)
-    return state
+        events += [
+            ev.JobSubmitted(at=1.0, job=str(cell), launcher="slurm", id=f"{host}:s/{cell}", cells=(cell,)),
+            ev.EnvironmentRead(at=2.0, environment=machine),
+            ev.CellStarted(at=3.0, cell=cell, job=str(cell)),
+            *steps(cell, (), [0.1] * 12),
+            cell_end(cell),
+        ]
+    return state_of(events)
 
 
 BOX = grid(by([SMALL], pass_=["forward"]), session="box")

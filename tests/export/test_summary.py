@@ -6,8 +6,6 @@ import re
 import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from syrupy.assertion import SnapshotAssertion
 
@@ -20,7 +18,6 @@ from tests.export.grids import LAPTOP, SMALL, by, grid, grid_events, merged
 from tests.export.keeping import kept
 from tests.made_kernels import a_kernel_report
 from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
-from tests.strategies import any_event
 
 
 def sections(text: str) -> dict[str, str]:
@@ -94,13 +91,6 @@ def test_notices_render_as_themselves(text: str) -> None:
     tokens = MarkdownIt("commonmark").parse(sections(document)["Provenance"].partition("Notices:")[2])
     shown = ["".join(child.content for child in token.children or ()) for token in tokens if token.type == "inline"]
     assert shown == [" ".join(text.split())]
-
-
-@given(st.lists(any_event, max_size=25))
-def test_any_session_has_a_summary(events: list[Event]) -> None:
-    text = summary_markdown(state_of(events))
-    assert text.startswith("# cs336-tui session ")
-    assert "\x1b" not in text
 
 
 _RANDOM = random.Random(7)
