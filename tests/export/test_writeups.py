@@ -138,13 +138,12 @@ UNLIKE = [
     *by([SMALL], attention=["naive"], compile=["default"], pass_=["forward"]),
     *by([SMALL], attention=["sdpa"], compile=["default"], pass_=["forward"], context_length=[256]),
 ]
+OWN = {"model": ["my_gpt:GPT"], "compile": ["default"]}
 PIVOTS: dict[str, tuple[tuple[Result, ...], str, str]] = {
-    "the csv of a pivot tells the model and the settings": (
-        of_passes(model=["my_gpt:GPT"], compile=["default"]), "size", "pass",
-    ),
+    "the csv of a pivot tells the model and the settings": (of_passes(**OWN), "size", "pass"),
     "that of another model has the same columns": (of_passes(model=["reference"]), "size", "pass"),
     "what cells do not share is not said for all": (merged(grid(UNLIKE)), "attention", "context"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", PIVOTS)
