@@ -166,7 +166,7 @@ def results_document(state: SessionState, format_: str) -> str:
         table = results_table(results_of(state))
     except TableError:
         table = Table(columns=(Column("results", left=True),), rows=(), footnotes=(NO_RESULTS,), caption="Results")
-    return _document([table], state, format_)
+    return answer([table], format_, f"cs336-tui: {title_of(state)}")
 
 
 def text_of(choice: Choice, state: SessionState, path: Path | None = None) -> str:
@@ -185,35 +185,19 @@ def text_of(choice: Choice, state: SessionState, path: Path | None = None) -> st
         return pandas_text(tables)
     if not choice.notes:
         tables = [msgspec.structs.replace(table, footnotes=()) for table in tables]
-    return _document(tables, state, choice.format)
+    return answer(tables, choice.format, f"cs336-tui: {title_of(state)}")
 
 
-class _Figures(NamedTuple):
-    """Figures that are to be drawn into a folder."""
-
-    folder: Path
-    drawings: tuple[Drawing, ...]
-    formats: tuple[str, ...]
-
-    @property
-    def paths(self) -> dict[Path, tuple[Drawing, str]]:
-        return {self.folder / f"{each.name}.{name}": (each, name) for each in self.drawings for name in self.formats}
-
-    def files(self) -> dict[Path, bytes]:
-        made = {each.name: each.files(self.formats) for each in self.drawings}
-        return {path: made[drawing.name][name] for path, (drawing, name) in self.paths.items()}
-
-
-def _figures(choice: Choice, state: SessionState, path: Path) -> _Figures:
-    """The figures in the folder `path`, or of a problem in one beside the file `path`."""
+def _drawings(choice: Choice, state: SessionState) -> tuple[Drawing, ...]:
+    """The figures that were chosen, or those of a problem."""
     if choice.what != FIGURES:
         exported = _problem(choice, state)
-        return _Figures(figures_beside(path), exported.figures if exported else (), FIGURE_FORMATS)
+        return exported.figures if exported else ()
     found = figures_of([state], results_of(state))
     drawings = tuple(each for each in found if isinstance(each, Drawing))
     if not drawings:
         raise UserError("no figure can be drawn of this session; a cell must be measured first")
-    return _Figures(path, drawings, FIGURE_FORMATS if choice.format == EVERY_FIGURE else (choice.format,))
+    return drawings
 
 
 def write(choice: Choice, source: Source, path: Path, *, overwrite: bool = False) -> None:
@@ -225,13 +209,16 @@ def write(choice: Choice, source: Source, path: Path, *, overwrite: bool = False
     if choice.what == SUMMARY and choice.is_folder:
         write_summary(path, [source], overwrite=overwrite)
         return
-    figures = _figures(choice, state, path)
-    for file in (*figures.paths, *([] if choice.is_folder else [path])):
+    drawings, folder = _drawings(choice, state), path if choice.is_folder else figures_beside(path)
+    formats = (choice.format,) if choice.format in FIGURE_FORMATS else FIGURE_FORMATS
+    paths = [folder / f"{each.name}.{name}" for each in drawings for name in formats]
+    for file in paths if choice.is_folder else (*paths, path):
         check_free(file, overwrite=overwrite)  # before anything is drawn, which takes seconds
     files: dict[Path, str | bytes] = {} if choice.is_folder else {path: text_of(choice, state, path)}
-    files |= figures.files()
-    if figures.drawings:
-        make_folder(figures.folder)
+    for drawing in drawings:
+        files |= {folder / f"{drawing.name}.{name}": data for name, data in drawing.files(formats).items()}
+    if drawings:
+        make_folder(folder)
     for file, content in files.items():
         write_atomically(file, content, overwrite=overwrite)
 
@@ -255,10 +242,6 @@ def _usual_file() -> Path:
     return platformdirs.user_state_path("cs336-tui", appauthor=False) / "last-export.json"
 
 
-def _document(tables: list[Table], state: SessionState, format_: str) -> str:
-    return answer(tables, format_, f"cs336-tui: {title_of(state)}")
-
-
 def _as_pandas(choice: Choice) -> bool:
     return choice.pandas and choice.format == "markdown"
 
@@ -275,7 +258,13 @@ def _tables(choice: Choice, state: SessionState) -> list[Table]:
     results = results_of(state)
     match choice.kind:
         case "pivot":
-            return [_pivot(choice, results)]
+            rows, columns = axes_of(choice.axes, results)
+            key, equals, value = choice.baseline.partition("=")
+            if choice.baseline and not (key and equals and value):
+                raise UserError(f"baseline {choice.baseline}: expected KEY=VALUE, such as precision=fp32")
+            over = {key.strip(): value.strip()} if choice.baseline else None
+            made = pivot(results, rows, columns, choice.value, over)
+            return [pivot_table(made, results, notation=choice.notation)]
         case "layout":
             digits = choice.digits if choice.takes_digits else None
             return [*layout_tables(results, choice.name, decimals=digits, published=_as_pandas(choice))]
@@ -287,15 +276,6 @@ def _tables(choice: Choice, state: SessionState) -> list[Table]:
                 raise TableError(f"this session has nothing for report {choice.name}; choose another one")
             return [*found]
     return [results_table(results, columns=[*_words(choice.columns)] or None, notation=choice.notation)]
-
-
-def _pivot(choice: Choice, results: tuple[Result, ...]) -> Table:
-    rows, columns = axes_of(choice.axes, results)
-    key, equals, value = choice.baseline.partition("=")
-    if choice.baseline and not (key and equals and value):
-        raise UserError(f"baseline {choice.baseline}: expected KEY=VALUE, such as precision=fp32")
-    over = {key.strip(): value.strip()} if choice.baseline else None
-    return pivot_table(pivot(results, rows, columns, choice.value, over), results, notation=choice.notation)
 
 
 def axes_of(text: str, results: Sequence[Result]) -> tuple[list[str], list[str]]:

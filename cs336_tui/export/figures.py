@@ -4,7 +4,7 @@ nothing to draw. What colours tell apart, hatches or markers do too."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,20 @@ def step_times(results: Sequence[Result]) -> Drawing | Absent:
     return Drawing("step-times", title, _on_a_page(max(4.5, 3 * columns), 1 + 2 * rows), draw)
 
 
+def _first(shown: Sized, every: Sized, what: str) -> str:
+    """How many of something a figure shows, for its title; empty if it shows all."""
+    return f" (the first {len(shown)} of {len(every)}{what})" if len(shown) < len(every) else ""
+
+
+def _lines_size(width: float, names: Sequence[str], columns: int = 1) -> tuple[float, float]:
+    """Inches of a figure with the names of its lines below it."""
+    return width, 4.5 + 0.2 * sum(name.count("\n") + 1 for name in names) / columns
+
+
+def _line_look(index: int) -> Any:
+    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+
+
 def _on_a_page(width: float, height: float) -> tuple[float, float]:
     """No higher than fits below a heading on a page of that width."""
     return width, min(height, 1.25 * width)
@@ -166,7 +180,7 @@ def passes_by_size(results: Sequence[Result]) -> Drawing | Absent:
             axis.set_ylabel("mean step time (ms)")
         legend_below(figure)
 
-    some = f" (the first {len(shown)} of {len(panels)} settings)" if len(shown) < len(panels) else ""
+    some = _first(shown, panels, " settings")
     title = titled(f"Step time by size and pass{some}\nerror bars: {std_kind(ddof)}", tried, ("size", "pass"))
     width = max(4.5, 1.1 * most_sizes * max(1.0, len(passes) / 2))
     return Drawing(name, title, _on_a_page(width * columns, 1 + 3 * rows), draw)
@@ -178,14 +192,8 @@ def _bars(axis: Axes, members: Sequence[Sequence[Result]], index: int, of: int, 
     for place, group in enumerate(members):
         position = place - 0.4 + width * (index + 0.5)
         if found := pooled(group, ddof):
-            axis.bar(
-                position,
-                ms(found.mean_s),
-                width,
-                yerr=ms(found.std_s),
-                label=FIELDS["pass"].show(group[0]),
-                **_look(_LOOK_OF_PASS[group[0].spec.pass_]),
-            )
+            name, look = FIELDS["pass"].show(group[0]), _look(_LOOK_OF_PASS[group[0].spec.pass_])
+            axis.bar(position, ms(found.mean_s), width, yerr=ms(found.std_s), label=name, **look)
         elif group:
             word = group[0].ending
             axis.annotate(word, (position, 0), (0, 2), textcoords="offset points", rotation=90, ha="center", fontsize=7)
@@ -207,23 +215,14 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
         axes = figure.subplots(1, 2 if memories else 1, squeeze=False)[0]
         for index, (key, group) in enumerate(lines.items()):
             by_length = groups(group, ("context",))
-            means = [pooled(members, ddof) for members in by_length.values()]
+            means = [found for members in by_length.values() if (found := pooled(members, ddof))]
             lengths = [members[0].spec.context_length for members in by_length.values()]
-            style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-            axes[0].errorbar(
-                lengths,
-                [ms(found.mean_s) for found in means if found],
-                yerr=[ms(found.std_s) for found in means if found],
-                capsize=2,
-                label=names[index],
-                **style,
-            )
+            times, stds = ([ms(found[field]) for found in means] for field in ("mean_s", "std_s"))
+            axes[0].errorbar(lengths, times, yerr=stds, capsize=2, label=names[index], **_line_look(index))
             if known := groups(memories.get(key, []), ("context",)):
-                axes[1].plot(
-                    [members[0].spec.context_length for members in known.values()],
-                    [max(_peak_gb(result) or 0.0 for result in members) for members in known.values()],
-                    **style,
-                )
+                lengths = [members[0].spec.context_length for members in known.values()]
+                peaks = [max(map(_peak_gb, members)) for members in known.values()]
+                axes[1].plot(lengths, peaks, **_line_look(index))
         ticks = sorted({result.spec.context_length for group in lines.values() for result in group})
         for axis, what in zip(axes, ("mean step time (ms)", "peak memory (GB)"), strict=False):
             axis.set_xscale("log", base=2)
@@ -235,27 +234,24 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
             plain_ticks(axis.yaxis)
         legend_below(figure)
 
-    some = f" (the first {len(lines)} of {len(every)} lines)" if len(lines) < len(every) else ""
-    kinds = "; ".join(dict.fromkeys(_peak_kind(group[0]) for group in memories.values()))
-    what = f"Step time{' and memory' if memories else ''} against context length{some}"
-    said = f"{what}\nerror bars: {std_kind(ddof)}{f'; {kinds}' if kinds else ''}"
-    title = titled(said, [result for group in lines.values() for result in group], ("context",))
-    height = 4.5 + 0.2 * sum(name.count("\n") + 1 for name in names) / legend_columns(names)
-    return Drawing(name, title, (10 if memories else 6, height), draw)
+    firsts = [group[0] for group in memories.values()]
+    peaks = ["peak RSS of the process" if allocated_bytes(r.cell) is None else "peak allocated" for r in firsts]
+    kinds = "; ".join(dict.fromkeys(f"{r.spec.device}: {kind}" for r, kind in zip(firsts, peaks, strict=True)))
+    what = f"Step time{' and memory' if memories else ''} against context length{_first(lines, every, ' lines')}"
+    text = f"{what}\nerror bars: {std_kind(ddof)}{f'; {kinds}' if kinds else ''}"
+    title = titled(text, [result for group in lines.values() for result in group], ("context",))
+    return Drawing(name, title, _lines_size(10 if memories else 6, names, legend_columns(names)), draw)
 
 
 def by_precision(results: Sequence[Result]) -> Drawing | Absent:
     """Bars of the mean step time in fp32 and in each other precision of the same cell, with the speed-up over fp32."""
     name, timed = "precision", measured(results)
     keys = telling(timed, but=("precision",))
-    pairs = {
-        key: group
-        for key, group in groups(timed, keys).items()
-        if len(found := values(group, "precision")) > 1 and "fp32" in found
-    }
+    alike = [(group, values(group, "precision")) for group in groups(timed, keys).values()]
+    pairs = [group for group, found in alike if len(found) > 1 and "fp32" in found]
     if not pairs:
         return Absent(name, "no cell was timed in fp32 and in another precision")
-    shown = list(pairs.values())[:MOST_GROUPS]
+    shown = pairs[:MOST_GROUPS]
     precisions = values([result for group in shown for result in group], "precision")
     ddof = ddof_of(results)
     names = [wrapped(label(group[0], keys) or group[0].spec.size_label, _ROW_WIDTH) for group in shown]
@@ -283,30 +279,18 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
         axis.set_xlabel("mean step time (ms); ×: speed-up over fp32")
         legend_below(figure)
 
-    some = f" (the first {len(shown)} of {len(pairs)})" if len(shown) < len(pairs) else ""
-    said = f"fp32 against other precisions{some}\nerror bars: {std_kind(ddof)}"
-    title = titled(said, [result for group in shown for result in group], ("precision",))
+    text = f"fp32 against other precisions{_first(shown, pairs, '')}\nerror bars: {std_kind(ddof)}"
+    title = titled(text, [result for group in shown for result in group], ("precision",))
     return Drawing(name, title, (7.5, 2 + inches * len(shown)), draw)
 
 
-def _peak_gb(result: Result) -> float | None:
-    size = peak_bytes(result.cell)
-    return None if size is None else size / 1e9
-
-
-def _peak_kind(result: Result) -> str:
-    allocated = allocated_bytes(result.cell) is not None
-    return f"{result.spec.device}: {'peak allocated' if allocated else 'peak RSS of the process'}"
+def _peak_gb(result: Result) -> float:
+    return (peak_bytes(result.cell) or 0) / 1e9
 
 
 def _look(index: int) -> Any:
-    return {
-        "color": COLOURS[index % len(COLOURS)],
-        "hatch": _HATCHES[index % len(_HATCHES)],
-        "edgecolor": "white",
-        "ecolor": "#333333",
-        "capsize": 2,
-    }
+    colour, hatch = COLOURS[index % len(COLOURS)], _HATCHES[index % len(_HATCHES)]
+    return {"color": colour, "hatch": hatch, "edgecolor": "white", "ecolor": "#333333", "capsize": 2}
 
 
 def by_message(results: Sequence[Result]) -> Drawing | Absent:
@@ -328,15 +312,11 @@ def by_message(results: Sequence[Result]) -> Drawing | Absent:
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
         for index, line in enumerate(drawn):
-            axis.plot(
-                [point.bytes for point in line.points],
-                [point.busbw / 1e9 for point in line.points],
-                color=COLOURS[index % len(COLOURS)],
-                marker=MARKERS[index % len(MARKERS)],
-                label=names[index],
-                linestyle="solid" if index < len(lines) else "dashed",
-                markerfacecolor=None if index < len(lines) else "white",
-            )
+            style: Any = _line_look(index) | {"linestyle": "solid", "markerfacecolor": None}
+            if index >= len(lines):
+                style |= {"linestyle": "dashed", "markerfacecolor": "white"}
+            sizes, rates = [point.bytes for point in line.points], [point.busbw / 1e9 for point in line.points]
+            axis.plot(sizes, rates, label=names[index], **style)
         axis.set_xscale("log")
         ticks: dict[str, int] = {}
         for point in (point for line in drawn for point in line.points):
@@ -349,11 +329,10 @@ def by_message(results: Sequence[Result]) -> Drawing | Absent:
         axis.set_ylabel("busbw (GB/s)")
         legend_below(figure)
 
-    some = f" (the first {len(lines)} of {len(every)} lines)" if len(lines) < len(every) else ""
-    operations = {line.spec.collective for line in every}
+    some, operations = _first(lines, every, " lines"), {line.spec.collective for line in every}
     of = f" of {operations.pop()}" if len(operations) == 1 else ""
     title = titled(f"Bus bandwidth{of} against size{some}", [r for r in results if r.spec.is_collective], ("size",))
-    return Drawing("busbw", title, (6, 4.5 + 0.2 * sum(name.count("\n") + 1 for name in names)), draw)
+    return Drawing("busbw", title, _lines_size(6, names), draw)
 
 
 def by_ranks(results: Sequence[Result]) -> Drawing | Absent:
@@ -378,9 +357,8 @@ def by_ranks(results: Sequence[Result]) -> Drawing | Absent:
             points = [(each.ranks, found.mean_s, found.std_s or 0.0) for each, found in runs if found and found.mean_s]
             points = [*([(1, one_s, 0.0)] if one_s else []), *points]
             ranks, means_s, stds_s = zip(*points, strict=True)
-            look = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-            stds = [ms(std_s) for std_s in stds_s]
-            times.errorbar(ranks, [ms(mean_s) for mean_s in means_s], stds, label=names[index], capsize=2, **look)
+            look = _line_look(index)
+            times.errorbar(ranks, [*map(ms, means_s)], [*map(ms, stds_s)], label=names[index], capsize=2, **look)
             if one_s:
                 of_ranks = [msgspec.structs.replace(spec, ranks=number) for number in ranks]
                 found = [100 * efficiency(each, one_s, mean_s) for each, mean_s in zip(of_ranks, means_s, strict=True)]
@@ -393,9 +371,9 @@ def by_ranks(results: Sequence[Result]) -> Drawing | Absent:
         shares.axhline(100, color="#999999", linewidth=0.8, zorder=0)
         legend_below(figure)
 
-    some = f" (the first {len(shown)} of {len(lines)} lines)" if len(shown) < len(lines) else ""
-    said = f"Step time and efficiency over ranks{some}\n{kinds}; error bars: {std_kind(ddof)}"
-    return Drawing(name, titled(said, timed, ("ranks", "batch-is")), (9, 4.5 + 0.2 * len(names)), draw)
+    some = _first(shown, lines, " lines")
+    text = f"Step time and efficiency over ranks{some}\n{kinds}; error bars: {std_kind(ddof)}"
+    return Drawing(name, titled(text, timed, ("ranks", "batch-is")), (9, 4.5 + 0.2 * len(names)), draw)
 
 
 def race_figures(states: Sequence[SessionState]) -> tuple[Drawing | Absent, ...]:
@@ -419,7 +397,12 @@ def race_figure(race: Race) -> Drawing | Absent:
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
         for place, entry in enumerate(shown):
-            _race_row(axis, place, entry)
+            ratio, ends = entry.ratio or 1.0, _race_ends(entry)
+            has_interval = entry.low is not None and entry.high is not None
+            bar = [[ratio - min(ends)], [max(ends) - ratio]] if has_interval else None
+            colour, marker = _IN.get(entry.status) or (_GREY, _NOT_IN.get(entry.status, "v"))
+            style: Any = {"color": colour, "marker": marker, "markersize": 5, "capsize": 3, "linestyle": "none"}
+            axis.errorbar(ratio, place, xerr=bar, label=entry.status, **style)
         axis.axvline(1.0, color="black", linewidth=0.8)
         axis.set_yticks(range(len(shown)), names)
         for tick, entry in zip(axis.get_yticklabels(), shown, strict=True):
@@ -433,22 +416,6 @@ def race_figure(race: Race) -> Drawing | Absent:
         legend_below(figure)
 
     return Drawing("race", "\n".join(_race_title(race, len(known), shown)), (7.5, 1.8 + height), draw)
-
-
-def _race_row(axis: Axes, place: int, entry: Entry) -> None:
-    ratio, has_interval = entry.ratio or 1.0, entry.low is not None and entry.high is not None
-    colour, marker = _IN.get(entry.status) or (_GREY, _NOT_IN.get(entry.status, "v"))
-    axis.errorbar(
-        ratio,
-        place,
-        xerr=[[ratio - min(_race_ends(entry))], [max(_race_ends(entry)) - ratio]] if has_interval else None,
-        color=colour,
-        marker=marker,
-        markersize=5,
-        capsize=3,
-        linestyle="none",
-        label=entry.status,
-    )
 
 
 def _race_ends(entry: Entry) -> tuple[float, ...]:

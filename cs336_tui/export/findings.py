@@ -18,18 +18,11 @@ from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.export.subjects.tuning import finding as race_finding
 from cs336_tui.export.writing.footnotes import FAILED, has_result, machine_marks
 from cs336_tui.export.writing.texts import in_brief
-from cs336_tui.export.writing.verdicts import Names, cell_names, judgement_of, limits_of
+from cs336_tui.export.writing.verdicts import Names, cell_names, judged, judgement_of, limits_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.intervals import FEWEST, LEVEL, MeanInterval
-from cs336_tui.stats.quantities import (
-    MILLISECONDS,
-    counted,
-    duration,
-    gigabytes,
-    named,
-    percent,
-)
+from cs336_tui.stats.quantities import MILLISECONDS, counted, duration, gigabytes, named, percent
 from cs336_tui.stats.ratio import Ratio
 
 MOST_PROFILES = 3
@@ -56,12 +49,11 @@ class NamedCells(NamedTuple):
     def of(cls, results: Sequence[Result]) -> NamedCells:
         alike = grouped(results, lambda result: (result.spec, *shown(result, PLACES)))
         names = short_names([runs[0] for runs in alike.values()])
-        told = {
-            (run.source, run.cell.cell): names[runs[0].source, runs[0].cell.cell]
-            for runs in alike.values()
-            for run in runs
-        }
-        return cls(results, timed(results, _interval), told)
+        by_run: dict[tuple[int, int], str] = {}
+        for runs in alike.values():
+            name = names[runs[0].source, runs[0].cell.cell]
+            by_run |= {(run.source, run.cell.cell): name for run in runs}
+        return cls(results, timed(results, _interval), by_run)
 
     def name(self, result: Result) -> str:
         return self.names[result.source, result.cell.cell]
@@ -97,11 +89,10 @@ def findings(results: Sequence[Result], states: Sequence[SessionState]) -> Itera
     elif cells.timed:
         (only,) = cells.timed
         yield Finding("Step time", f"{_mean(only)}{_repeats(only)}.")
-    by_choice = grouped(along(cells.timed), lambda each: each.key)
-    for key, steps in by_choice.items():
+    for key, steps in grouped(along(cells.timed), lambda each: each.key).items():
         title = FIELDS[key].title
-        said = (f"{_along(step)}{_doubted_pairs(cells, step)}." for step in steps)
-        yield Finding(title[0].upper() + title[1:], " ".join(said))
+        sentences = (f"{_along(step)}{_doubted_pairs(cells, step)}." for step in steps)
+        yield Finding(title[0].upper() + title[1:], " ".join(sentences))
     if sizes := peaks(cells.results):
         yield Finding("Peak memory", f"{_peaks(cells, *sizes)}.")
     yield from _kernels(states)
@@ -127,11 +118,11 @@ def _raced(state: SessionState, results: Sequence[Result]) -> Iterator[Finding]:
     ended = f"it ended after {duration(race.spent_s)}: {race.ended}" if race.ended else "it has not ended"
     of = counted(len(race.entries), "candidate")
     yield Finding("Raced", f"{number} of {of} on {devices}, each a process with {race.tuning.visit_words}; {ended}.")
-    judged = [judgement for each in timed_visits if (judgement := judgement_of(each.cell, state))]
-    doubts = Counter(check.name for each in judged for check in each.doubts if check.name != "too-few-steps")
+    checks = (check.name for each in judged(timed_visits) for check in each.judgement.doubts)
+    doubts = Counter(name for name in checks if name != "too-few-steps")
     if doubts:
-        told = ", ".join(f"{name} in {found}" for name, found in doubts.most_common())
-        yield Finding("Visits in doubt", f"of {number}: {told}.")
+        counts = ", ".join(f"{name} in {cells}" for name, cells in doubts.most_common())
+        yield Finding("Visits in doubt", f"of {number}: {counts}.")
 
 
 def _measured(cells: NamedCells) -> Iterator[Finding]:
@@ -141,13 +132,12 @@ def _measured(cells: NamedCells) -> Iterator[Finding]:
     results = measured(cells.results)
     devices = " and ".join(dict.fromkeys(map(device_label, results)))
     swept = (key for key in TELLING if varies(results, key) and key not in ("machine", "device", "torch", "threads"))
-    told = [f"{FIELDS[key].title} {_listed(values(results, key))}" for key in swept]
-    same = shared(results, among=("size", "context", "batch", "pass", "precision", "warmup", "steps"))
-    if same:
-        told.append(f"each with {same}")
+    parts = [f"{FIELDS[key].title} {_listed(values(results, key))}" for key in swept]
+    if same := shared(results, among=("size", "context", "batch", "pass", "precision", "warmup", "steps")):
+        parts.append(f"each with {same}")
     total = len(cells.results)
     of = f"{len(results)} of {total} cells {'was' if len(results) == 1 else 'were'}" if total > 1 else "One cell was"
-    yield Finding("Measured", f"{of} timed on {devices}{''.join(f'; {part}' for part in told)}.")
+    yield Finding("Measured", f"{'; '.join([f'{of} timed on {devices}', *parts])}.")
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -158,20 +148,15 @@ def _extremes(cells: NamedCells, found: Extremes) -> Iterator[Finding]:
     """Who is fastest and slowest; several where no interval tells them apart, nobody where no interval is known."""
     least, most = found.fastest[0], found.slowest[0]
     if found.ratio is None or found.ratio.low is None:
-        why = _why(found.ratio)
         named = f"{cells.doubted(least)} has the least mean, {_mean(least)}; {cells.doubted(most)} the greatest, "
-        yield Finding("Step time", f"{named}{_mean(most)}. Which is faster is not settled: {why}.")
-        return
-    if least in found.slowest:
-        yield Finding(
-            "Step time",
-            f"The intervals tell no cell from the fastest: {_mean(least)} for {cells.doubted(least)} to {_mean(most)} "
-            f"for {cells.doubted(most)}, a ratio of {found.ratio}.",
-        )
-        return
-    yield Finding("Fastest", f"{_all(cells, found.fastest)}.")
-    ratio = f"{_digits(found.ratio)} times the fastest"
-    yield Finding("Slowest", f"{_all(cells, found.slowest)}; {ratio}.")
+        yield Finding("Step time", f"{named}{_mean(most)}. Which is faster is not settled: {_why(found.ratio)}.")
+    elif least in found.slowest:
+        ends = f"{_mean(least)} for {cells.doubted(least)} to {_mean(most)} for {cells.doubted(most)}"
+        text = f"The intervals tell no cell from the fastest: {ends}, a ratio of {found.ratio}."
+        yield Finding("Step time", text)
+    else:
+        yield Finding("Fastest", f"{_all(cells, found.fastest)}.")
+        yield Finding("Slowest", f"{_all(cells, found.slowest)}; {_digits(found.ratio)} times the fastest.")
 
 
 def _all(cells: NamedCells, alike: Sequence[Timed]) -> str:
@@ -194,12 +179,13 @@ def _along(step: Along) -> str:
         ends = sorted({f"{pair.ratio.ratio:.3g}" for pair in step.pairs if pair.ratio}, key=float)
         told = f"step-time ratio {' to '.join(dict.fromkeys((*ends[:1], *ends[-1:])))}, " if ends else ""
         return f"{other} against {base}: {told}no interval: {_why(step.pairs[0].ratio)}"
+    in_all = ("", "", ", in both pairs")[total] if total < 3 else f", in all {pairs}"
     if faster == total:
-        return f"{other} is {_span(step, inverse=True)} times as fast as {base}{_in(total)}"
+        return f"{other} is {_span(step, inverse=True)} times as fast as {base}{in_all}"
     if slower == total:
-        return f"{other} takes {_span(step)} times as long as {base}{_in(total)}"
+        return f"{other} takes {_span(step)} times as long as {base}{in_all}"
     if same == total:
-        return f"{other} takes as long as {base} within 1 %{_in(total)}"
+        return f"{other} takes as long as {base} within 1 %{in_all}"
     if open_ == total:
         return f"{other} against {base}: no difference is supported in {pairs}, ratios {_span(step)}"
     outcomes = {"faster": faster, "slower": slower, "the same within 1 %": same, "not told apart": open_}
@@ -213,10 +199,6 @@ def _doubted_pairs(cells: NamedCells, step: Along) -> str:
     if not found:
         return ""
     return "; a cell is in doubt" + (f" in {found} of them" if len(step.pairs) > 1 else "")
-
-
-def _in(pairs: int) -> str:
-    return ("", "", ", in both pairs")[pairs] if pairs < 3 else f", in all {pairs} pairs"
 
 
 def _span(step: Along, *, inverse: bool = False) -> str:
@@ -279,36 +261,35 @@ def _peaks(cells: NamedCells, most: Peak, least: Peak) -> str:
 def _kernels(states: Sequence[SessionState]) -> Iterator[Finding]:
     """The largest kernel of each profiled step, and the share of matrix multiplication."""
     reports = list(chain.from_iterable(state.contents(KernelReport) for state in states))
-    told = []
-    for report in reports[:MOST_PROFILES]:
-        found = profiled(report)
-        if found.top:
-            top = f"{found.top.short} with {percent(found.top.share)} % of {found.kernel_ns / 1e6:.4g} ms"
-            told.append(
-                f"{report.spec.title}: largest {top} of kernel time, matrix multiply {percent(found.matmul_share)} %"
-            )
-    more = f" {len(reports) - len(told)} more under Kernels." if told and len(reports) > len(told) else ""
-    if told:
-        yield Finding("Kernels", f"{'; '.join(told)}.{more}")
+    profiles = [(report.spec.title, profiled(report)) for report in reports[:MOST_PROFILES]]
+    largest = [
+        f"{title}: largest {found.top.short} with {percent(found.top.share)} % of {found.kernel_ns / 1e6:.4g} ms of "
+        f"kernel time, matrix multiply {percent(found.matmul_share)} %"
+        for title, found in profiles
+        if found.top
+    ]
+    if largest:
+        more = f" {len(reports) - len(largest)} more under Kernels." if len(reports) > len(largest) else ""
+        yield Finding("Kernels", f"{'; '.join(largest)}.{more}")
 
 
 def _distrust(cells: NamedCells) -> Iterator[Finding]:
     """The cells in doubt and without timings."""
-    found = [(result, judgement_of(result.cell, result.state)) for result in measured(cells.results)]
-    judged = [(result, judgement) for result, judgement in found if judgement]
-    doubts = grouped(
-        ((check.name, result) for result, judgement in judged for check in judgement.doubts), lambda it: it[0]
-    )
-    doubted = sum(judgement.is_doubted for _, judgement in judged)
+    found = judged(measured(cells.results))
+    doubts: dict[str, list[Result]] = {}
+    for each in found:
+        for check in each.judgement.doubts:
+            doubts.setdefault(check.name, []).append(each.result)
     if doubts:
-        told = (f"{name}: {_cells_named(cells, [result for _, result in pairs])}" for name, pairs in doubts.items())
-        yield Finding("In doubt", f"{doubted} of {counted(len(judged), 'timed cell')}: {'; '.join(told)}.")
-    elif judged:
-        unseen = Counter(check.name for _, judgement in judged for check in judgement.not_observable)
+        doubted = sum(each.judgement.is_doubted for each in found)
+        lists = (f"{name}: {_cells_named(cells, several)}" for name, several in doubts.items())
+        yield Finding("In doubt", f"{doubted} of {counted(len(found), 'timed cell')}: {'; '.join(lists)}.")
+    elif found:
+        unseen = Counter(check.name for each in found for check in each.judgement.not_observable)
         blind = ", ".join(
-            name if n == len(judged) else f"{name} ({n} of {len(judged)} cells)" for name, n in unseen.items()
+            name if n == len(found) else f"{name} ({n} of {len(found)} cells)" for name, n in unseen.items()
         )
-        of = f"none of the {len(judged)} timed cells" if len(judged) > 1 else "nothing"
+        of = f"none of the {len(found)} timed cells" if len(found) > 1 else "nothing"
         yield Finding("In doubt", f"{of}{f'; not observable: {blind}' if blind else ''}.")
     for word in ENDINGS:
         without = [result for result in cells.results if result.ending == word]

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, product
 from pathlib import Path
 from typing import NamedTuple
@@ -120,62 +120,40 @@ def _fill(folder: Path, sources: Sequence[Source]) -> None:
     (folder / TABLES).mkdir()
     for (name, several), format_ in product(tables.items(), TABLE_FORMATS):
         _write(folder / TABLES / f"{name}.{SUFFIXES[format_]}", render_all(several, format_))
-    figures = figures_of(states, results)
+    figures, logs = figures_of(states, results), _log_names(sources)
     drawn = [figure for figure in figures if isinstance(figure, Drawing)]
-    missing = [figure for figure in figures if isinstance(figure, Absent)]
     (folder / FIGURES).mkdir()
     for figure in drawn:
         for format_, data in figure.files().items():
             (folder / FIGURES / f"{figure.name}.{format_}").write_bytes(data)
-    for name, source in _log_names(sources).items():
+    for name, source in logs.items():
         shutil.copyfile(source.log, folder / name)
-    _write(folder / TEXT, _text(sources, tables, drawn, missing))
-    _write(folder / PAGE, _page(_text(sources, tables, drawn, missing, paging=False), folder))
-
-
-def _text(
-    sources: Sequence[Source],
-    names: Iterable[str],
-    drawn: Sequence[Drawing],
-    missing: Sequence[Absent],
-    *,
-    paging: bool = True,
-) -> str:
-    """The document with its figures, and at its end what each file of the folder is."""
     shown = (f"![{markdown_escape(figure.title.splitlines()[0])}]({FIGURES}/{figure.name}.svg)" for figure in drawn)
-    index = _index(names, drawn, missing, _log_names(sources))
-    return document([source.state for source in sources], "\n\n".join(shown), index, paging=paging)
+    parts = "\n\n".join(shown), bullets(_index(tables, figures, logs))
+    _write(folder / TEXT, document(states, *parts))
+    _write(folder / PAGE, _page(document(states, *parts, paging=False), folder))
 
 
-def _index(names: Iterable[str], drawn: Sequence[Drawing], missing: Sequence[Absent], logs: Iterable[str]) -> str:
+def _index(names: Iterable[str], figures: Sequence[Drawing | Absent], logs: Iterable[str]) -> Iterator[str]:
     """Every file of the folder and what it is."""
 
-    def formats(folder: str, name: str, suffixes: Iterable[str]) -> str:
-        return ", ".join(f"[{suffix}]({folder}/{name}.{suffix})" for suffix in suffixes)
+    def files(folder: str, name: str, about: str, suffixes: Iterable[str]) -> str:
+        links = ", ".join(f"[{suffix}]({folder}/{name}.{suffix})" for suffix in suffixes)
+        return f"{folder}/{name}: {markdown_escape(about)}: {links}"
 
-    rows = [
-        f"[{TEXT}]({TEXT}): this text; [{PAGE}]({PAGE}): the same as a page that opens alone in a browser",
-        *(f"[{name}]({name}): the log, every event of the session; `cs336-tui show {name}` reads it" for name in logs),
-        *(
-            f"{TABLES}/{name}: {markdown_escape(_content_of(name))}: "
-            f"{formats(TABLES, name, (SUFFIXES[format_] for format_ in TABLE_FORMATS))}"
-            for name in names
-        ),
-        *(
-            f"{FIGURES}/{figure.name}: {markdown_escape(figure.title.splitlines()[0])}: "
-            f"{formats(FIGURES, figure.name, FIGURE_FORMATS)}"
-            for figure in drawn
-        ),
-        *(f"no figure {figure.name}: {markdown_escape(figure.reason)}" for figure in missing),
-    ]
-    return bullets(rows)
-
-
-def _content_of(name: str) -> str:
-    """The content of a table's files in a few words."""
-    if name in _CONTENTS:
-        return _CONTENTS[name]
-    return LAYOUTS[name].about if name in LAYOUTS else REPORTS[name].title
+    yield f"[{TEXT}]({TEXT}): this text; [{PAGE}]({PAGE}): the same as a page that opens alone in a browser"
+    for name in logs:
+        yield f"[{name}]({name}): the log, every event of the session; `cs336-tui show {name}` reads it"
+    abouts = {key: report.title for key, report in REPORTS.items()}
+    abouts |= {**{key: layout.about for key, layout in LAYOUTS.items()}, **_CONTENTS}
+    for name in names:
+        yield files(TABLES, name, abouts[name], (SUFFIXES[format_] for format_ in TABLE_FORMATS))
+    for figure in figures:
+        if isinstance(figure, Drawing):
+            yield files(FIGURES, figure.name, figure.title.splitlines()[0], FIGURE_FORMATS)
+    for figure in figures:
+        if isinstance(figure, Absent):
+            yield f"no figure {figure.name}: {markdown_escape(figure.reason)}"
 
 
 def _page(text: str, folder: Path) -> str:

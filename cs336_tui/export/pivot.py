@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 
 from cs336_tui.analysis.fields import FIELDS
-from cs336_tui.analysis.measures import MEASURES, TIME, Measure
+from cs336_tui.analysis.measures import MEASURES, TIME
 from cs336_tui.analysis.merge import Result, without_turns
 from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Figure, Key, Pivot
 from cs336_tui.export.subjects.layout import settings_of, steps_note
@@ -29,51 +30,44 @@ _KEYS: Mapping[str, Mapping[str, str]] = {
 """The fields of a figure that its record holds, by their keys there, if it is not the value alone."""
 
 
-def _measure(pivot: Pivot) -> Measure | None:
-    """The measure of its figures; None of speed-ups."""
-    return MEASURES.get(pivot.value)
-
-
 def pivot_table(
     pivot: Pivot, results: Sequence[Result], *, notation: Notation = MILLISECONDS, caption: str = ""
 ) -> Table:
     """The pivot of these results. A record is one figure; without a value its `note` says why."""
     results, _ = without_turns(results)
     signs, substitute = Signs(), substitute_of(pivot)
+
+    def doubt(row: Key) -> str:
+        """The first doubt about a time in this row; sizes are in no doubt."""
+        if pivot.value in UNDOUBTED:
+            return ""
+        return doubt_word(each for each in results if tuple(FIELDS[key].show(each) for key in pivot.rows) == tuple(row))
+
     columns = [Column(key, FIELDS[key].title, left=key in LEFT) for key in pivot.rows]
     columns += [Column(_heading(pivot, key, notation)) for key in pivot.column_keys]
-    rows = [
-        (*row, *(_text(pivot, pivot.figure(row, column), notation, signs, substitute) for column in pivot.column_keys))
-        for row in pivot.row_keys
-    ]
+
+    def text(row: Key, column: Key) -> str:
+        figure = pivot.figure(row, column)
+        if figure is None:
+            return ""
+        marks = "".join(f" {signs.of(mark)}" for mark in figure.marks if mark != substitute)
+        return (figure.note or UNKNOWN if figure.value is None else figure_text(pivot, figure, notation)) + marks
+
+    rows = [(*row, *(text(row, column) for column in pivot.column_keys)) for row in pivot.row_keys]
+    provenance = provenance_notes(results, std=pivot.value in ("mean", "std"))
     return Table(
         columns=tuple(columns),
         rows=tuple(rows),
         records=tuple(
-            _record(pivot, row, column, figure)
-            for row in pivot.row_keys
-            for column in pivot.column_keys
-            if (figure := pivot.figure(row, column)) is not None
+            _record(pivot, *place, figure)
+            for place in product(pivot.row_keys, pivot.column_keys)
+            if (figure := pivot.figure(*place)) is not None
         ),
         caption=caption or default_caption(pivot, notation),
-        footnotes=(
-            *signs.notes,
-            *pivot.notes,
-            *_notes(pivot),
-            *provenance_notes(results, std=pivot.value in ("mean", "std")),
-        ),
+        footnotes=(*signs.notes, *pivot.notes, *_notes(pivot), *provenance),
         settings=settings_of(results, (*pivot.rows, *pivot.columns)),
-        doubts=tuple(_doubt(pivot, row, results) for row in pivot.row_keys),
+        doubts=tuple(map(doubt, pivot.row_keys)),
         label=f"{pivot.value}-" + "-".join((*pivot.rows, *pivot.columns)).replace("_", "-"),
-    )
-
-
-def _doubt(pivot: Pivot, row: Key, results: Sequence[Result]) -> str:
-    """The first doubt about a time in this row; sizes are in no doubt."""
-    if pivot.value in UNDOUBTED:
-        return ""
-    return doubt_word(
-        result for result in results if tuple(FIELDS[key].show(result) for key in pivot.rows) == tuple(row)
     )
 
 
@@ -86,7 +80,7 @@ def default_caption(pivot: Pivot, notation: Notation = MILLISECONDS) -> str:
 
 def value_title(pivot: Pivot, notation: Notation) -> str:
     """The value with its unit; of a speed-up, also over what it is."""
-    title, measure = VALUES[pivot.value], _measure(pivot)
+    title, measure = VALUES[pivot.value], MEASURES.get(pivot.value)
     if measure:
         if measure.quantity is TIME:
             spread = " ± std" if pivot.value == "mean" else ""
@@ -105,16 +99,9 @@ def _heading(pivot: Pivot, key: Key, notation: Notation) -> str:
     return " · ".join(parts) or value_title(pivot, notation)
 
 
-def _text(pivot: Pivot, figure: Figure | None, notation: Notation, signs: Signs, substitute: str) -> str:
-    if figure is None:
-        return ""
-    marks = "".join(f" {signs.of(mark)}" for mark in figure.marks if mark != substitute)
-    return (figure.note or UNKNOWN if figure.value is None else figure_text(pivot, figure, notation)) + marks
-
-
 def figure_text(pivot: Pivot, figure: Figure, notation: Notation = MILLISECONDS) -> str:
     """The value of a figure that has one, without its unit."""
-    value, measure = figure.value, _measure(pivot)
+    value, measure = figure.value, MEASURES.get(pivot.value)
     assert value is not None
     if measure is None:
         return _speedup(figure, value)
@@ -146,7 +133,7 @@ def _record(pivot: Pivot, row: Key, column: Key, figure: Figure) -> dict[str, Va
 
 def substitute_of(pivot: Pivot) -> str:
     """The title of the measure that every figure has in place of its own, as where no allocator counts."""
-    measure = _measure(pivot)
+    measure = MEASURES.get(pivot.value)
     title = measure.substitute[0] if measure and measure.substitute else ""
     known = [figure for figure in pivot.figures.values() if figure.value is not None]
     return title if title and known and all(title in figure.marks for figure in known) else ""
@@ -156,7 +143,7 @@ def _notes(pivot: Pivot) -> Iterable[str]:
     if known := [figure for figure in pivot.figures.values() if figure.value is not None]:
         said = steps_note([figure.n for figure in known], max(figure.runs for figure in known), "in each figure")
         yield f"{said}, without the warm-up steps"
-    if measure := _measure(pivot):
+    if measure := MEASURES.get(pivot.value):
         if note := "1 GB is 10⁹ bytes" if substitute_of(pivot) else measure.note:
             yield note
     else:

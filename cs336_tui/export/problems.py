@@ -22,7 +22,7 @@ from cs336_tui.export.folder import figures_of
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reports import drawings_of_reports, report_tables
 from cs336_tui.export.subjects.memory import ALLOCATOR_COUNTS
-from cs336_tui.export.subjects.results import TableError, results_table
+from cs336_tui.export.subjects.results import TableError, phase_names, results_table
 from cs336_tui.export.writeups import layout_tables
 from cs336_tui.export.writing.drawing import Drawing
 from cs336_tui.export.writing.formats import Section, render_sections
@@ -31,6 +31,8 @@ from cs336_tui.export.writing.texts import untaken
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, gigabytes
 from cs336_tui.stats.summaries import Summary, summarize
 
+_PROGRESS = ("done", "begun", "missing", "persons")
+"""Parts of a problem by how far they came."""
 WITHOUT_FILES = "figures are written beside it with -o FILE, or with --figures FOLDER"
 _CELL = ("recording", "size", "context", "batch", "pass", "variants", "precision", "device")
 """Keys of records that tell cells apart."""
@@ -88,14 +90,14 @@ def _section(problem: Problem, edition: str, part: Part, material: Material, nam
         for answer in part.answers
         for table in tables_of(answer, material)
     )
-    drawings = [drawing for answer in part.answers for drawing in figures_for(answer, material)]
-    return Section(
-        part.letter,
-        f"({part.letter}) {part.asks}" if part.letter else part.asks,
-        tuple(_lines(problem, edition, part, material, has_any=bool(tables or drawings))),
-        tables,
-        tuple(_under_own_name(drawing, named) for drawing in drawings),
-    )
+    figures: list[Drawing] = []
+    for drawing in (each for answer in part.answers for each in figures_for(answer, material)):
+        name = untaken(drawing.name, named)
+        named[name] = drawing._replace(name=name)
+        figures.append(named[name])
+    heading = f"({part.letter}) {part.asks}" if part.letter else part.asks
+    lines = _lines(problem, edition, part, material, has_any=bool(tables or figures))
+    return Section(part.letter, heading, tuple(lines), tables, tuple(figures))
 
 
 def _lines(problem: Problem, edition: str, part: Part, material: Material, *, has_any: bool) -> Iterable[str]:
@@ -107,13 +109,6 @@ def _lines(problem: Problem, edition: str, part: Part, material: Material, *, ha
         yield f"by calculation: {part.command}"
     if part.person:
         yield f"for a person: {part.person}"
-
-
-def _under_own_name(drawing: Drawing, named: dict[str, Drawing]) -> Drawing:
-    """The drawing under a name that no other one has."""
-    name = untaken(drawing.name, named)
-    named[name] = drawing._replace(name=name)
-    return named[name]
 
 
 class Needs(NamedTuple):
@@ -135,6 +130,16 @@ class Needs(NamedTuple):
 
 def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
     """A row for each problem: its preset, what it needs, and what of it is in the session."""
+
+    def memory(row: Needs) -> str:
+        return gigabytes(row.largest.needed_bytes) if row.largest else UNKNOWN if row.cells else NONE
+
+    def time(row: Needs) -> str:
+        return duration_range(row.low_s, row.high_s) if row.cells else NONE
+
+    def progress(row: Needs) -> str:
+        return (f"{row.progress.mark} {row.progress.text}".strip() if row.progress else "") or NONE
+
     columns: list[Source[Needs]] = [
         lambda row: {"problem": row.problem.name, "edition": row.edition, "title": row.problem.title},
         Column("problem", left=True, text=lambda row: f"{row.edition}/{row.problem.name}"),
@@ -143,34 +148,19 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
         Column("cells", rank=1, read=lambda row: row.cells),
         Column("fit", read=lambda row: row.fit),
         Column("reports", rank=3, left=True, read=lambda row: ", ".join(row.reports), show=lambda text: text or NONE),
-        Column(
-            "needed_bytes",
-            "memory (GB)",
-            read=lambda row: row.largest.needed_bytes if row.largest else None,
-            text=lambda row: gigabytes(row.largest.needed_bytes) if row.largest else UNKNOWN if row.cells else NONE,
-        ),
+        lambda row: attributes(row.largest, "needed_bytes"),
+        Column("needed_bytes", "memory (GB)", text=memory),
         lambda row: {"largest": row.largest.spec.title if row.largest else None, "low_s": row.low_s},
-        Column(
-            "high_s",
-            "time",
-            left=True,
-            read=lambda row: row.high_s,
-            text=lambda row: duration_range(row.low_s, row.high_s) if row.cells else NONE,
-        ),
-        Column(
-            "gpu", "a GPU for", rank=4, left=True, read=lambda row: row.problem.gpu, show=lambda text: text or "nothing"
-        ),
-        lambda row: _progress_record(row.progress),
+        Column("high_s", "time", left=True, read=lambda row: row.high_s, text=time),
+        lambda row: {"gpu": row.problem.gpu},
+        Column("gpu", "a GPU for", rank=4, left=True, text=lambda row: row.problem.gpu or "nothing"),
+        lambda row: {name: " ".join(getattr(row.progress, name)) if row.progress else None for name in _PROGRESS},
+        lambda row: attributes(row.progress, "cells_done"),
     ]
     if session:
-        columns.append(Column("done", "in the session", left=True, text=_progress_text))
-    return Table.of(
-        rows,
-        columns,
-        caption=f"Problems of the handouts, on {device}",
-        footnotes=_needs_notes(rows, session),
-        label="problems",
-    )
+        columns.append(Column("done", "in the session", left=True, text=progress))
+    caption, notes = f"Problems of the handouts, on {device}", _needs_notes(rows, session)
+    return Table.of(rows, columns, caption=caption, footnotes=notes, label="problems")
 
 
 def _needs_notes(rows: Sequence[Needs], session: str) -> Iterator[str]:
@@ -190,16 +180,6 @@ def _needs_notes(rows: Sequence[Needs], session: str) -> Iterator[str]:
         yield f"other handouts: --edition {', '.join(others)} or all"
     if session:
         yield f"in the session {session}: ✓ every cell and part, ◐ some of them, or of other sizes"
-
-
-def _progress_text(row: Needs) -> str:
-    return (f"{row.progress.mark} {row.progress.text}".strip() if row.progress else "") or NONE
-
-
-def _progress_record(progress: Progress | None) -> dict[str, Value]:
-    letters = ("done", "begun", "missing", "persons")
-    found: dict[str, Value] = {name: " ".join(getattr(progress, name)) if progress else None for name in letters}
-    return found | {"cells_done": progress.cells_done if progress else None}
 
 
 def tables_of(answer: Answer, material: Material) -> tuple[Table, ...]:
@@ -238,34 +218,29 @@ def _pivot(answer: Answer, material: Material) -> Iterator[Table]:
 def _phases(answer: Answer, material: Material) -> Iterator[Table]:
     """Mean and std of every phase of a step, a row for each cell."""
     timed = [result for result in measured(material.where(answer.where).results) if result.cell.phase_times_s]
-    fullest_first = sorted(timed, key=lambda result: -len(result.cell.phase_times_s))
-    names = list(dict.fromkeys(name for result in fullest_first for name in result.cell.phase_times_s))
     ddof = ddof_of(timed)
 
     def column(name: str) -> Column[Result]:
-        def found(result: Result) -> Summary | None:
+        def phase(result: Result) -> Summary | None:
             times_s = result.cell.phase_times_s.get(name, ())
             return summarize(times_s, ddof) if times_s else None
 
         def text(result: Result) -> str:
-            summary = found(result)
-            return MILLISECONDS.mean_and_std(summary) if summary else NONE
+            return MILLISECONDS.mean_and_std(summary) if (summary := phase(result)) else NONE
 
         def read(result: Result) -> float | None:
-            summary = found(result)
-            return summary.mean_s if summary else None
+            return summary.mean_s if (summary := phase(result)) else None
 
         return Column(f"{name}_s", f"{name} (ms)", read=read, text=text)
 
     keys = [key for key in (*_CELL, "warmup") if key in FIELDS and (key in ("size", "pass") or varies(timed, key))]
     settings = [Column[Result](key, FIELDS[key].title, key not in NUMBERS, read=FIELDS[key].show) for key in keys]
     if timed:
-        yield Table.of(
-            timed,
-            [*settings, *map(column, names)],
-            caption="Phases of a step: mean ± std of the device's time",
-            label="phases",
+        columns, caption = (
+            [*settings, *map(column, phase_names(timed))],
+            "Phases of a step: mean ± std of the device's time",
         )
+        yield Table.of(timed, columns, caption=caption, label="phases")
 
 
 def _reports(answer: Answer, material: Material) -> Iterable[Table]:
@@ -284,28 +259,23 @@ def _kept(table: Table, answer: Answer) -> Table:
     """The rows that the answer names."""
     if not (answer.rows or answer.but) or len(table.records) != len(table.rows):
         return table
-    kept = [
+    kept = table.rows_at(
         at
         for at, record in enumerate(table.records)
         if all(record.get(key) == value for key, value in answer.rows)
         and all(record.get(key) != value for key, value in answer.but)
-    ]
-    without = f"without {' and '.join(value for _, value in answer.but)}"
-    return msgspec.structs.replace(
-        table,
-        rows=tuple(table.rows[at] for at in kept),
-        records=tuple(table.records[at] for at in kept),
-        footnotes=(without, *table.footnotes) if answer.but else table.footnotes,
     )
+    if not answer.but:
+        return kept
+    without = f"without {' and '.join(value for _, value in answer.but)}"
+    return msgspec.structs.replace(kept, footnotes=(without, *table.footnotes))
 
 
 def _head(table: Table, most: int) -> Table:
     if not most or len(table.rows) <= most:
         return table
-    note = f"the first {most} rows of each cell"
-    return msgspec.structs.replace(
-        table, rows=table.rows[:most], records=table.records[:most], footnotes=(note, *table.footnotes)
-    )
+    notes = (f"the first {most} rows of each cell", *table.footnotes)
+    return msgspec.structs.replace(table, rows=table.rows[:most], records=table.records[:most], footnotes=notes)
 
 
 def _residual_stream(reports: Sequence[Report], context: int) -> Table:
@@ -315,29 +285,18 @@ def _residual_stream(reports: Sequence[Report], context: int) -> Table:
     keys = ("size", "context", "batch")
     several = {tuple(cell_record(each.spec, *keys).values()): each for each in found}
     for each in found if context else ():
-        other = _at_context(each, context)
-        several.setdefault(tuple(cell_record(other.spec, *keys).values()), other)
-    return Table.of(
-        several.values(),
-        [
-            lambda each: cell_record(each.spec, *keys),
-            *(Column(key, FIELDS[key].title, key not in NUMBERS) for key in keys),
-            Column("residual_stream", "one tensor", left=True, read=stream_text),
-            lambda each: attributes(each, "residual_stream_bytes"),
-        ],
-        caption="A tensor of the residual stream",
-        label="residual-stream",
-    )
-
-
-def _at_context(prediction: Prediction, context: int) -> Prediction:
-    """The prediction with the residual stream of another context length, to which its size is proportional."""
-    spec = prediction.spec
-    return msgspec.structs.replace(
-        prediction,
-        spec=msgspec.structs.replace(spec, context_length=context),
-        residual_stream_bytes=prediction.residual_stream_bytes * context // spec.context_length,
-    )
+        # The size is proportional to the context length.
+        size = each.residual_stream_bytes * context // each.spec.context_length
+        spec = msgspec.structs.replace(each.spec, context_length=context)
+        other = msgspec.structs.replace(each, spec=spec, residual_stream_bytes=size)
+        several.setdefault(tuple(cell_record(spec, *keys).values()), other)
+    columns: list[Source[Prediction]] = [
+        lambda each: cell_record(each.spec, *keys),
+        *(Column(key, FIELDS[key].title, key not in NUMBERS) for key in keys),
+        Column("residual_stream", "one tensor", left=True, read=stream_text),
+        lambda each: attributes(each, "residual_stream_bytes"),
+    ]
+    return Table.of(several.values(), columns, caption="A tensor of the residual stream", label="residual-stream")
 
 
 def _joined(tables: Sequence[Table]) -> list[Table]:
@@ -358,11 +317,8 @@ def _one_of(tables: Sequence[Table]) -> Table:
     differ = [key for key in keys if len({str(cell.get(key)) for cell in cells}) > 1]
     titles = {key: FIELDS[key].title if key in FIELDS else key for key in differ}
     columns = [Column[object](key, title, key not in NUMBERS) for key, title in titles.items()]
-    rows = [
-        (*(str(cell.get(key, "")) for key in differ), *row)
-        for table, cell in zip(tables, cells, strict=True)
-        for row in table.rows
-    ]
+    names = [[str(cell.get(key, "")) for key in differ] for cell in cells]
+    rows = [(*name, *row) for name, table in zip(names, tables, strict=True) for row in table.rows]
     first = tables[0]
     return msgspec.structs.replace(
         first,
@@ -370,7 +326,7 @@ def _one_of(tables: Sequence[Table]) -> Table:
         rows=tuple(rows),
         records=tuple(record for table in tables for record in table.records),
         caption=f"{first.caption.partition(' of ' if 'phase' in differ else ':')[0]}: {several} cells",
-        footnotes=tuple(_notes_of(tables, [" · ".join(str(cell.get(key, "")) for key in differ) for cell in cells])),
+        footnotes=tuple(_notes_of(tables, [" · ".join(name) for name in names])),
         label=first.label.partition("-")[0] + "-of-cells",
     )
 

@@ -326,26 +326,18 @@ def _without_stand_ins(found: Any) -> Any:
 def documents_to_csv(documents: Sequence[SessionDocument]) -> str:
     """As `to_csv`; the rows of several sessions begin with the session's id."""
     first = ("session",) if len(documents) > 1 else ()
-    rows = [
-        dict.fromkeys(first, document.session or "") | _row(run) | _machine(document, run)
-        for document in documents
-        for run in document.runs
-    ]
+    runs = [(document, run) for document in documents for run in document.runs]
+    rows: list[dict[str, Any]] = []
+    for document, run in runs:
+        # The session's machine where that of the cell was not noted.
+        environment = document.environment if run.environment is None else document.environments[run.environment]
+        machine = {name: getattr(environment, name, None) for name in _MACHINE}
+        rows.append(dict.fromkeys(first, document.session or "") | _row(run) | machine)
     phases = dict.fromkeys(
-        _phase_column(field, phase)
-        for field in _BY_PHASE
-        for document in documents
-        for run in document.runs
-        for phase in getattr(run, field)
+        _phase_column(field, phase) for field in _BY_PHASE for _, run in runs for phase in getattr(run, field)
     )
-    ranks = max((len(run.rank_times_s) for document in documents for run in document.runs), default=0)
+    ranks = max((len(run.rank_times_s) for _, run in runs), default=0)
     return csv_text((*first, *_COLUMNS, *phases, *map(_rank_column, range(ranks))), rows)
-
-
-def _machine(document: SessionDocument, run: RunRecord) -> dict[str, Any]:
-    """The machine that the cell ran on; the session's where that was not noted."""
-    environment = document.environment if run.environment is None else document.environments[run.environment]
-    return {name: getattr(environment, name, None) for name in _MACHINE}
 
 
 def _row(run: RunRecord) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -64,58 +64,45 @@ def reference_table(results: Sequence[Result], notation: Notation = MILLISECONDS
         texts += [_text(match, found, notation) for match in matches]
         records += [_record(cells[0], found, match) for match in matches or (None,)]
         doubts += [doubt_word(cells), *("" for _ in matches)]
-    table = _table(
-        ("cell",),
-        (f"mean ({notation.symbol})", f"std ({notation.symbol})", "here / there"),
-        texts,
-        records,
-        caption="Own step times beside published ones",
-        footnotes=(
-            "here / there: own mean step time over the published one; below 1, here is faster",
-            f"published times are for orientation, not truth: {remark_on(result.spec for result in results)}",
-            *provenance_notes(results),
-        ),
-        label="reference",
+    notes = (
+        "here / there: own mean step time over the published one; below 1, here is faster",
+        f"published times are for orientation, not truth: {remark_on(result.spec for result in results)}",
+        *provenance_notes(results),
     )
+    figures = (f"mean ({notation.symbol})", f"std ({notation.symbol})", "here / there")
+    table = _table("step times", ("cell",), figures, texts, records, notes, label="reference")
     return msgspec.structs.replace(table, doubts=tuple(doubts))
 
 
 def _table(
+    what: str,
     names: Sequence[str],
     figures: Sequence[str],
     texts: Sequence[_Texts],
     records: Sequence[dict[str, Value]],
+    footnotes: tuple[str, ...],
     *,
-    caption: str,
-    footnotes: Iterable[str],
     label: str,
 ) -> Table:
     """Own rows, each followed by those of its reference points: columns of names, of figures, and of the source."""
     left = (Column(header, left=True, rank=rank) for rank, header in enumerate(("device", "source", "what differs")))
-    return Table(
-        columns=(*(Column(name, left=True) for name in names), *map(Column, figures), *left),
-        rows=tuple(texts),
-        records=tuple(records),
-        caption=caption,
-        footnotes=tuple(footnotes),
-        label=label,
-    )
+    columns: tuple[Column, ...] = (*(Column(name, left=True) for name in names), *map(Column, figures), *left)
+    caption, rows = f"Own {what} beside published ones", tuple(texts)
+    return Table(columns=columns, rows=rows, records=tuple(records), caption=caption, footnotes=footnotes, label=label)
 
 
 def _own_text(cells: Sequence[Result], found: Summary, notation: Notation, *, matched: bool) -> _Texts:
-    result = cells[0]
-    remark = "; ".join(filter(None, (_sync_text(cells, found), "" if matched else nothing_published(result.spec))))
-    mean, std = notation.of(found, "mean_s"), notation.of(found, "std_s")
-    return _cell(result, f"warm-up {FIELDS['warmup'].show(result)}"), mean, std, "", *_here(result), remark
-
-
-def _sync_text(cells: Sequence[Result], found: Summary) -> str:
-    """``of it 42.8 ms gradient sync here (8.0 %)``, of the rank that waits for none; empty without that phase."""
+    result, remarks = cells[0], list[str]()
     sync = gradient_sync(cells, found.ddof)
-    if sync is None or not sync.last.mean_s or not found.mean_s:
-        return ""
-    mean = MILLISECONDS.of(sync.last, "mean_s")
-    return f"of it {mean} ms gradient sync here ({tenth_percent(sync.last.mean_s / found.mean_s)})"
+    if sync and sync.last.mean_s and found.mean_s:
+        # Of the rank that waits for none.
+        share = tenth_percent(sync.last.mean_s / found.mean_s)
+        remarks.append(f"of it {MILLISECONDS.of(sync.last, 'mean_s')} ms gradient sync here ({share})")
+    if not matched and (nothing := nothing_published(result.spec)):
+        remarks.append(nothing)
+    mean, std = notation.of(found, "mean_s"), notation.of(found, "std_s")
+    name = _cell(result, f"warm-up {FIELDS['warmup'].show(result)}")
+    return name, mean, std, "", *_here(result), "; ".join(remarks)
 
 
 def _text(match: Match, found: Summary, notation: Notation) -> _Texts:
@@ -157,21 +144,17 @@ def _peaks_table(found: Sequence[PeakBeside]) -> Table:
                 **attributes(row, "source", "device", "peak_bytes", "peak", prefix="reference_"),
                 "reference_pass": row.pass_, "caveats": "; ".join(match.caveats),
             })  # fmt: skip
-    return _table(
-        ("cell", "of"),
-        ("peak (GB)", "here / there"),
-        texts,
-        records,
-        caption="Own peaks of memory beside published ones",
-        footnotes=(
-            "own peaks: of a whole pass the allocator's count while timed, else the memory report's, else predicted; "
-            "of a part of a train-step of the memory report or predicted",
-            "1 GB is 10⁹ bytes: what was published in GiB is converted",
-            "published peaks depend on what lives beside the pass (gradients and optimizer state of steps before, an "
-            "earlier graph that is kept), and on what their author's operations keep for the backward",
-        ),
-        label="reference-peaks",
-    )
+    names, figures = ("cell", "of"), ("peak (GB)", "here / there")
+    return _table("peaks of memory", names, figures, texts, records, _PEAKS_NOTES, label="reference-peaks")
+
+
+_PEAKS_NOTES = (
+    "own peaks: of a whole pass the allocator's count while timed, else the memory report's, else predicted; "
+    "of a part of a train-step of the memory report or predicted",
+    "1 GB is 10⁹ bytes: what was published in GiB is converted",
+    "published peaks depend on what lives beside the pass (gradients and optimizer state of steps before, an "
+    "earlier graph that is kept), and on what their author's operations keep for the backward",
+)
 
 
 def _kernels_table(found: Sequence[KernelsBeside]) -> Table:
@@ -198,18 +181,12 @@ def _kernels_table(found: Sequence[KernelsBeside]) -> Table:
                 "reference_top_share": _share(row.top_percent), "reference_matmul_share": _share(row.matmul_percent),
                 "reference_pass": row.pass_, "caveats": "; ".join(match.caveats),
             })  # fmt: skip
-    return _table(
-        ("cell", "part", "top kernel"),
-        ("launches", "its share", "matrix multiply"),
-        texts,
-        records,
-        caption="Own kernels beside published ones",
-        footnotes=(
-            "top kernel: the one with the most time in this part of the step; shares: of the part's kernel time; "
-            f"{NONE}: not published, or not profiled here",
-        ),
-        label="reference-kernels",
+    note = (
+        "top kernel: the one with the most time in this part of the step; shares: of the part's kernel time; "
+        f"{NONE}: not published, or not profiled here"
     )
+    names, figures = ("cell", "part", "top kernel"), ("launches", "its share", "matrix multiply")
+    return _table("kernels", names, figures, texts, records, (note,), label="reference-kernels")
 
 
 def _cell_record(result: Result) -> dict[str, Value]:

@@ -188,15 +188,9 @@ def _races(states: Sequence[SessionState], _: Sequence[Result], wanted: _Wanted)
         if race := race_of(state):
             rows = race_table(race, state.cells)
             kept = [place for place, entry in enumerate(race.entries) if wanted(entry.spec)]
-            tables = (_rows(rows, kept), gains_table(race)) if kept else ()
+            tables = (rows.rows_at(kept), gains_table(race)) if kept else ()
             for table in filter(None, tables):
                 yield _of_session(table, title_of(state)) if len(states) > 1 else table
-
-
-def _rows(table: Table, places: Sequence[int]) -> Table:
-    """The table with these rows alone."""
-    rows, records = (tuple(each[place] for place in places) for each in (table.rows, table.records))
-    return msgspec.structs.replace(table, rows=rows, records=records)
 
 
 def _in_turns(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted) -> Iterator[Table]:
@@ -204,11 +198,18 @@ def _in_turns(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted)
         yield turns_table(turns_of(rounds), [result for both in rounds for result in both])
 
 
-def _predictions_of(states: Sequence[SessionState], results: Sequence[Result], wanted: _Wanted) -> Iterator[Table]:
+def _predicted(states: Sequence[SessionState], results: Sequence[Result], wanted: _Wanted) -> Iterator[Table]:
+    """The needs of the sessions' cells, judged for their machines' devices where these are known."""
     titles = {id(result.state): result.session for result in results}
     for state in states:
-        for table in _predicted(state, wanted):
-            yield _of_session(table, titles.get(id(state)) or title_of(state)) if len(states) > 1 else table
+        shown = (prediction for prediction in _predictions(state) if wanted(prediction.spec))
+        for device, predictions in grouped(shown, lambda prediction: prediction.spec.device).items():
+            tables: tuple[Table, Table] = prediction_tables(predictions)
+            if (here := state.environment) and (info := here.device(device)):
+                estimates = judge_all(predictions, target_here(info, here, state.devices), state)
+                tables = estimate_table(estimates), category_table(estimates)
+            for table in tables:
+                yield _of_session(table, titles.get(id(state)) or title_of(state)) if len(states) > 1 else table
 
 
 def _kernels(states: Sequence[SessionState], results: Sequence[Result], wanted: _Wanted) -> Iterator[Table]:
@@ -234,32 +235,17 @@ def _roofline(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted)
 _FROM_CELLS: Mapping[str, Callable[[Sequence[SessionState], Sequence[Result], _Wanted], Iterable[Table]]] = {
     "race": _races,
     "ab": _in_turns,
-    "predictions": _predictions_of,
+    "predictions": _predicted,
     "kernels-over-cells": _kernels,
     "mixed-precision": _speedups,
     "roofline": _roofline,
 }
 
 
-def _predicted(state: SessionState, wanted: _Wanted) -> Iterator[Table]:
-    """The needs of the session's cells, judged for its machine's devices where these are known."""
-    shown = (prediction for prediction in _predictions(state) if wanted(prediction.spec))
-    for device, predictions in grouped(shown, lambda prediction: prediction.spec.device).items():
-        if not (here := state.environment) or not (info := here.device(device)):
-            yield from prediction_tables(predictions)
-        else:
-            estimates = judge_all(predictions, target_here(info, here, state.devices), state)
-            yield estimate_table(estimates)
-            yield category_table(estimates)
-
-
 def _of_session(table: Table, title: str) -> Table:
-    return msgspec.structs.replace(
-        table,
-        caption=f"{table.caption}, session {title}",
-        label=f"{table.label}-{title}",
-        records=tuple({"session": title} | record for record in table.records),
-    )
+    records = tuple({"session": title, **record} for record in table.records)
+    caption, label = f"{table.caption}, session {title}", f"{table.label}-{title}"
+    return msgspec.structs.replace(table, caption=caption, label=label, records=records)
 
 
 def _predictions(state: SessionState) -> list[Prediction]:

@@ -21,7 +21,7 @@ from cs336_tui.analysis.merge import RECORDED, Result, grouped, measured, merge,
 from cs336_tui.analysis.merge import title_of as session_title
 from cs336_tui.export.findings import CI, NamedCells, findings, short_names
 from cs336_tui.export.reports import head, report_sections, report_tables
-from cs336_tui.export.subjects.results import NO_RESULTS, TableError, results_table
+from cs336_tui.export.subjects.results import NO_RESULTS, TableError, phase_names, results_table
 from cs336_tui.export.subjects.results_columns import COLUMNS
 from cs336_tui.export.writing import provenance
 from cs336_tui.export.writing.footnotes import (
@@ -134,13 +134,9 @@ def _findings(results: Sequence[Result], states: Sequence[SessionState], paging:
 
 def _cells(results: Sequence[Result], paging: bool) -> str:
     """Every cell's times, the trust in them, rates and memory, and phases: a table each."""
-    shown = [result for result in results if has_result(result.cell)]
-    names = short_names(results)
-    tables = (
-        *(_of_results(shown, names) if measured(shown) else ()),
-        _trust(shown, names),
-        *_phases(shown, names),
-    )
+    shown, names = [result for result in results if has_result(result.cell)], short_names(results)
+    of_results = _of_results(shown, names) if measured(shown) else ()
+    tables = (*of_results, _trust(shown, names), *_phases(shown, names))
     return _tables((table for table in tables if table.rows), paging)
 
 
@@ -160,37 +156,28 @@ def _of_results(results: Sequence[Result], names: Names) -> Iterator[Table]:
     heads = {column.key: place for place, column in enumerate(found.columns)}
     marks = machine_marks(results)
     cells = [" ".join(filter(None, (names[result.source, result.cell.cell], marks.of(result)))) for result in results]
-    states = {result.source: result.state for result in results}
-    notes = [
-        note
-        for source, state in states.items()
-        for note in reading_notes(state, [result.cell for result in results if result.source == source])
-    ]
+    notes: dict[str, None] = {}
+    for several in grouped(results, lambda result: result.source).values():
+        notes |= dict.fromkeys(reading_notes(several[0].state, [each.cell for each in several]))
+    by_status = {
+        status: named([names[each.source, each.cell.cell] for each in members], last="; and ")
+        for status, members in grouped(results, lambda result: status_of(result.cell)).items()
+    }
     for caption, keys in (("Step times", _TIMES), ("Throughput and memory", _WORK)):
         places = [heads[COLUMNS[key].key] for key in keys if COLUMNS[key].key in heads]
         of_memory = keys is _WORK
+        below = [note for note in notes if note.startswith(("peak ", "memory ")) == of_memory]
+        below += marks.notes
+        if of_memory:
+            below += (f"{status}: {several}" for status, several in by_status.items() if status not in ("ok", RECORDED))
+        part = found.at(places)
+        rows = zip(cells, part.rows, results, strict=True)
         yield Table(
-            columns=(Column("cell", left=True), *(found.columns[place]._replace(rank=0) for place in places)),
-            rows=tuple(
-                (name, *(row[place] for place in places))
-                for name, row, result in zip(cells, found.rows, results, strict=True)
-                if of_memory or result.is_measured
-            ),
+            columns=(Column("cell", left=True), *(column._replace(rank=0) for column in part.columns)),
+            rows=tuple((name, *row) for name, row, result in rows if of_memory or result.is_measured),
             caption=caption,
-            footnotes=(
-                *(note for note in dict.fromkeys(notes) if note.startswith(("peak ", "memory ")) == of_memory),
-                *marks.notes,
-                *(_not_ok(results, names) if of_memory else ()),
-            ),
+            footnotes=tuple(below),
         )
-
-
-def _not_ok(results: Sequence[Result], names: Names) -> Iterator[str]:
-    """The cells of each status but a plain ok."""
-    for status, members in grouped(results, lambda result: status_of(result.cell)).items():
-        if status not in ("ok", RECORDED):
-            of_status = [names[each.source, each.cell.cell] for each in members]
-            yield f"{status}: {named(of_status, last='; and ')}"
 
 
 def _tables(tables: Iterable[Table], paging: bool) -> str:
@@ -219,43 +206,31 @@ def _phases(results: Sequence[Result], names: Names) -> Iterator[Table]:
     timed = [result for result in results if result.cell.phase_times_s]
     if not timed:
         return
-    # The cell with most phases has them all in the order of a step.
-    fullest_first = sorted(timed, key=lambda result: -len(result.cell.phase_times_s))
-    phases = dict.fromkeys(name for result in fullest_first for name in result.cell.phase_times_s)
-    yield Table(
-        columns=(
-            Column("cell", left=True),
-            *(Column(f"{name} (ms)") for name in phases),
-            Column("host enqueue (ms)"),
-        ),
-        rows=tuple(
-            (
-                names[result.source, result.cell.cell],
-                *(_mean_ms(result.cell.phase_times_s.get(name, ())) for name in phases),
-                _mean_ms(result.cell.times.host_s),
-            )
-            for result in timed
-        ),
-        caption="Phases",
-        footnotes=(_PHASES_NOTE,),
+
+    def mean_ms(times_s: Sequence[float]) -> str:
+        found = summarize(times_s)
+        return milliseconds(found.mean_s, found.std_s)[0]
+
+    def phase(name: str) -> Column[Result]:
+        return Column(f"{name} (ms)", text=lambda each: mean_ms(each.cell.phase_times_s.get(name, ())))
+
+    columns: tuple[Column[Result], ...] = (
+        Column("cell", left=True, text=lambda each: names[each.source, each.cell.cell]),
+        *map(phase, phase_names(timed)),
+        Column("host enqueue (ms)", text=lambda each: mean_ms(each.cell.times.host_s)),
     )
-
-
-def _mean_ms(times_s: Sequence[float]) -> str:
-    found = summarize(times_s)
-    return milliseconds(found.mean_s, found.std_s)[0]
+    yield Table.of(timed, columns, caption="Phases", footnotes=(_PHASES_NOTE,))
 
 
 def _failures(results: Sequence[Result]) -> str:
-    failed = [result for result in results if result.cell.status in FAILED]
-    names = short_names(results)
-    return "\n\n".join(_failure(names[each.source, each.cell.cell], each.cell) for each in failed)
-
-
-def _failure(name: str, cell: CellState) -> str:
-    text = f"### {markdown_escape(name)}\n\n{markdown_escape(ending_of(cell))}"
-    tail = cell.output.rstrip().splitlines()[-OUTPUT_LINES:]
-    return f"{text}\n\n{code_block(chr(10).join(tail))}" if tail else text
+    """The ending of each cell that failed, with the last lines of its output."""
+    names, parts = short_names(results), list[str]()
+    for result in (each for each in results if each.cell.status in FAILED):
+        name = markdown_escape(names[result.source, result.cell.cell])
+        parts += [f"### {name}", markdown_escape(ending_of(result.cell))]
+        if tail := result.cell.output.rstrip().splitlines()[-OUTPUT_LINES:]:
+            parts.append(code_block("\n".join(tail)))
+    return "\n\n".join(parts)
 
 
 def _provenance(state: SessionState, named: bool) -> str:
@@ -348,29 +323,26 @@ def first_table(results: Sequence[Result]) -> Table | None:
         rows = [_Row(cells.name(result), result, None) for result in results if has_result(result.cell)]
     if not rows:
         return None
-    left_out: tuple[str, ...] = ()
+    notes: list[str] = []
     if len(rows) > MOST_ROWS:
         up = sorted((row for row in rows if row.timed), key=lambda row: row.timed.mean_s if row.timed else 0.0)
         ends = MOST_ROWS // 4
         if len(up) > 2 * ends:
-            left_out = (f"the {ends} fastest and the {ends} slowest of {len(up)} timed cells; all are under Cells",)
+            notes.append(f"the {ends} fastest and the {ends} slowest of {len(up)} timed cells; all are under Cells")
             rows = [*up[:ends], *up[-ends:]]
         else:
-            left_out = (f"the first {MOST_ROWS} of {len(rows)} cells; all are under Cells",)
+            notes.append(f"the first {MOST_ROWS} of {len(rows)} cells; all are under Cells")
             rows = rows[:MOST_ROWS]
     columns = [each for each in _columns(rows) if {*map(each.cell, rows)} - {NONE, UNKNOWN, ""} or each.key == "cell"]
-    notes = [f"± std: {std_kind(results[0].state.ddof)}"] if cells.timed else []
+    if cells.timed:
+        notes.append(f"± std: {std_kind(results[0].state.ddof)}")
     if len(cells.timed) > 1:
         notes.append(f"[a, b]: {CI} of a ratio of mean step times, Welch's of its logarithm")
     if any(len(each.runs) > 1 for each in cells.timed):
         notes.append(f"{CI} of several runs: Student's, from the runs' means")
-    return Table.of(
-        rows,
-        columns,
-        record=lambda row: {"cell": row.name},
-        caption=f"Cells, each with {same}" if len(rows) > 1 and (same := shared([row.result for row in rows])) else "",
-        footnotes=(*left_out, *notes),
-    )
+    same = shared([row.result for row in rows]) if len(rows) > 1 else ""
+    caption = f"Cells, each with {same}" if same else ""
+    return Table.of(rows, columns, record=lambda row: {"cell": row.name}, caption=caption, footnotes=notes)
 
 
 def _columns(rows: Sequence[_Row]) -> Sequence[Column[_Row]]:

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 import msgspec
 
@@ -72,14 +73,11 @@ def layout_tables(
 
 def _with_passes(results: Sequence[Result]) -> Kept:
     """The cells of the passes that a layout has columns for, and notes on them."""
-    forward = _forward_of(results)
-    others = [
-        pass_ for pass_ in dict.fromkeys(result.spec.pass_ for result in results) if pass_ not in (forward, _BOTH)
-    ]
-    notes = ["forward: with the loss in it"] if forward == _WITH_LOSS else []
-    if others:
+    shown = (_forward_of(results), _BOTH)
+    notes = ["forward: with the loss in it"] if _WITH_LOSS in shown else []
+    if others := [name for name in dict.fromkeys(result.spec.pass_ for result in results) if name not in shown]:
         notes.append(f"left out (no column in this layout): {', '.join(others)}")
-    return Kept([result for result in results if result.spec.pass_ in (forward, _BOTH)], notes)
+    return Kept([result for result in results if result.spec.pass_ in shown], notes)
 
 
 def _forward_of(results: Sequence[Result]) -> str:
@@ -112,17 +110,16 @@ def _every_step(read: Callable[[Result], Sequence[float]]) -> Maker:
     """The times of every run, as arrays."""
 
     def make(header: str, notation: Notation) -> Column[Runs]:
-        def text(row: Runs, run: Result) -> str:
-            median_s = row.summary.median_s if row.summary else None
-            decimals = notation.decimals
-            return array(read(run), millisecond_decimals(median_s, None) if decimals is None else decimals)
+        def times_ms(row: Runs) -> tuple[float, ...]:
+            return tuple(time_s * 1e3 for run in row.counted for time_s in read(run))
 
-        return layout_column(
-            header,
-            lambda row: tuple(time_s * 1e3 for run in row.counted for time_s in read(run)),
-            lambda row: " ".join(text(row, run) for run in row.counted) or row.first.ending,
-            left=True,
-        )
+        def text(row: Runs) -> str:
+            decimals = notation.decimals
+            if decimals is None:
+                decimals = millisecond_decimals(row.summary.median_s if row.summary else None, None)
+            return " ".join(array(read(run), decimals) for run in row.counted) or row.first.ending
+
+        return layout_column(header, times_ms, text, left=True)
 
     return make
 
@@ -189,14 +186,28 @@ def _by_mean(results: Sequence[Result], decimals: int | None, *, published: bool
     """Published with names such as ``small_forward_warmup_1_mixed_False``; a forward with the loss in it is a forward
     where there is none without."""
     names = telling(results, but=("pass",)) or ("size",)
-    more = _untold(results) if published else ()
-    forward = _forward_of(results)
+    kinds = {result.spec.precision: _is_mixed(result) for result in results}
+    mixed = ["precision"] if len(set(kinds.values())) == len(kinds) else []  # it says each precision
+    more, forward = telling(results, but=("size", "pass", "warmup", *mixed)), _forward_of(results)
 
     def computation(row: Runs) -> str:
         return _FORWARD if published and row.spec.pass_ == forward else row.spec.pass_
 
     def name(row: Runs) -> str:
-        return _joined(row.first, computation(row), more) if published else label(row.first, names)
+        """Published ``small_forward_warmup_1_mixed_False``, then in the same way the fields that tell more apart."""
+        if not published:
+            return label(row.first, names)
+        size, warmup = shown(row.first, ("size", "warmup"))
+        words = [size, computation(row), "warmup", warmup, "mixed", str(_is_mixed(row.first))]
+        return "_".join([*words, *chain(*zip(more, shown(row.first, more), strict=True))])
+
+    def seconds(row: Runs, notation: Notation) -> str:
+        std_s = row.summary.std_s if row.summary else None
+        times = [notation.time(time_s, mean_s=time_s, std_s=std_s) for time_s in row.times_s]
+        return f"[{', '.join(times)}]" if times else NONE
+
+    def total_s(row: Runs) -> float | None:
+        return sum(row.times_s) if row.times_s else None
 
     return Layout(
         "Step times in seconds, sorted by mean",
@@ -205,14 +216,14 @@ def _by_mean(results: Sequence[Result], decimals: int | None, *, published: bool
             "name": value(name, left=True),
             "computation": value(computation, left=True),
             "times": lambda header, notation: layout_column(
-                header, lambda row: row.times_s, lambda row: _seconds(row, notation), left=True
+                header, lambda row: row.times_s, lambda row: seconds(row, notation), left=True
             ),
             "mean_time": "mean",
             "median_time": "median",
             "std_dev": "std",
             "min_time": "min",
             "max_time": "max",
-            "total_time": value(_total_s, lambda row: known("{:.4g}", NONE)(_total_s(row))),
+            "total_time": value(total_s, lambda row: known("{:.4g}", NONE)(total_s(row))),
             "profile_steps": "n",
         },
         ("all times in seconds; total_time: of the measured steps",),
@@ -221,28 +232,8 @@ def _by_mean(results: Sequence[Result], decimals: int | None, *, published: bool
     ).tables(results, decimals)
 
 
-def _total_s(row: Runs) -> float | None:
-    return sum(row.times_s) if row.times_s else None
-
-
-def _untold(results: Sequence[Result]) -> tuple[str, ...]:
-    """Fields that tell results apart beside what a published name says: size, pass, warm-up, and mixed or not."""
-    kinds = {result.spec.precision: _is_mixed(result) for result in results}
-    said = len(set(kinds.values())) == len(kinds)
-    return telling(results, but=("size", "pass", "warmup", *["precision"] * said))
-
-
 def _is_mixed(result: Result) -> bool:
     return result.spec.precision.endswith("-mixed")
-
-
-def _joined(result: Result, computation: str, more: Sequence[str]) -> str:
-    """``small_forward_warmup_1_mixed_False``, and `more` fields in the same way."""
-    size, warmup = shown(result, ("size", "warmup"))
-    words = [size, computation, "warmup", warmup, "mixed", str(_is_mixed(result))]
-    for key, text in zip(more, shown(result, more), strict=True):
-        words += (key, text)
-    return "_".join(words)
 
 
 def _devices(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
@@ -250,15 +241,30 @@ def _devices(results: Sequence[Result], decimals: int | None, *, published: bool
     (kept, left_out), forward = _with_passes(results), _forward_of(results)
     apart = telling(kept, but=("size", "pass", *PLACES))
     places = telling(kept, among=PLACES) or ("device",)
-    titles = _device_titles({key: members[0] for key, members in groups(kept, places).items()}, places)
+    ran = {key: members[0] for key, members in groups(kept, places).items()}
+    kinds = {key: result.spec.device.partition(":")[0].upper() for key, result in ran.items()}
+    number = Counter(kinds.values())
+    # ``CPU``, ``MPS``, ``CUDA``; with what tells them apart where there are several of a kind.
+    titles = {key: f"{kind} ({label(ran[key], places)})" if number[kind] > 1 else kind for key, kind in kinds.items()}
+
+    def parameters(row: Runs) -> str:
+        """As published tables have it: ``120.95M``, ``3.38B``."""
+        count = headless_params(row.first)
+        if count is None:
+            return UNKNOWN
+        return f"{count / 1e9:.2f}B" if count >= 1e9 else f"{count / 1e6:.2f}M"
+
+    def time(place: tuple[str, ...], name: str, pass_: str) -> Column[Runs]:
+        def is_at(run: Result) -> bool:
+            return run.spec.pass_ == pass_ and shown(run, places) == place
+
+        found = part_column(f"{titles[place]} {name} (ms)", "mean", Notation("ms", decimals), is_at)
+        return found._replace(title=f"{name} (ms)", group=titles[place])
+
     dims = (
         setting("Size", "size"),
         *(setting(key, key) for key in _DIMS),
-        layout_column(
-            "num_params",
-            lambda row: _parameters(headless_params(row.first)) if published else headless_params(row.first),
-            lambda row: _parameters(headless_params(row.first)),
-        ),
+        layout_column("num_params", parameters if published else lambda row: headless_params(row.first), parameters),
     )
     notes = (
         "forward_time, forward+backward: mean ms a step",
@@ -267,19 +273,11 @@ def _devices(results: Sequence[Result], decimals: int | None, *, published: bool
         *(not_timed(kept) if published else ()),
     )
     tables: list[Table] = []
-    notation = Notation("ms", decimals)
     for members in groups(kept, apart).values():
-        times = (
-            part_column(
-                f"{titles[place]} {name} (ms)", "mean", notation, partial(_is_at, place, pass_, places)
-            )._replace(title=f"{name} (ms)", group=titles[place])
-            for place in groups(members, places)
-            for name, pass_ in (("forward_time", forward), ("forward+backward", _BOTH))
-        )
-        caption = "Mean step time in ms by device"
-        tables += tables_of(
-            members, (*dims, *times), caption, notes, rows_by=("size", *_DIMS), apart=apart, places=places
-        )
+        passes = (("forward_time", forward), ("forward+backward", _BOTH))
+        columns = (*dims, *(time(place, *each) for place in groups(members, places) for each in passes))
+        caption, rows_by = "Mean step time in ms by device", ("size", *_DIMS)
+        tables += tables_of(members, columns, caption, notes, rows_by=rows_by, apart=apart, places=places)
     return tuple(tables)
 
 
@@ -355,27 +353,3 @@ LAYOUTS: Mapping[str, WriteUp] = {
     "optimizers": WriteUp("the optimizer phase and its share of the step for each optimizer", OPTIMIZERS.tables),
 }
 """All kinds of table, those of variants too, by the name that ``--layout`` takes."""
-
-
-def _is_at(place: tuple[str, ...], pass_: str, places: Sequence[str], run: Result) -> bool:
-    return run.spec.pass_ == pass_ and shown(run, places) == place
-
-
-def _device_titles(ran: Mapping[tuple[str, ...], Result], places: Sequence[str]) -> dict[tuple[str, ...], str]:
-    """``CPU``, ``MPS``, ``CUDA``; with what tells them apart where there are several of a kind."""
-    kinds = {key: result.spec.device.partition(":")[0].upper() for key, result in ran.items()}
-    number = Counter(kinds.values())
-    return {key: f"{kind} ({label(ran[key], places)})" if number[kind] > 1 else kind for key, kind in kinds.items()}
-
-
-def _seconds(row: Runs, notation: Notation) -> str:
-    std_s = row.summary.std_s if row.summary else None
-    times = [notation.time(time_s, mean_s=time_s, std_s=std_s) for time_s in row.times_s]
-    return f"[{', '.join(times)}]" if times else NONE
-
-
-def _parameters(number: int | None) -> str:
-    """As published tables have it: ``120.95M``, ``3.38B``."""
-    if number is None:
-        return UNKNOWN
-    return f"{number / 1e9:.2f}B" if number >= 1e9 else f"{number / 1e6:.2f}M"

@@ -1,4 +1,6 @@
-"""Tables of any session are made and rendered, and the results leave no cell out."""
+"""Data, summary and tables of any session are made and rendered, and the results leave no cell out."""
+
+import json
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import Over, Tuning
 from cs336_tui.events.events import CellsQueued, Event, TuningStarted
 from cs336_tui.export.folder import tables_of
+from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writeups import layout_tables
@@ -16,13 +19,21 @@ from cs336_tui.export.writing.footnotes import has_result
 from cs336_tui.export.writing.formats import render_all
 from cs336_tui.export.writing.terminal import Looks, terminal_text
 from tests.export.grids import grid, merged
+from tests.export.keeping import csv_rows
+from tests.export.test_record import no_constants
 from tests.samples import state_of
 from tests.strategies import any_event, run_specs
 
 
 @given(st.lists(st.lists(any_event, max_size=25), min_size=1, max_size=2))
-def test_any_sessions_have_their_tables(sessions: list[list[Event]]) -> None:
+def test_any_sessions_have_their_data_summaries_and_tables(sessions: list[list[Event]]) -> None:
     results = merge([("same title", state_of(events)) for events in sessions])
+    for state in map(state_of, sessions):
+        document = json.loads(to_json(state), parse_constant=no_constants)
+        assert len(document["runs"]) == len(csv_rows(to_csv(state))) == len(state.finished_cells)
+        text = summary_markdown(state)
+        assert text.startswith("# cs336-tui session ")
+        assert "\x1b" not in text
     tables = tables_of(results)
     for several in tables.values():
         for table in several:

@@ -11,18 +11,10 @@ from matplotlib.figure import Figure
 from cs336_tui.analysis.fields import FIELDS, varies
 from cs336_tui.analysis.pivot import pivot, suggest
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import (
-    CellFinished,
-    CellSkipped,
-    CellsQueued,
-    CellStarted,
-    EnvironmentRead,
-    Event,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.export.figures import passes_by_size
 from cs336_tui.export.subjects.results import results_of
 from cs336_tui.export.writeups import LAYOUTS, PLAIN_LAYOUTS, layout_tables
-from cs336_tui.export.writing.drawing import Drawing
 from cs336_tui.session.state import SessionState
 from tests.export.grids import with_in_force
 from tests.samples import ENVIRONMENT, START, a_spec, state_of
@@ -45,20 +37,20 @@ def session(specs: Sequence[CellSpec], ends: str | None) -> SessionState:
     return state_of(session_events(specs, ends))
 
 
-def session_events(specs: Sequence[CellSpec], ends: str | None) -> list[Event]:
+def session_events(specs: Sequence[CellSpec], ends: str | None) -> list[ev.Event]:
     """A session whose last cell ended so before its model was built; None: it has a result, too."""
     cells = [Cell(spec, (0.1,) * 5) for spec in specs]
-    events: list[Event] = list(events_of(*cells))
+    events: list[ev.Event] = list(events_of(*cells))
     if ends is None:
         return events
     last = len(specs) - 1
-    kept = [each for each in events if getattr(each, "cell", None) != last or isinstance(each, CellStarted)]
+    kept = [each for each in events if getattr(each, "cell", None) != last or isinstance(each, ev.CellStarted)]
     if ends in ("skipped", "queued"):
         kept = [each for each in kept if getattr(each, "cell", None) != last]
     if ends == "skipped":
-        kept.append(CellSkipped(at=START + 99, cell=last, reason="no room"))
+        kept.append(ev.CellSkipped(at=START + 99, cell=last, reason="no room"))
     elif ends != "queued":
-        kept.append(CellFinished(at=START + 99, cell=last, status=ends, error="no reason", stage="building"))
+        kept.append(ev.CellFinished(at=START + 99, cell=last, status=ends, error="no reason", stage="building"))
     return kept
 
 
@@ -98,12 +90,11 @@ def test_a_machine_that_changed_before_it_makes_no_second_table_for_a_cell_witho
     other = msgspec.structs.replace(ENVIRONMENT, torch="2.14.0", host="another", threads=threads)
     events = session_events(SWEEPS["sizes"], ends)
     last = next((at for at, each in enumerate(events) if getattr(each, "cell", None) == 2), len(events))
-    moved = results_of(state_of([*events[:last], EnvironmentRead(at=START + 90, environment=other), *events[last:]]))
+    moved = results_of(state_of([*events[:last], ev.EnvironmentRead(at=START + 90, environment=other), *events[last:]]))
     for name in ("forward-only", "min-max", "raw-steps", "warm-up", "by-mean", "devices"):
         (table,) = layout_tables(moved, name)
         assert len(table.rows) == 3, name
     drawn = passes_by_size(moved)
-    assert isinstance(drawn, Drawing)
     drawn.draw(figure := Figure())
     assert len(figure.axes) == 1, "one panel"
 
@@ -136,8 +127,8 @@ def test_threads_that_a_users_model_set_are_those_of_its_cell_that_failed() -> N
     results = results_of(state_of(with_in_force(events, threads=4)))
     assert [FIELDS["threads"].show(result) for result in results] == ["4"] * 3
     bare = msgspec.structs.replace(ENVIRONMENT, threads=None)
-    told: list[Event] = [
-        EnvironmentRead(at=START, environment=bare),
-        CellsQueued(at=START, first=0, specs=(a_spec(), a_spec(threads=3))),
+    told: list[ev.Event] = [
+        ev.EnvironmentRead(at=START, environment=bare),
+        ev.CellsQueued(at=START, first=0, specs=(a_spec(), a_spec(threads=3))),
     ]
     assert [FIELDS["threads"].show(result) for result in results_of(state_of(told))] == ["unknown", "3"]

@@ -15,12 +15,13 @@ from cs336_tui.export.subjects.estimates import (
     fit_document,
     fit_table,
     prediction_tables,
+    sweep_note,
 )
 from cs336_tui.export.writing.formats import render_all
 from cs336_tui.export.writing.tables import Table
 from cs336_tui.session.state import SessionState
 from tests.export.grids import LAPTOP, SMALL, by, grid_events, merged
-from tests.export.keeping import csv_rows, kept, shown
+from tests.export.keeping import csv_rows, kept
 from tests.made_predictions import MIB, made_prediction
 from tests.samples import START, a_spec, state_of
 from tests.session.made import Cell, session_of
@@ -32,27 +33,16 @@ def estimates(*changes: dict[str, object]) -> tuple[Estimate, ...]:
     return judge_all([made_prediction(a_spec(**each)) for each in changes], H100)
 
 
-def test_what_was_not_predicted_is_counted_apart_from_what_does_not_fit() -> None:
-    found = estimates({}, {"batch_size": 4000})
-    lost = Unpredicted(a_spec(batch_size=9), found[0].target, "it hangs")
-    notes = estimate_table([*found, lost]).footnotes
-    assert any(note.startswith("of 3 cells 1 not predicted, 1 too large; the others, warm-up and") for note in notes)
-    assert "of 2 cells 1 not predicted, 1 too large" in estimate_table([found[1], lost]).footnotes
-
-
-def test_several_cells_are_summed_up_and_those_that_do_not_fit_are_counted() -> None:
-    table = estimate_table(estimates({}, {"batch_size": 4000}))
-    assert "arch" not in [column.header for column in table.columns]
-    (note,) = (note for note in table.footnotes if "do not fit" in note)
-    assert note.startswith("1 of 2 cells do not fit; the others, warm-up and measured steps: at least ")
-    none = estimate_table(estimates({"batch_size": 4000}, {"batch_size": 5000}))
-    assert "none of 2 cells fits" in none.footnotes
+def test_what_was_not_predicted_is_counted_apart_from_what_does_not_fit(snapshot: SnapshotAssertion) -> None:
+    fits, too_large, larger = estimates({}, {"batch_size": 4000}, {"batch_size": 5000})
+    lost = Unpredicted(a_spec(batch_size=9), fits.target, "it hangs")
+    of_cells = ([fits, too_large, lost], [too_large, lost], [fits, too_large], [too_large, larger])
+    assert list(map(sweep_note, of_cells)) == snapshot
 
 
 def fitted(limit: int | None = None, room: int | None = None) -> Fitted:
     spec = a_spec(pass_="train-step")
     free = H100.free_bytes if room is None else room
-    assert free is not None
     fit = search(spec, "batch", lambda each: made_prediction(each).peak_bytes, free - H100.context_bytes, limit=limit)
     found, following = (made_prediction(each) if each else None for each in (fit.spec, fit.next_spec))
     return Fitted(spec, fit, H100, found, following)
@@ -60,8 +50,6 @@ def fitted(limit: int | None = None, room: int | None = None) -> Fitted:
 
 def test_what_fits_and_what_no_longer_does_where_it_ended_and_how_it_went(snapshot: SnapshotAssertion) -> None:
     result = fitted()
-    assert result.fit.spec is not None
-    assert result.fit.next_spec is not None
     (record,) = fit_table([result]).records
     assert record["next_peak_bytes"] - record["peak_bytes"] == 128 * MIB
     assert record["peak_bytes"] <= H100.free_bytes - H100.context_bytes < record["next_peak_bytes"]
@@ -75,15 +63,11 @@ def test_what_fits_and_what_no_longer_does_where_it_ended_and_how_it_went(snapsh
     assert fit_document(none)["spec"] is None
 
 
-def test_a_variant_that_all_cells_have_is_named_and_a_fit_names_its_variants() -> None:
+def test_a_variant_that_all_cells_have_is_named_and_a_fit_names_its_variants(snapshot: SnapshotAssertion) -> None:
     own = {"model": "mine:GPT", "model_path": ("/somewhere",)}
-    for table in (estimate_table(estimates(own)), *prediction_tables([made_prediction(a_spec(**own))])):
-        assert set(shown(table, "variant")) == {"GPT"}
-        assert {record["variants"] for record in table.records} == {"GPT"}
-    assert "variant" not in [column.header for column in estimate_table(estimates({}, {"batch_size": 8})).columns]
-    table = fit_table([fitted(room=1)._replace(asked=a_spec(pass_="train-step", attention="sdpa"))])
-    assert table.records[0]["variants"] == "sdpa"
-    assert any(note.startswith("small, train-step, fp32, sdpa: not even batch 1 fits") for note in table.footnotes)
+    named = (estimate_table(estimates(own)), *prediction_tables([made_prediction(a_spec(**own))]))
+    fit = fit_table([fitted(room=1)._replace(asked=a_spec(pass_="train-step", attention="sdpa"))])
+    assert kept(*named, fit, estimate_table(estimates({}, {"batch_size": 8}))) == snapshot
 
 
 SPECS = by([SMALL], pass_=["forward"], device=["cpu"])

@@ -28,9 +28,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-NOT_AS_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-
-
 def test_text_is_written_as_utf8_and_nothing_else_is_left(tmp_path: Path) -> None:
     write_atomically(tmp_path / "results.md", "153.20 ± 0.41\n▇▂▁│▁\n")
     assert (tmp_path / "results.md").read_text("utf-8") == "153.20 ± 0.41\n▇▂▁│▁\n"
@@ -104,31 +101,24 @@ def test_a_reader_never_sees_half_a_rewrite(tmp_path: Path) -> None:
     thread.join()
 
 
+REFUSED: dict[str, tuple[str, Callable[[Path], object], bool, str]] = {
+    "no directory": ("missing/results.md", Path.exists, False, "does not exist; create it"),
+    "a file in place of one": ("file/results.md", lambda at: (at / "file").touch(), False, "file is not a directory"),
+    "a directory": (".", Path.exists, False, "is a directory; name a file in it"),
+    "a directory to overwrite": (".", Path.exists, True, "is a directory; name a file in it"),
+    "no file": ("pipe", lambda at: os.mkfifo(at / "pipe"), True, "not a regular file"),
+    "too long a name": ("x" * 300, Path.exists, False, "choose another path"),
+    "a directory that is not writable": ("results.md", lambda at: at.chmod(0o500), False, "not writable"),
+    "a file that is not writable": ("results.md", lambda at: (at / "results.md").touch(0o400), True, "not writable"),
+}
+
+
 @pytest.mark.parametrize("write", [True, False], ids=["write", "check"])
-@pytest.mark.parametrize(
-    ("name", "prepare", "overwrite", "said"),
-    [
-        ("missing/results.md", Path.exists, False, "does not exist; create it"),
-        ("file/results.md", lambda folder: (folder / "file").touch(), False, "file is not a directory"),
-        (".", Path.exists, False, "is a directory; name a file in it"),
-        (".", Path.exists, True, "is a directory; name a file in it"),
-        ("pipe", lambda folder: os.mkfifo(folder / "pipe"), True, "not a regular file"),
-        ("x" * 300, Path.exists, False, "choose another path"),
-        pytest.param(
-            "results.md", lambda folder: folder.chmod(0o500), False, "not writable", marks=NOT_AS_ROOT
-        ),
-        pytest.param(
-            "results.md", lambda folder: (folder / "results.md").touch(0o400), True, "not writable", marks=NOT_AS_ROOT
-        ),
-    ],
-    ids=[
-        "no directory", "a file in place of one", "a directory", "a directory to overwrite", "no file",
-        "too long a name", "a directory that is not writable", "a file that is not writable",
-    ],
-)  # fmt: skip
-def test_refusals(
-    tmp_path: Path, write: bool, name: str, prepare: Callable[[Path], object], overwrite: bool, said: str
-) -> None:
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(tmp_path: Path, write: bool, case: str) -> None:
+    name, prepare, overwrite, said = REFUSED[case]
+    if said == "not writable" and os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
     prepare(tmp_path)
     before, path = names(tmp_path), tmp_path / name
     with pytest.raises(ExportError) as error:

@@ -127,9 +127,7 @@ def test_predictions(snapshot: SnapshotAssertion) -> None:
     tables = [estimate_table(estimates), category_table(estimates), *prediction_tables(made)]
     used = (Collective(op="all-reduce", calls=12, bytes=500_000_000),)
     of_ranks = made_prediction(a_spec(ranks=4, parallel="ddp"), communication=used)
-    communication = communication_table(judge_all([of_ranks], named_target(find_gpu("H100"))))
-    assert communication
-    tables.append(communication)
+    tables.append(communication_table(judge_all([of_ranks], named_target(find_gpu("H100")))))
     device = ENVIRONMENT.devices[1]
     measured = PeakRow(device=device, precision="bf16", peak=made_peak(precision="bf16"))
     peaks = peak_table([measured, PeakRow(device=device, precision="fp32", error="out of memory")])

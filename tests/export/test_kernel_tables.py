@@ -20,7 +20,6 @@ from cs336_tui.export.subjects.kernel_cells import kernel_cells_table
 from cs336_tui.export.subjects.kernels import (
     attention_table,
     kernel_document,
-    kernel_pairs,
     kernel_table,
     kernel_tables,
     pairs_table,
@@ -45,12 +44,6 @@ REPORT = a_kernel_report(trace="/sessions/a/kernels.json.gz")
 PREDICTED = msgspec.structs.replace(REPORT, prediction=a_prediction_for(REPORT.spec))
 EMPTY = a_kernel_report(groups=())
 BACKWARD_ONLY = a_kernel_report(groups=(a_group(GEMM, "matrix multiply", "backward", "head", (1.0,), backward=True),))
-
-
-def cells(table: Table, first: str) -> dict[str, str]:
-    """The row that begins with this, by header."""
-    (row,) = (row for row in table.rows if row[0] == first)
-    return dict(zip((column.header for column in table.columns), row, strict=True))
 
 
 def test_a_kernel_table_of_a_phase_or_a_range_says_so_and_the_note_of_a_report_is_a_footnote() -> None:
@@ -94,24 +87,13 @@ def test_the_document_is_plain_data_that_agrees_with_the_report() -> None:
     assert document["spec"]["pass"] == "train-step"
 
 
-def test_attention_that_nothing_names_has_no_numbers_and_says_what_names_it() -> None:
-    group = a_group("aten::bmm", "matrix multiply", "forward", "attention rest", (4.0,))
-    table = attention_table(a_kernel_report(groups=(group,)))
-    assert cells(table, "forward")["matmul FLOPs"] == "n/a"
-    note = 'attention\'s parts are unnamed; use --annotate "attention core=package.module:function"'
-    assert note in table.footnotes
-    assert note not in attention_table(REPORT).footnotes
-
-
-def test_fused_attention_prints_fused_in_place_of_times() -> None:
-    group = a_group("flash_fwd", "other", "forward", "attention core", (4.0,))
-    table = attention_table(a_kernel_report(groups=(group,), prediction=a_prediction_for(REPORT.spec)))
-    forward = cells(table, "forward")
-    headers = ("matmul (ms)", "softmax (ms)", "softmax / matmul time", "softmax FLOPs")
-    assert [forward[header] for header in headers] == ["fused", "fused", "n/a", "50.0k"]
-    assert any(note.startswith("fused: ") for note in table.footnotes)
-    assert table.records[0]["matmul_ns"] is None
-    assert not any(note.startswith("fused: ") for note in attention_table(REPORT).footnotes)
+def test_attention_that_nothing_names_says_what_names_it_and_that_of_a_fused_kernel_is_not_parted(
+    snapshot: SnapshotAssertion,
+) -> None:
+    unnamed = a_group("aten::bmm", "matrix multiply", "forward", "attention rest", (4.0,))
+    fused = a_group("flash_fwd", "other", "forward", "attention core", (4.0,))
+    predicted = a_kernel_report(groups=(fused,), prediction=a_prediction_for(REPORT.spec))
+    assert kept(*map(attention_table, (a_kernel_report(groups=(unnamed,)), predicted, REPORT))) == snapshot
 
 
 def report_of(folder: Path, name: str, **kernels: list[float]) -> KernelReport:
@@ -122,31 +104,15 @@ def report_of(folder: Path, name: str, **kernels: list[float]) -> KernelReport:
             at += 100
             events += [op("aten::mm", at, 10), *launch(kernel, at, at + 1, at + 20, duration)]
     (cell,) = chrome.read(write(folder / name, trace_of(events)), Opening(), name)
-    assert isinstance(cell.report, KernelReport)
     return cell.report
 
 
-def test_each_kernel_stands_beside_itself_and_the_largest_difference_first(tmp_path: Path) -> None:
+def test_each_kernel_stands_beside_itself_the_largest_difference_first_and_all_of_them_last(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     a = report_of(tmp_path, "a.json", gemm=[10, 12], softmax=[5], gone=[1])
     b = report_of(tmp_path, "b.json", gemm=[6, 6], softmax=[5.5], new=[40])
-    found = [(p.name, p.a_ns, p.a_instances, p.b_ns, p.b_instances, p.ratio) for p in kernel_pairs(a, b)]
-    assert found == [
-        ("new", 0, 0, 40_000, 1, None),
-        ("gemm", 22_000, 2, 12_000, 2, 12 / 22),
-        ("gone", 1_000, 1, 0, 0, None),
-        ("softmax", 5_000, 1, 5_500, 1, 1.1),
-    ]
-
-
-def test_the_last_row_is_all_of_them(tmp_path: Path) -> None:
-    a, b = report_of(tmp_path, "a.json", gemm=[10, 12]), report_of(tmp_path, "b.json", gemm=[6], add=[3])
-    table = pairs_table(a, b)
-    assert table.caption == "Kernels of A (a.json · cpu) and B (b.json · cpu)".replace("cpu", "cuda:0")
-    assert table.records[-1]["difference_ns"] == b.total_ns - a.total_ns == -13_000
-    assert table.rows[-1] == ("", "all", "0.022", "2", "0.009", "2", "-0.013", "0.409")
-    rows = table.records[:-1]
-    assert sum(int(str(row["a_instances"])) for row in rows) == a.launches
-    assert sum(int(str(row["b_ns"])) for row in rows) == b.total_ns
+    assert kept(pairs_table(a, b)) == snapshot
 
 
 def test_notes_say_what_counts_on_this_backend() -> None:
@@ -168,21 +134,9 @@ def table_of(*states: SessionState) -> Table:
     return kernel_cells_table(kernel_cells(states, merge([("one", state) for state in states])))
 
 
-def row(table: Table, part: str) -> dict[str, str]:
-    """The first row of this part, by header."""
-    headers = [column.header for column in table.columns]
-    (found, *_) = (each for each in table.rows if each[headers.index("part")] == part)
-    return dict(zip(headers, found, strict=True))
-
-
 def test_a_row_says_what_was_profiled_what_was_timed_and_the_difference_of_both(snapshot: SnapshotAssertion) -> None:
-    table = table_of(train_state())
-    forward, both, _ = table.records
-    assert forward["span_difference_s"] == pytest.approx(forward["span_ns"] / 1e9 - forward["timed_s"])
-    assert forward["kernel_difference_share"] == pytest.approx(-0.06475)
-    assert both["span_ns"] is both["span_difference_s"] is None
-    operators = table_of(a_session(*report(an_operator_report(a_spec(pass_="forward+backward", device="cpu")))))
-    assert kept(table, operators) == snapshot
+    operators = a_session(*report(an_operator_report(a_spec(pass_="forward+backward", device="cpu"))))
+    assert kept(table_of(train_state()), table_of(operators)) == snapshot
 
 
 def test_cells_without_a_profile_fused_attention_and_recordings(snapshot: SnapshotAssertion) -> None:

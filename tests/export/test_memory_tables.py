@@ -9,11 +9,10 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.events.prediction import PhaseMemory
-from cs336_tui.events.reports import MemoryReport, RankMoment
+from cs336_tui.events.reports import RankMoment
 from cs336_tui.export.reports import document_of_reports
 from cs336_tui.export.subjects.memory import MOST_ROWS, memory_document, memory_tables
 from cs336_tui.export.subjects.memory_peaks import memory_figure, oom_table, peaks_table, rank_memory_table
-from cs336_tui.export.writing.tables import Table
 from tests.export.keeping import as_drawn, kept
 from tests.made_memory import MB, MemoryMaker, a_memory_report, an_oom_report, many_events
 from tests.made_predictions import made_prediction
@@ -21,10 +20,6 @@ from tests.made_ranks import MOMENTS, a_rank_memory_report
 from tests.samples import a_spec
 
 REPORT = a_memory_report()
-
-
-def largest_table(report: MemoryReport, min_bytes: int = 0) -> Table:
-    return memory_tables(report, min_bytes=min_bytes)[2]
 
 
 def test_peaks_have_a_row_for_each_context_and_precision_and_the_unit_of_the_largest(
@@ -39,33 +34,16 @@ def test_peaks_have_a_row_for_each_context_and_precision_and_the_unit_of_the_lar
     assert kept(peaks_table(reports), peaks_table([made.report()]), memory_tables(noted)[1]) == snapshot
 
 
-def test_the_largest_are_above_the_level_that_is_named() -> None:
-    table = largest_table(REPORT, 30 * MB)
-    assert "of at least 30 MB" in table.caption
-    assert [record["bytes"] for record in table.records] == [60 * MB, 40 * MB]
-    assert table.records[1]["times"] == 3
-    assert table.rows[0][6] == "passes.py:129 _optimizer"
-    assert largest_table(REPORT, 10**12).rows == ()
-
-
-def test_more_allocations_than_rows_are_counted() -> None:
-    table = largest_table(many_events(2_000))
-    assert len(table.rows) == MOST_ROWS
-    assert any(note.startswith(f"the first {MOST_ROWS} of") for note in table.footnotes)
-
-
-def test_blocks_without_what_they_saved_show_no_expected_change() -> None:
-    tables = memory_tables(a_memory_report(saved=()))
-    assert len(tables) == len(memory_tables(REPORT)) - 1, "nothing saved is no table"
-    assert [record["expected_bytes"] for record in tables[-1].records] == [None] * 3
-    assert tables[-1].rows[0][2:4] == ("–", "–")
-    assert memory_document(a_memory_report(blocks=()))["blocks"] == []
-
-
-def test_out_of_memory_may_not_have_been_seen() -> None:
+def test_levels_more_rows_than_are_shown_blocks_without_what_they_saved_and_what_was_not_seen(
+    snapshot: SnapshotAssertion,
+) -> None:
+    """The largest allocations of a level, of none and of many; nothing saved is no table."""
+    largest, none = (memory_tables(REPORT, min_bytes=least)[2] for least in (30 * MB, 10**12))
+    many = memory_tables(many_events(2_000))[2]
     unseen = oom_table(an_oom_report(observed=False, phase=None, request_bytes=None, capacity_bytes=None))
-    assert unseen.rows[0] == ("asked for", "–", "")
-    assert "what was live: predicted, not seen" in unseen.footnotes
+    assert (len(many.rows), none.rows, memory_document(a_memory_report(blocks=()))["blocks"]) == (MOST_ROWS, (), [])
+    many = msgspec.structs.replace(many, rows=many.rows[:1])
+    assert kept(largest, many, *memory_tables(a_memory_report(saved=()))[3:], unseen) == snapshot
 
 
 def test_a_document_has_every_allocation_only_when_asked() -> None:
@@ -112,15 +90,10 @@ def test_predictions_stand_beside_the_later_step() -> None:
     }
     prediction = msgspec.structs.replace(made_prediction(WHOLE), phases=phases)
     report = msgspec.structs.replace(a_rank_memory_report(WHOLE), prediction=prediction)
-    table = rank_memory_table([report, a_rank_memory_report(SHARDED)])
-
-    found = {
-        (record["step"], record["moment"], record["predicted_live_bytes"], record["predicted_peak_bytes"])
-        for record in table.records
-        if record["parallel"] == "ddp"
-    }
-    assert {each for each in found if each[2]} == {(3, "after forward", 6, 9), (3, "before optimizer", 3, 8)}
-    assert all(record["predicted_live_bytes"] is None for record in table.records if record["parallel"] == "zero1")
+    keys = ("parallel", "step", "moment", "predicted_live_bytes", "predicted_peak_bytes")
+    records = rank_memory_table([report, a_rank_memory_report(SHARDED)]).records
+    found = {tuple(record[key] for key in keys) for record in records if record["predicted_live_bytes"] is not None}
+    assert found == {("ddp", 3, "after forward", 6, 9), ("ddp", 3, "before optimizer", 3, 8)}
 
 
 @pytest.mark.parametrize(("live", "rest"), [(6, 2), (None, None)])

@@ -21,33 +21,16 @@ from cs336_tui.export.folder import Source, write_summary
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writing.files import SUFFIXES
 from cs336_tui.export.writing.formats import render, render_all
-from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
 from tests.export.grids import by, grid
+from tests.export.test_formats import TABLES, wide_table
 from tests.made_kernels import a_kernel_report
 from tests.samples import START, a_spec
 
 DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 READERS = {"latex": "latex", "typst": "typst", "markdown": "gfm", "html": "html"}
-GROUPED = Table(
-    columns=(
-        Column("size", left=True),
-        Column("a", "ms", group="CPU"),
-        Column("b", "ms", group="CUDA"),
-        Column("c", "s", group="CUDA"),
-    ),
-    rows=(("small", "1", "2", "3"),),
-    caption="Devices side by side",
-    label="devices",
-)
-WIDE = Table(
-    columns=tuple(Column(f"column {number}") for number in range(12)),
-    rows=(("12.34 ± 0.56",) * 12,),
-    caption="More than a line",
-    footnotes=("one note", "[another] note"),
-    label="wide",
-)
+GROUPED, WIDE = TABLES["groups of columns"], wide_table(12, "one note", "[another] note")
 
 
 def pandoc(file: Path | str, format_: str) -> dict[str, Any]:
@@ -201,9 +184,9 @@ def test_nothing_scrolls_sideways_at_any_width(folder: Path, tmp_path: Path, chr
     )
     (tmp_path / "all.html").write_text(f"<!DOCTYPE html><html><head>{FRAMES}</head><body>{frames}</body></html>")
     dumped = chromium("--virtual-time-budget=5000", "--dump-dom", (tmp_path / "all.html").as_uri())
-    title = re.search("<title>(.*?)</title>", dumped)
-    assert title
-    assert sorted(json.loads(title[1])) == [[width, width, 0, 0] for width in WIDTHS]
+    assert sorted(json.loads(re.search("<title>(.*?)</title>", dumped)[1])) == [
+        [width, width, 0, 0] for width in WIDTHS
+    ]
 
 
 def test_the_page_follows_a_dark_screen(folder: Path, tmp_path: Path, chromium: Callable[..., str]) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.merge import Result
 from cs336_tui.cli.main import cli
@@ -80,24 +81,22 @@ def test_numbers_alone_have_one_type_as_in_pandas() -> None:
     assert pandas_text([results_table(warm, columns=["context", "mean", "params"])]) == _BY_PANDAS["numbers only"][0]
 
 
-def test_a_published_name_says_what_else_tells_cells_apart() -> None:
-    specs = by([SMALL], pass_=["forward"], precision=["fp32", "tf32", "bf16-mixed"], context_length=[128, 256])
-    names = layout_tables(merged(state_of(grid_events(specs))), "by-mean", published=True)[0].texts("name")
-    assert "small_forward_warmup_2_mixed_True_context_128_precision_bf16-mixed" in names
-    assert len(set(names)) == len(names) == 6
-    mixed = by([SMALL], pass_=["forward"], precision=["fp32", "bf16-mixed"])
-    names = layout_tables(merged(state_of(grid_events(mixed))), "by-mean", published=True)[0].texts("name")
-    assert sorted(names) == ["small_forward_warmup_2_mixed_False", "small_forward_warmup_2_mixed_True"]
-
-
-def test_a_forward_with_its_loss_has_the_published_name_of_a_forward() -> None:
-    (table,) = layout_tables(
-        merged(state_of(grid_events(by([SMALL], pass_=["forward+loss"])))), "by-mean", published=True
-    )
-    assert (*table.texts("name"), *table.texts("computation")) == ("small_forward_warmup_2_mixed_False", "forward")
-    both = by([SMALL], pass_=["forward+loss", "forward"])
-    (table,) = layout_tables(merged(state_of(grid_events(both))), "by-mean", published=True)
-    assert table.texts("computation") == ("forward", "forward+loss")
+@pytest.mark.parametrize(
+    ("passes", "precisions", "contexts"),
+    [
+        (["forward"], ["fp32", "tf32", "bf16-mixed"], [128, 256]),
+        (["forward"], ["fp32", "bf16-mixed"], [128]),
+        (["forward+loss"], ["fp32"], [128]),
+        (["forward+loss", "forward"], ["fp32"], [128]),
+    ],
+    ids=["what else tells cells apart", "mixed or not", "a forward with its loss is a forward", "but not beside one"],
+)
+def test_published_names(
+    passes: list[str], precisions: list[str], contexts: list[int], snapshot: SnapshotAssertion
+) -> None:
+    specs = by([SMALL], pass_=passes, precision=precisions, context_length=contexts)
+    (table,) = layout_tables(merged(state_of(grid_events(specs))), "by-mean", published=True)
+    assert [*zip(table.texts("name"), table.texts("computation"), strict=True)] == snapshot
 
 
 def test_markdown_of_a_name_cannot_break_the_table() -> None:

@@ -71,7 +71,6 @@ def test_published_times_stand_below_ones_own_with_what_differs(snapshot: Snapsh
     """20 ms here are 1.27 times 15.797 ms there; variants and an automatic warm-up are in the records."""
     specs = by([SMALL], pass_=["forward"], context_length=[256], warmup_steps=[5], edition=["2025"])
     table = reference_table(merged(grid(specs)))
-    assert table.rows[1][3] == f"{20 / 15.797:.2f}"
     variants = reference_table(merged(grid([a_spec(attention=each, warmup_auto=True) for each in ("naive", "sdpa")])))
     assert list(dict.fromkeys(record["variants"] for record in variants.records)) == ["", "sdpa"]
     assert {record["warmup"] for record in variants.records} == {"auto:2"}
@@ -104,17 +103,13 @@ def test_published_peaks_and_kernels_are_tables_of_their_own(snapshot: SnapshotA
     assert kept(peaks, kernels) == snapshot
 
 
-def test_a_session_of_reports_alone_has_its_published_peaks() -> None:
+def test_a_session_of_reports_alone_has_its_published_peaks(snapshot: SnapshotAssertion) -> None:
     spec = a_spec(**sized("2.7B", "2025"), pass_="train-step", context_length=512)
     events = [
         ReportStarted(at=START, report=0, kind="memory", spec=spec),
         ReportFinished(at=START, report=0, status="ok", content=a_memory_report(spec=spec)),
     ]
-    tables = reference_tables((), states=[state_of([*session_start([]), *events])], caption="mine")
-    assert [table.label for table in tables] == ["reference-peaks"]
-    assert tables[0].caption == "mine"
-    own = next(row for row in tables[0].rows if row[1] == "peak in forward")
-    assert own[-1] == "memory report"
+    assert kept(*reference_tables((), states=[state_of([*session_start([]), *events])], caption="mine")) == snapshot
 
 
 def test_cells_for_which_nothing_is_published_have_times_alone() -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.merge import Result, merge
@@ -27,7 +28,7 @@ from cs336_tui.session.state import SessionState
 from tests.analysis.racing import Made
 from tests.export.grids import LAPTOP, grid
 from tests.export.html_reader import Reader
-from tests.export.keeping import csv_rows
+from tests.export.keeping import csv_rows, kept
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
 from tests.made_problems import problem_state
@@ -102,54 +103,26 @@ def test_a_part_without_data_names_the_command_in_one_line(edition: str, problem
     assert (progress.mark, progress.text, progress.cells_done) == ("", "", 0)
 
 
-def test_times_are_those_of_the_cells() -> None:
-    state = problem_state(*problem_named("2026/benchmarking_script"))
-    tables = exported("benchmarking_script", state).tables
-    (table,) = [each for each in tables if "Step times" in each.caption]
-    (cell,) = [each for each in state.cells.values() if each.spec.size_label == "xl" and each.spec.pass_ == "forward"]
-    (record,) = [each for each in table.records if (each["size"], each["pass"]) == ("xl", "forward")]
-    times = [0.015, 0.0151, 0.0152, 0.015]
-    assert record["mean_s"] == pytest.approx(sum(times) / 4)
-    assert cell.step_times_s == pytest.approx(times)
-    phases = next(each for each in tables if each.label == "phases")
-    mean_s = phases.records[list(state.cells.values()).index(cell)]["forward_s"]
-    assert mean_s == pytest.approx(sum(times) / 4 / 3)
-    assert phases.texts("forward_s")[0].startswith(f"{mean_s * 1e3:.1f}")
+ANSWERS: dict[str, tuple[str, str]] = {
+    "steps of 15, 15.1, 15.2 and 15 ms, a third of them in each phase": ("2026/benchmarking_script", "b"),
+    "tables of several cells are one that tells them apart": ("nsys_profile", "e"),
+    "columns that a part does not ask for are left out": ("nsys_profile", "a"),
+    "rows that a part does not ask for, too": ("nsys_profile", "c"),
+    "and ranges": ("flame_graph", "c"),
+    "a tensor of the residual stream, also at the handout's context": ("2026/memory_profiling", "d"),
+}
 
 
-def test_tables_of_several_cells_are_one_that_tells_them_apart() -> None:
-    state = problem_state(*problem_named("2026/nsys_profile"))
-    sections = sections_of("nsys_profile", state)
-    (attention,) = sections["e"].tables
-    assert [column.key for column in attention.columns][:3] == ["size", "context", "phase"]
-    cells = {(record["size"], record["context"]) for record in attention.records}
-    assert cells == {(size, length) for size in ("medium", "xl") for length in (256, 512, 1024)}
-    assert {(each.spec.size, each.spec.context_length) for each in state.contents(KernelReport)} == cells
-    (forward,) = sections["a"].tables
-    assert {record["part"] for record in forward.records} == {"forward"}
-    assert "top_short" not in [column.key for column in forward.columns]
-    assert "top_short" in [column.key for column in sections["b"].tables[0].columns]
+@pytest.mark.parametrize("case", ANSWERS)
+def test_answers_of_what_a_preset_runs(case: str, snapshot: SnapshotAssertion) -> None:
+    problem, part = ANSWERS[case]
+    assert kept(*sections_of(problem)[part].tables) == snapshot
 
 
-def test_the_residual_stream_is_derived() -> None:
-    (table,) = sections_of("2026/memory_profiling")["d"].tables
-    assert [(record["size"], record["context"], record["residual_stream_bytes"]) for record in table.records] == [
-        ("xl", 128, 4 * 128 * 2560 * 4),
-        ("xl", 2048, 4 * 2048 * 2560 * 4),
-        ("xl", 512, 20 * 2**20),  # the handout's reference context, which no cell of the preset has
-    ]
-    assert table.texts("residual_stream")[2] == "B × T × d_model × 4 bytes = 4 × 512 × 2560 × 4 = 20.0 MiB"
-
-
-def test_rows_that_a_part_does_not_ask_for_are_left_out() -> None:
-    sections = sections_of("nsys_profile")
-    beside = sections["c"].tables[1]
-    kinds = [record["kind"] for record in beside.records]
-    assert kinds
-    assert "matrix multiply" not in kinds
-    assert "matrix multiply" in [record["kind"] for record in sections["b"].tables[1].records]
-    assert "without matrix multiply" in beside.footnotes
-    assert [record["name"] for record in sections_of("flame_graph")["c"].tables[0].records] == ["softmax"]
+def test_recordings_are_told_apart_in_a_table_of_all_and_so_are_their_phases(snapshot: SnapshotAssertion) -> None:
+    specs = [recorded_spec(name, "cuda:0") for name in ("a.json", "b.json")]
+    reports = [msgspec.structs.replace(a_kernel_report(), spec=spec, prediction=None) for spec in specs]
+    assert kept(*sections_of("nsys_profile", of_recordings(*reports))["c"].tables) == snapshot
 
 
 def test_notes_of_one_table_for_several_cells_say_of_which() -> None:
@@ -234,16 +207,6 @@ def test_a_recording_answers_what_it_holds() -> None:
     whole = msgspec.structs.replace(report, groups=groups, phase_spans_ns={"recording": report.span_ns})
     (line, _) = sections_of("nsys_profile", of_recordings(whole))["a"].lines
     assert line.startswith("nothing of this is in this session"), "phases are not known"
-
-
-def test_recordings_are_told_apart_in_a_table_of_all_and_so_are_their_phases() -> None:
-    specs = [recorded_spec(name, "cuda:0") for name in ("a.json", "b.json")]
-    reports = [msgspec.structs.replace(a_kernel_report(), spec=spec, prediction=None) for spec in specs]
-    tables = sections_of("nsys_profile", of_recordings(*reports))["c"].tables
-    (table,) = [table for table in tables if table.caption.endswith("Kernels: 2 cells")]
-    assert [column.key for column in table.columns][:3] == ["recording", "phase", "share"]
-    assert {row[0] for row in table.rows} == {"a.json", "b.json"}
-    assert {row[1] for row in table.rows} >= {"recording", "forward", "backward"}
 
 
 def test_a_snapshot_of_others_counts_as_fp32_for_the_peaks_and_largest_allocations() -> None:

@@ -4,16 +4,14 @@ import json
 import math
 from typing import Any, get_args
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.judgement import VerdictName
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.flops import step_flops
 from cs336_tui.events.environment import GpuSample, HostSample
-from cs336_tui.events.events import CellSkipped, DeviceSampled, Event, ModelPrepared
+from cs336_tui.events.events import CellSkipped, DeviceSampled, ModelPrepared
 from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.record import document_of, record_of, to_csv, to_json
 from cs336_tui.session.state import SessionState
@@ -35,27 +33,13 @@ from tests.samples import (
 )
 from tests.session.made import cell
 from tests.session.made import session_of as made_session
-from tests.strategies import any_event
-
-SPEC_FIELDS = {
-    "size", "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length",
-    "batch_size", "pass", "precision", "device", "sync", "warmup_steps", "measure_steps", "seed",
-}  # fmt: skip
-RUN_FIELDS = {
-    "spec", "status", "num_params", "warmup_times_s", "step_times_s", "phase_times_s", "summary", "tokens_per_s",
-    "peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes", "error",
-}  # fmt: skip
-SUMMARY_FIELDS = {"n", "mean_s", "std_s", "median_s", "min_s", "max_s", "ddof"}
 
 
-def test_every_promised_field_is_there() -> None:
-    document = msgspec.to_builtins(document_of(state_of(mixed_session())))
-    assert {"schema", "environment", "runs"} <= document.keys()
-    assert document["schema"] == 1
-    for run in document["runs"]:
-        assert run.keys() >= RUN_FIELDS
-        assert run["spec"].keys() >= SPEC_FIELDS
-    assert document["runs"][0]["summary"].keys() >= SUMMARY_FIELDS
+def test_json_and_csv_are_the_promised_documents(snapshot: SnapshotAssertion) -> None:
+    """Fields and columns that others script against: a new one may come, none may go or change its meaning."""
+    state = state_of(mixed_session())
+    assert to_json(state) == snapshot
+    assert to_csv(state) == snapshot
 
 
 def test_a_cell_without_a_result_is_listed_with_its_reason_and_a_running_one_has_no_record() -> None:
@@ -85,19 +69,12 @@ def test_which_run_of_its_spec_a_cell_is_and_what_could_not_be_allocated() -> No
 def test_a_cell_says_how_far_it_can_be_trusted_and_how_close_to_the_limit_it_came() -> None:
     peaks = {peak_key(ENVIRONMENT, "cuda:0", "fp32"): made_peak(50e12)}
     good, oom, _ = document_of(state_of(mixed_session()), peaks=peaks.get).runs
-    assert good.verdicts == ("too-few-steps",)
     assert good.verdict_evidence.keys() == set(get_args(VerdictName)), "those that do not hold too"
     assert all(good.verdict_evidence.values())
-    assert "drifting" in good.not_observable
-    assert good.warmup_advice
-    assert good.energy_unknown_because or good.joules_per_step
-    assert (good.interval_low_s, good.interval_half_share) == (None, None), "4 steps fix no interval"
     assert good.flops_per_step == step_flops(a_spec())
-    assert good.flops_per_s == pytest.approx(step_flops(a_spec()) / 0.1532)
-    assert good.share_of_sheet_peak == pytest.approx(good.flops_per_s / 67e12)
-    assert good.share_of_measured_peak == pytest.approx(good.flops_per_s / 50e12)
-    assert (oom.verdicts, oom.verdict_evidence, oom.not_observable, oom.warmup_advice) == ((), {}, (), None)
-    assert (oom.interval_low_s, oom.interval_half_share, oom.flops_per_s, oom.share_of_sheet_peak) == (None,) * 4
+    assert good.share_of_sheet_peak == pytest.approx(step_flops(a_spec()) / 0.1532 / 67e12)
+    assert good.share_of_measured_peak == pytest.approx(step_flops(a_spec()) / 0.1532 / 50e12)
+    assert (oom.verdict_evidence, oom.flops_per_s, oom.share_of_sheet_peak) == ({}, None, None)
 
 
 def test_from_ten_steps_on_a_cell_has_an_interval() -> None:
@@ -129,58 +106,11 @@ def parsed_csv(state: SessionState) -> list[dict[str, str]]:
     return csv_rows(to_csv(state))
 
 
-def test_json_is_the_promised_document() -> None:
-    document = json.loads(to_json(state_of(mixed_session())))
-    assert document["environment"]["torch"] == "2.13.0"
-    assert [run["status"] for run in document["runs"]] == ["ok", "oom", "failed"], "the cell that never started is none"
-    good, oom, _ = document["runs"]
-    assert (good["spec"]["pass"], good["error"], good["num_params"]) == ("forward+backward", None, 128_634_624)
-    assert (good["step_times_s"], good["warmup_times_s"]) == (list(MEASURED_S), list(WARMUP_S))
-    assert good["phase_times_s"].keys() == {"forward", "backward"}
-    assert good["phase_times_s"]["backward"] == pytest.approx([t * 2 / 3 for t in MEASURED_S])
-    assert (good["peak_allocated_bytes"], good["peak_reserved_bytes"]) == (3_512_000_000, 4_000_000_000)
-    assert (good["summary"]["n"], good["summary"]["mean_s"]) == (4, pytest.approx(0.1532))
-    assert good["tokens_per_s"] == pytest.approx(4 * 128 / 0.1532)
-    assert good["in_force"]["parameter_dtype"] == "float32"
-    assert (oom["warmup_times_s"], oom["step_times_s"], oom["summary"]) == ([0.9], [], None)
-    assert oom["peak_allocated_bytes"] is None
-    assert "out of memory" in oom["error"]
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_no_number_in_the_json_is_not_a_number(bad: float) -> None:
     events = [*session_start([a_spec()]), *steps(0, (bad,)), cell_end(0)]
     document = json.loads(to_json(state_of(events)), parse_constant=no_constants)
     assert document["runs"][0]["warmup_times_s"] == [None]
-
-
-@given(st.lists(any_event, max_size=20))
-def test_any_session_exports(events: list[Event]) -> None:
-    state = state_of(events)
-    document = json.loads(to_json(state), parse_constant=no_constants)
-    assert len(document["runs"]) == len(parsed_csv(state)) == len(state.finished_cells)
-
-
-def test_csv_has_a_row_per_finished_cell() -> None:
-    good, oom, failed = parsed_csv(state_of(mixed_session()))
-    assert (good["cell"], good["status"], good["size"], good["pass"]) == ("0", "ok", "small", "forward+backward")
-    assert [float(t) for t in good["step_times_s"].split(";")] == list(MEASURED_S)
-    assert [float(t) for t in good["phase_forward_times_s"].split(";")] == [t / 3 for t in MEASURED_S]
-    assert float(good["mean_s"]) == pytest.approx(0.1532)
-    assert (good["in_force_matmul_precision"], good["torch"]) == ("highest", "2.13.0")
-    assert (oom["status"], oom["mean_s"], oom["warmup_times_s"], oom["step_times_s"]) == ("oom", "", "0.9", "")
-    assert failed["error"].startswith("the process crashed")
-
-
-def test_csv_has_the_verdicts_and_what_they_rest_on() -> None:
-    good, oom, _ = parsed_csv(state_of(mixed_session()))
-    assert good["verdicts"] == "too-few-steps"
-    assert ";too-few-steps: " in good["verdict_evidence"]
-    assert good["verdict_advice"].startswith("too-few-steps: ")
-    assert "drifting" in good["not_observable"].split(";")
-    assert good["interval_low_s"] == "", "4 steps fix no interval"
-    assert float(good["flops_per_s"]) > 0
-    assert (oom["verdicts"], oom["verdict_evidence"], oom["interval_low_s"]) == ("", "", "")
 
 
 def test_a_list_of_texts_can_be_split_whatever_the_texts_hold() -> None:

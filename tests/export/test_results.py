@@ -12,7 +12,6 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.config.flops import least_bytes, step_flops
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import GpuSample, HostSample
-from cs336_tui.events.events import DeviceSampled, StepsTimed
 from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.subjects.results import TableError, results_table
 from cs336_tui.export.subjects.results_columns import COLUMNS
@@ -70,17 +69,6 @@ def test_times_are_written_in_the_unit_and_digits_asked_for(notation: Notation, 
     assert f"times: {notation.symbol} per step" in "\n".join(table.footnotes)
 
 
-def test_one_session_is_not_named_and_what_two_both_say_is_said_once() -> None:
-    table = results_table(merged(BOX, ON_LAPTOP))
-    assert "\n".join(table.footnotes).count("std: sample standard deviation") == 1
-    assert "session" not in by_header(results_table(merged(BOX)))[0]
-
-
-def test_a_sign_marks_only_cells_that_ran_on_another_machine() -> None:
-    assert results_table(merged(moved_session())).footnotes[0].startswith("† ")
-    assert not any("†" in note for note in results_table(merged(state_of(mixed_session()))).footnotes)
-
-
 PEAK = {peak_key(ENVIRONMENT, "cuda:0", "fp32"): made_peak(50e12, 2.5e12)}
 LIMITS = ("flops", "sheet", "peak", "bandwidth")
 
@@ -107,20 +95,14 @@ def test_verdict_interval_and_advice_are_columns(snapshot: SnapshotAssertion) ->
 
 def with_energy() -> SessionState:
     """A cell of 0.1 s a step, at 500 W by the counter."""
-    cell = Cell(a_spec(measure_steps=20), [0.1] * 20)
-    state = SessionState()
-    measured = 0
-    for event in events_of(cell):
-        state.apply(event)
-        if isinstance(event, StepsTimed):
-            measured += 1
+    events: list[ev.Event] = []
+    for event in events_of(Cell(a_spec(measure_steps=20), [0.1] * 20)):
+        events.append(event)
+        if isinstance(event, ev.StepsTimed):
+            measured = sum(isinstance(each, ev.StepsTimed) for each in events)
             gpu = GpuSample(uuid="GPU-0", energy_j=1000 + 50.0 * measured)
-            state.apply(DeviceSampled(at=event.at, host=HostSample(), gpu=gpu))
-    return state
-
-
-def test_energy_that_is_not_known_is_no_column() -> None:
-    assert "energy (J/step)" not in by_header(results_table(results_of(Cell(a_spec(device="cpu"), [0.1]))))[0]
+            events.append(ev.DeviceSampled(at=event.at, host=HostSample(), gpu=gpu))
+    return state_of(events)
 
 
 def with_and_without_energy() -> tuple[Result, ...]:
@@ -170,38 +152,18 @@ def test_the_std_stays_when_a_column_is_added(field: str) -> None:
 
 def ran_on(*hosts: str, **other: str) -> SessionState:
     """A session of the same cell on each of these hosts; the last one differs from the first in `other`."""
-    state = SessionState()
-    specs = (a_spec(),) * len(hosts)
-    for event in session_start(specs):
-        state.apply(event)
+    events = session_start((a_spec(),) * len(hosts))
     for cell, host in enumerate(hosts):
-        state.apply(ev.JobSubmitted(at=1.0, job=str(cell), launcher="slurm", id=f"{host}:s/{cell}", cells=(cell,)))
         more = other if cell == len(hosts) - 1 else {}
         machine = msgspec.structs.replace(ENVIRONMENT, host=host, **more)
-        state.apply(ev.EnvironmentRead(at=2.0, environment=machine))
-        state.apply(ev.CellStarted(at=3.0, cell=cell, job=str(cell)))
-        for event in (*steps(cell, (), [0.1] * 12), cell_end(cell)):
-            state.apply(event)
-    return state
-
-
-def test_each_row_says_which_machine_it_is_from() -> None:
-    table = results_table(merged(ran_on("gpu1", "gpu2")))
-    assert [text.rpartition(" · ")[2] for text in table.texts("machine")] == ["gpu1", "gpu2"]
-    assert not any("change of the machine" in note or "differs" in note for note in table.footnotes)
-    one = results_table(merged(ran_on("gpu1", "gpu1")))
-    assert "machine" not in [column.key for column in one.columns]
-
-
-def test_a_machine_that_differs_in_more_than_its_name_is_marked() -> None:
-    table = results_table(merged(ran_on("gpu1", "gpu2", torch="2.0")))
-    assert f"† ran on a different machine: torch 2.0 instead of {ENVIRONMENT.torch}" in table.footnotes
-
-
-def test_the_layout_of_devices_has_the_machines_side_by_side() -> None:
-    (table,) = layout_tables(merged(ran_on("gpu1", "gpu2")), "devices")
-    groups = {column.group.rpartition(" · ")[2].rstrip(")") for column in table.columns if column.group}
-    assert groups == {"gpu1", "gpu2"}
+        events += [
+            ev.JobSubmitted(at=1.0, job=str(cell), launcher="slurm", id=f"{host}:s/{cell}", cells=(cell,)),
+            ev.EnvironmentRead(at=2.0, environment=machine),
+            ev.CellStarted(at=3.0, cell=cell, job=str(cell)),
+            *steps(cell, (), [0.1] * 12),
+            cell_end(cell),
+        ]
+    return state_of(events)
 
 
 BOX = grid(by([SMALL], pass_=["forward"]), session="box")
@@ -212,12 +174,18 @@ ON_LAPTOP = grid(by([SMALL], pass_=["forward"], device=["mps"]), session="laptop
 
 TABLES: dict[str, Table] = {
     "sessions of two machines": results_table(merged(BOX, ON_LAPTOP)),
+    "one session is not named": results_table(merged(BOX)),
+    "each row says which machine it is from": results_table(merged(ran_on("gpu1", "gpu2"))),
+    "but not on one machine": results_table(merged(ran_on("gpu1", "gpu1"))),
+    "a machine that differs in more than its name is marked": results_table(merged(ran_on("gpu1", "gpu2", torch="2"))),
+    "devices of several machines side by side": layout_tables(merged(ran_on("gpu1", "gpu2")), "devices")[0],
     "the same cell twice": results_table(merged(BOX, BOX)),
     "runs of one spec": results_table(merged(grid(by([SMALL], pass_=["forward"]) * 2, repeats=(1, 2)))),
     "a cell that ran on another machine": results_table(merged(moved_session())),
     "several ranks: the skew is the mean of 3, 3 and 13 ms": results_table(merged(state_of(ranks_session(4)))),
     "a peak that is not known is never guessed": limits("cpu"),
     "energy that is known": results_table(merged(with_energy())),
+    "energy that is not known is no column": results_table(results_of(Cell(a_spec(device="cpu"), [0.1]))),
     "energy that is not known": results_table(results_of(Cell(a_spec(device="cpu"), [0.1])), columns=["energy"]),
     "every reason for an unknown energy, with its count": results_table(with_and_without_energy(), columns=["energy"]),
 }

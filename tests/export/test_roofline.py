@@ -26,13 +26,13 @@ from cs336_tui.export.subjects.roofline import (
     roofline_table,
 )
 from cs336_tui.export.summary import summary_markdown
-from cs336_tui.export.writing.drawing import Absent, Drawing
+from cs336_tui.export.writing.drawing import Absent
 from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.export.writing.formats import render
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.judging import assess
 from cs336_tui.tui.tabs.live import live_lines
-from tests.export.keeping import as_drawn, csv_rows, kept, shown
+from tests.export.keeping import as_drawn, csv_rows, kept
 from tests.made_peaks import made_peak
 from tests.made_predictions import made_prediction
 from tests.samples import ENVIRONMENT, START, a_spec
@@ -51,7 +51,11 @@ def made(*cells: Cell, peaks: Any = PEAKS, flops: int = 10**12, bytes_moved: int
     return points(merge([("one", state)]), peaks.get)
 
 
+OTHER = msgspec.structs.replace(ENVIRONMENT, host="other-box")
 CASES: dict[str, tuple[RooflinePoint, ...]] = {
+    "the same device in two hosts is told apart by the host": made(
+        Cell(a_spec(), [0.1]), Cell(a_spec(), [0.1], repeat=2, on=OTHER)
+    ),
     "bound by compute": made(Cell(a_spec(), [0.1]), Cell(a_spec(pass_="forward"), [0.05])),
     "bound by bandwidth": made(Cell(a_spec(), [0.1]), flops=10**11, bytes_moved=10**11),
     "nothing known": made(Cell(a_spec(device="cpu"), [0.1])),
@@ -61,20 +65,9 @@ CASES: dict[str, tuple[RooflinePoint, ...]] = {
 }
 
 
-def test_the_same_device_in_two_hosts_is_told_apart_by_the_host() -> None:
-    other = msgspec.structs.replace(ENVIRONMENT, host="other-box")
-    cells = (Cell(a_spec(), [0.1]), Cell(a_spec(), [0.1], repeat=2, on=other))
-    assert shown(roofline_table(made(*cells)), "device") == [
-        "NVIDIA H100 80GB HBM3 · gpu-box", "NVIDIA H100 80GB HBM3 · other-box",
-    ]  # fmt: skip
-    assert shown(roofline_table(made(cells[0])), "device") == ["NVIDIA H100 80GB HBM3"]
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_a_row_a_cell_with_its_shares_and_what_is_not_known(case: str, snapshot: SnapshotAssertion) -> None:
-    table = roofline_table(CASES[case])
-    assert table.records[0]["flops_per_s"] in (None, pytest.approx(10e12), pytest.approx(1e12), pytest.approx(100e12))
-    assert kept(table) == snapshot
+    assert kept(roofline_table(CASES[case])) == snapshot
 
 
 def beside_others(busy_cores: float) -> tuple[RooflinePoint, ...]:
@@ -108,7 +101,6 @@ def test_the_figure_numbers_its_cells_and_names_its_ceilings(case: str, snapshot
 def test_many_cells_say_how_many_are_shown_and_nothing_to_draw_says_why() -> None:
     cells = [Cell(a_spec(seed=seed), [0.1]) for seed in range(MOST_POINTS + 1)]
     many = roofline_figure(made(*cells))
-    assert isinstance(many, Drawing)
     assert many.title.startswith(f"Roofline (the first {MOST_POINTS} of {MOST_POINTS + 1} cells)")
     assert roofline_figure(()) == Absent("roofline", "no cell was measured")
     assert roofline_table(()).rows == ()
@@ -125,7 +117,8 @@ def test_peaks_stand_beside_the_data_sheet_with_what_is_wrong_with_them(snapshot
     in_no_table = peak_table([row(device=CPU, peak=made_peak(2e11, 7e10, device="cpu", allow_tf32=None))])
     busy = peak_table([row(device=CPU, peak=made_peak(device="cpu", busy_cores=1.5, note="made"))])
     failed = peak_table([row(peak=None, error="out of memory")])
-    assert kept(both, in_no_table, peak_table([row(peak=noisy)]), busy, failed) == snapshot
+    not_kept = peak_table([row(device=CPU, peak=made_peak(device="cpu", busy_cores=20.0))])
+    assert kept(both, in_no_table, peak_table([row(peak=noisy)]), busy, failed, not_kept) == snapshot
 
 
 def of_own_models(why: str = "") -> tuple[tuple[RooflinePoint, ...], tuple[str, ...]]:
@@ -206,11 +199,9 @@ def test_the_data_and_the_summary_of_a_session_have_the_caveat(
 
 def test_a_wrong_peak_bounds_nothing_and_the_data_sheet_takes_its_place() -> None:
     (wrong,) = points(results_of(session_of(Cell(a_spec(), [0.1] * 5))), lambda _: made_peak(1e9, 1e6))
-    assert wrong.measured is not None
     assert wrong.measured.is_wrong
     assert wrong.ceiling is wrong.sheet
     (just,) = points(results_of(session_of(Cell(a_spec(), [0.1] * 5))), lambda _: made_peak(wrong.flops_per_s / 1.04))
-    assert just.measured is not None
     assert not just.measured.is_wrong
 
 
@@ -243,10 +234,3 @@ def test_a_disturbed_peak_that_was_kept_before_is_not_used(tmp_path: Path, monke
         PeakCache(tmp_path).put(key, busy)
     assert len(list(tmp_path.iterdir())) == 1
     assert PeakCache(tmp_path).get(key) is None
-
-
-def test_the_peaks_table_says_why_a_peak_was_not_kept() -> None:
-    _, peak = on_cpu(20.0)
-    table = peak_table([PeakRow(device=CPU, precision="fp32", peak=peak)])
-    assert any("not kept: other processes kept 20.0 cores busy meanwhile" in note for note in table.footnotes)
-    assert table.records[0]["kept"] is False

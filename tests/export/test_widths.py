@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.export.subjects.results import results_of, results_table
+from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.export.writing.narrow import PAGE, breakable, fits, markdown_rows, narrow, paged, without_breaks
 from cs336_tui.export.writing.tables import Column, Source, Table, fitted
-from cs336_tui.export.writing.terminal import MOST_COLUMNS, Looks, Notes, terminal_text
+from cs336_tui.export.writing.terminal import Looks, Notes, Part, terminal_text
 from cs336_tui.session import store
 
 DEMO = Path(__file__).parent.parent / "data" / "demo-session.jsonl"
@@ -38,81 +41,61 @@ def a_table(**changes: object) -> Table:
     return Table(**{**given, **changes})  # type: ignore[arg-type]
 
 
-def test_a_row_has_one_verdict_word_and_one_without_a_result_its_ending() -> None:
-    assert terminal_text([a_table()], PLAIN) == (
-        "Times\n"
-        "every row: context 512\n"
-        "size   mean (ms)    std     max  verdict\n"
-        "──────────────────────────────────────────\n"
-        "small     14.945  0.057    15.0  steady\n"
-        "large   1141.8    2.3    1150.9  contended\n"
-        "10B          n/a    n/a     n/a  oom\n"
-        "- † another machine\n"
-        "\n"
-        "1 note on these numbers: -v shows it\n"
-    )
+def plain_rows(headings: str, *rows: tuple[str, ...], left: str = "size why op outcome", **more: object) -> Table:
+    columns = tuple(Column(name, left=name in left.split()) for name in headings.split())
+    return Table(columns=columns, rows=rows, **more)  # type: ignore[arg-type]
 
 
-def test_notes_are_shown_on_request_and_counted_otherwise() -> None:
-    text = terminal_text([a_table(), a_table(caption="Again")], PLAIN._replace(verbose=True))
-    assert text.count("- times: ms per step\n") == 1
-    assert "-v" not in text
-    many = a_table(footnotes=("one", "two", "three"))
-    assert terminal_text([many], PLAIN).endswith("\n3 notes on these numbers: -v shows them\n")
-    assert terminal_text(["a card", Notes(("one", "two"))], PLAIN).startswith("a card\n\n2 notes")
+RANKED = (Column("size", left=True), *(Column(f"c{rank}", rank=rank) for rank in range(1, 12)))
+SHEET = Column("sheet", "data sheet (GB/s)")
+WORDS = plain_rows("size why", ("small", "as " * 30), ("large", "as " * 30), caption="one · two · three")
+FOUND = a_table(footnotes=("faster, by far", "times: ms per step"), findings=("faster, by far",))
+
+TERMINALS: dict[str, tuple[Sequence[Part], dict[str, object]]] = {
+    "a row has one verdict word, and one without a result its ending": ([a_table()], {}),
+    "notes are shown on request, once": ([a_table(), a_table(caption="Again")], {"verbose": True}),
+    "notes are counted otherwise": ([a_table(footnotes=("one", "two", "three"))], {}),
+    "notes on a card are counted, too": (["a card", Notes(("one", "two"))], {}),
+    "what does not fit goes by rank and is named": ([a_table()], {"width": 34}),
+    "the lowest rank goes last": ([a_table()], {"width": 30}),
+    "a verdict stays in any width": ([a_table()], {"width": 20}),
+    "a line above the table breaks between what it lists and leaves out what nothing is known of": (
+        [
+            Table(
+                columns=(Column("size", left=True), SHEET, Column("warmup", "warm-up"), Column("n")),
+                rows=(("small", "unknown", "5", "10"), ("large", "unknown", "5", "10")),
+            )
+        ],
+        {"width": 25},
+    ),
+    "a caption breaks behind a dot": ([WORDS], {"width": 12}),
+    "a long text breaks between words": ([WORDS], {"width": 40}),
+    "more than eight columns are not shown even where they fit": (
+        [Table(columns=RANKED, rows=tuple((f"s{n}", *(str(n + rank) for rank in range(11))) for n in range(2)))],
+        {"width": 200},
+    ),
+    "a doubt without a column for it gets one": (
+        [plain_rows("size mean", ("small", "1.0"), ("large", "2.0"), doubts=("contended", ""))],
+        {},
+    ),
+    "an outcome in doubt has a question mark": (
+        [plain_rows("size outcome", ("small", "same"), ("large", "faster"), doubts=("contended", ""))],
+        {},
+    ),
+    "long texts are folded between words and numbers never": (
+        [plain_rows("op time why", ("a" * 10, "1234567.25", f"it took {'very ' * 20}long"), ("b", "1.5", "short"))],
+        {"width": 60},
+    ),
+    "what was found is no note behind an option": ([FOUND], {}),
+}
 
 
-def test_what_does_not_fit_goes_by_rank_and_is_named() -> None:
-    assert "+ 1 column: max; " in terminal_text([a_table()], PLAIN._replace(width=34))
-    assert "+ 2 columns: std, max; " in terminal_text([a_table()], PLAIN._replace(width=30))
-    assert "verdict" in terminal_text([a_table()], PLAIN._replace(width=20)), "a verdict stays in any width"
-
-
-def test_a_line_above_the_table_breaks_between_what_it_lists_and_leaves_out_what_nothing_is_known_of() -> None:
-    columns = (
-        Column("size", left=True), Column("sheet", "data sheet (GB/s)"), Column("warmup", "warm-up"), Column("n"),
-    )  # fmt: skip
-    rows = (("small", "unknown", "5", "10"), ("large", "unknown", "5", "10"))
-    assert terminal_text([Table(columns=columns, rows=rows)], PLAIN._replace(width=25)).splitlines()[:2] == [
-        "every row: warm-up 5 ·",
-        "n 10",
-    ]
-
-
-def test_a_caption_breaks_behind_a_dot_and_a_long_text_between_words() -> None:
-    rows = (("small", "as " * 30), ("large", "as " * 30))
-    table = Table(columns=(Column("size", left=True), Column("why", left=True)), rows=rows, caption="one · two · three")
-    lines = terminal_text([table], PLAIN._replace(width=12)).splitlines()
-    assert lines[:2] == ["one · two ·", "three"]
-    wide = terminal_text([table], PLAIN._replace(width=40))
-    assert "every row: why as as as" in wide
-    assert "a\n" not in wide
-
-
-def test_more_than_eight_columns_are_not_shown_even_where_they_fit() -> None:
-    columns = (Column("size", left=True), *(Column(f"c{rank}", rank=rank) for rank in range(1, 12)))
-    rows = tuple((f"s{row}", *(str(row + rank) for rank in range(11))) for row in range(2))
-    text = terminal_text([Table(columns=columns, rows=rows)], PLAIN._replace(width=200))
-    assert text.splitlines()[0].split() == ["size", *(f"c{rank}" for rank in range(1, MOST_COLUMNS))]
-    assert "+ 4 columns: c8, c9, c10, c11; " in text
-
-
-def test_a_doubt_without_a_column_for_it_gets_one_and_an_outcome_a_question_mark() -> None:
-    columns, rows = (Column("size", left=True), Column("mean")), (("small", "1.0"), ("large", "2.0"))
-    text = terminal_text([Table(columns=columns, rows=rows, doubts=("contended", ""))], PLAIN)
-    assert [line.split() for line in text.splitlines()[2:4]] == [["small", "1.0", "contended"], ["large", "2.0"]]
-    columns, rows = (Column("size", left=True), Column("outcome", left=True)), (("small", "same"), ("large", "faster"))
-    text = terminal_text([Table(columns=columns, rows=rows, doubts=("contended", ""))], PLAIN)
-    assert [line.split()[-1] for line in text.splitlines()[2:4]] == ["same?", "faster"]
-
-
-def test_long_texts_are_folded_between_words_and_numbers_never() -> None:
-    columns = (Column("op", left=True), Column("time"), Column("why", left=True))
-    rows = (("a" * 10, "1234567.25", "it took " + "very " * 20 + "long"), ("b", "1.5", "short"))
-    text = terminal_text([Table(columns=columns, rows=rows)], PLAIN._replace(width=60))
-    assert max(map(cell_len, text.splitlines())) <= 60
-    assert "1234567.25" in text
-    assert "verylong" not in text.replace(" ", "").replace("\n", "").replace("veryvery", "")
+@pytest.mark.parametrize("case", TERMINALS)
+def test_tables_on_a_terminal(case: str, snapshot: SnapshotAssertion) -> None:
+    parts, looks = TERMINALS[case]
+    text = terminal_text(parts, PLAIN._replace(**looks))
+    assert text == snapshot
+    assert case.startswith("a verdict stays") or max(map(cell_len, text.splitlines())) <= looks.get("width", 80)
 
 
 def test_escape_sequences_are_ours_alone() -> None:
@@ -139,13 +122,6 @@ def test_results_fit_any_width_and_keep_what_tells_cells_apart(width: int) -> No
         assert len({tuple(row[:3]) for row in rows}) == len(rows) == len(state.cells)
 
 
-def test_what_was_found_is_no_note_behind_an_option() -> None:
-    table = a_table(footnotes=("faster, by far", "times: ms per step"), findings=("faster, by far",))
-    text = terminal_text([table], PLAIN)
-    assert "- faster, by far\n" in text
-    assert "1 note on these numbers" in text
-
-
 def a_plain_table(columns: int, rows: int = 3, text: str = "12345.678") -> Table:
     return Table(
         columns=(Column("name", left=True), *(Column(f"c{number}") for number in range(columns))),
@@ -155,41 +131,36 @@ def a_plain_table(columns: int, rows: int = 3, text: str = "12345.678") -> Table
     )
 
 
-def test_a_table_that_fits_stays_as_it_is() -> None:
-    assert list(narrow(a_plain_table(3))) == [a_plain_table(3)]
-
-
 def test_a_wide_table_becomes_several_under_the_same_names_and_loses_no_column() -> None:
     pieces = list(narrow(a_plain_table(20)))
     assert len(pieces) > 1
     assert all(fits(piece) for piece in pieces)
     assert [column.key for piece in pieces for column in piece.columns[1:]] == [f"c{n}" for n in range(20)]
     assert all(piece.texts("name") == ("row 0", "row 1", "row 2") for piece in pieces)
-    assert [piece.footnotes for piece in pieces] == [()] * (len(pieces) - 1) + [("a note",)]
-    assert [piece.caption for piece in pieces[:2]] == ["All", "All, continued"]
 
 
-def test_columns_of_a_rank_are_left_out_first_and_named() -> None:
-    table = a_plain_table(9)
-    ranked = tuple(column._replace(rank=place) for place, column in enumerate(table.columns))
-    (piece,) = narrow(Table(columns=ranked, rows=table.rows, footnotes=table.footnotes))
-    kept = [column.key for column in piece.columns]
-    assert kept == ["name", *(f"c{number}" for number in range(len(kept) - 1))]
-    assert piece.footnotes[-1].startswith("left out for want of room: c8, c7")
+def with_ranks(table: Table) -> Table:
+    columns = tuple(column._replace(rank=place) for place, column in enumerate(table.columns))
+    return Table(columns=columns, rows=table.rows, footnotes=table.footnotes)
 
 
-def test_what_all_rows_say_is_said_once_and_what_is_empty_not_at_all() -> None:
-    table = a_plain_table(12)
+def with_alike(table: Table) -> Table:
     rows = tuple((row[0], "same", "", *row[3:6], *["x" * 9] * 7) for row in table.rows)
-    (piece,) = narrow(Table(columns=table.columns, rows=rows))
-    assert [column.key for column in piece.columns] == ["name", "c2", "c3", "c4"]
-    assert piece.footnotes == ("all rows: c0 same, " + ", ".join(f"c{n} {'x' * 9}" for n in range(5, 12)),)
+    return Table(columns=table.columns, rows=rows)
 
 
-def test_a_single_wide_row_stands_upright() -> None:
-    (piece,) = narrow(a_plain_table(20, rows=1))
-    assert len(piece.columns) == 2
-    assert piece.rows[:2] == (("name", "row 0"), ("c0", "12345.67800"))
+PAGES: dict[str, Iterable[Table]] = {
+    "a table that fits stays as it is": [*narrow(a_plain_table(3)), *paged(a_plain_table(3, rows=5))],
+    "a wide one is cut into several": narrow(a_plain_table(20)),
+    "columns of a rank are left out first and named": narrow(with_ranks(a_plain_table(9))),
+    "what all rows say is said once and what is empty not at all": narrow(with_alike(a_plain_table(12))),
+    "a single wide row stands upright": narrow(a_plain_table(20, rows=1)),
+}
+
+
+@pytest.mark.parametrize("case", PAGES)
+def test_tables_of_a_page(case: str, snapshot: SnapshotAssertion) -> None:
+    assert "\n".join(map(plain_text, PAGES[case])) == snapshot
 
 
 def test_a_long_table_is_cut_into_pages_of_about_one_length() -> None:
@@ -198,7 +169,6 @@ def test_a_long_table_is_cut_into_pages_of_about_one_length() -> None:
     assert pieces[0].caption == f"All, rows 1 to {len(pieces[0].rows)} of 100"
     lengths = [len(piece.rows) for piece in pieces]
     assert max(lengths) - min(lengths) <= len(pieces)
-    assert list(paged(a_plain_table(3, rows=5))) == [a_plain_table(3, rows=5)]
 
 
 def test_numbers_get_the_dashes_that_they_need_and_texts_the_rest() -> None:

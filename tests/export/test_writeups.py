@@ -1,7 +1,6 @@
 """Layouts: the kinds of table of published write-ups. Their CSV, and that of a pivot, names the settings of its cells,
 so that two models can share a file."""
 
-import json
 from collections.abc import Iterable
 
 import numpy as np
@@ -15,7 +14,6 @@ from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
 from cs336_tui.export.writing.formats import render, render_all
-from cs336_tui.export.writing.tables import Table
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged
 from tests.export.keeping import csv_rows, kept
 from tests.samples import a_spec, cell_end, cell_start, session_start, sized, state_of, steps
@@ -37,28 +35,19 @@ def test_the_csv_of_a_layout_has_its_columns_and_the_settings_of_its_cells() -> 
     assert float(rows[4]["avg"]) == pytest.approx(0.01)
 
 
-def test_forward_only_leaves_out_other_passes_and_says_so() -> None:
-    specs = by([SMALL], pass_=["forward", "train-step"])
-    (table,) = layout_tables(merged(grid(specs)), "forward-only")
-    assert len(table.rows) == 1
-    assert any(note.startswith("left out") and "train-step" in note for note in table.footnotes)
-
-
 @pytest.mark.parametrize("layout", ["forward-only", "devices"])
-def test_forward_with_the_loss_in_it_takes_the_place_of_forward_where_there_is_none(layout: str) -> None:
+def test_forward_with_the_loss_in_it_takes_the_place_of_forward_where_there_is_none_and_other_passes_are_left_out(
+    layout: str, snapshot: SnapshotAssertion
+) -> None:
     with_loss = by([SMALL], pass_=["forward+loss", "forward+backward"])
-    (table,) = layout_tables(merged(grid(with_loss)), layout)
-    assert "forward: with the loss in it" in table.footnotes
-    assert "11.00" in str(table.rows) or "0.01100" in str(table.rows)
-    (table,) = layout_tables(merged(grid([*with_loss, *by([SMALL], pass_=["forward"])])), layout)
-    assert any("no column in this layout): forward+loss" in note for note in table.footnotes)
-    assert "10.00" in str(table.rows) or "0.01000" in str(table.rows)
+    every = (with_loss, [*with_loss, *by([SMALL], pass_=["forward", "train-step"])])
+    assert kept(*(table for specs in every for table in layout_tables(merged(grid(specs)), layout))) == snapshot
 
 
-def test_the_warm_up_view_pools_repeats() -> None:
-    (repeated,) = layout_tables(merged(grid(by([SMALL], pass_=["forward"]) * 2, repeats=(1, 2))), "warm-up")
-    assert repeated.rows[0][3] == "8"
-    assert repeated.rows[0][6].count(",") == 1
+@pytest.mark.parametrize("layout", ["warm-up", "by-mean"])
+def test_repeats_are_pooled(layout: str, snapshot: SnapshotAssertion) -> None:
+    repeated = grid(by([SMALL], pass_=["forward"]) * 3, repeats=(1, 2, 3))
+    assert kept(*layout_tables(merged(repeated), layout)) == snapshot
 
 
 def test_devices_of_two_sessions_stand_side_by_side(snapshot: SnapshotAssertion) -> None:
@@ -110,13 +99,6 @@ def test_a_layout_of_sizes_passes_and_warm_ups(layout: str, snapshot: SnapshotAs
     assert kept(*layout_tables(results(), layout)) == snapshot
 
 
-def test_repeats_are_pooled() -> None:
-    specs = by([SMALL], pass_=["forward"]) * 3
-    (table,) = layout_tables(merged(grid(specs, repeats=(1, 2, 3))), "by-mean")
-    assert (len(table.rows), table.records[0]["profile_steps"]) == (1, 12)
-    assert "n: 12 measured steps of each cell, of up to 3 runs pooled" in table.footnotes
-
-
 def test_no_two_tables_have_the_same_label() -> None:
     tables = [table for layout in PLAIN_LAYOUTS for table in layout_tables(results(), layout)]
     assert len({table.label for table in tables}) == len(tables)
@@ -143,63 +125,38 @@ def test_the_quantiles_of_do_bench_are_of_all_steps() -> None:
     assert not any(note.startswith("not timed as do_bench") for note in table.footnotes)
 
 
-def test_steps_timed_otherwise_say_so_beside_those_of_do_bench() -> None:
-    (table,) = layout_tables(merged(grid(by([SMALL], pass_=["forward"], timer=["step", "do_bench"]))), "do_bench")
-    assert [record["timer"] for record in table.records] == ["step", "do_bench"]
-    assert not any("sync each-step" in note for note in table.footnotes), "do_bench synchronises once"
-    assert len([note for note in table.footnotes if note.startswith("not timed as do_bench does: ")]) == 1
+def test_steps_timed_otherwise_say_so_beside_those_of_do_bench(snapshot: SnapshotAssertion) -> None:
+    both = grid(by([SMALL], pass_=["forward"], timer=["step", "do_bench"]))
+    assert kept(*layout_tables(merged(both), "do_bench")) == snapshot
 
 
 def of_passes(**choices: Iterable[str]) -> tuple[Result, ...]:
     return merged(grid(by(**{"pass_": ["forward", "forward+backward"]} | choices)))
 
 
-def by_pass(found: tuple[Result, ...]) -> Table:
-    return pivot_table(pivot(found, ["size"], ["pass"], "mean"), found)
+UNLIKE = [
+    *by([SMALL], attention=["naive"], compile=["default"], pass_=["forward"]),
+    *by([SMALL], attention=["sdpa"], compile=["default"], pass_=["forward"], context_length=[256]),
+]
+OWN = {"model": ["my_gpt:GPT"], "compile": ["default"]}
+PIVOTS: dict[str, tuple[tuple[Result, ...], str, str]] = {
+    "the csv of a pivot tells the model and the settings": (of_passes(**OWN), "size", "pass"),
+    "that of another model has the same columns": (of_passes(model=["reference"]), "size", "pass"),
+    "what cells do not share is not said for all": (merged(grid(UNLIKE)), "attention", "context"),
+}
 
 
-def rows_of(*tables: Table) -> list[dict[str, str]]:
-    return csv_rows(render_all(tables, "csv"))
-
-
-def test_a_pivot_s_csv_tells_the_model_and_the_settings() -> None:
-    table = by_pass(of_passes(model=["my_gpt:GPT"], compile=["default"]))
-    for row in rows_of(table):
-        assert (row["context"], row["batch"], row["precision"], row["device"]) == ("128", "4", "fp32", "cuda:0")
-        assert (row["variants"], row["warmup"]) == ("GPT, compiled", "2")
-
-
-def test_pivots_of_two_models_have_the_same_columns() -> None:
-    own, reference = (rows_of(by_pass(of_passes(model=[name])))[0] for name in ("my_gpt:GPT", "reference"))
-    assert list(own) == list(reference)
-    assert (own["variants"], reference["variants"]) == ("GPT", "")
-
-
-def test_what_cells_do_not_share_is_not_said_for_all() -> None:
-    specs = [
-        *by([SMALL], attention=["naive"], compile=["default"], pass_=["forward"]),
-        *by([SMALL], attention=["sdpa"], compile=["default"], pass_=["forward"], context_length=[256]),
-    ]
-    found = merged(grid(specs))
-    table = pivot_table(pivot(found, ["attention"], ["context"], "mean"), found)
-    rows = rows_of(table)
-    assert {row["attention"] for row in rows} == {"naive", "sdpa"}
-    assert {row["variants"] for row in rows} == {"compiled"}
-    assert {row["size"] for row in rows} == {"small"}
-    assert {row["context"] for row in rows} == {"128", "256"}
+@pytest.mark.parametrize("case", PIVOTS)
+def test_data_of_pivots(case: str, snapshot: SnapshotAssertion) -> None:
+    """JSON has the figures alone."""
+    found, rows, columns = PIVOTS[case]
+    table = pivot_table(pivot(found, [rows], [columns], "mean"), found)
+    assert [render(table, format_) for format_ in ("csv", "json")] == snapshot
 
 
 @pytest.mark.parametrize("layout", PLAIN_LAYOUTS)
 def test_every_layout_s_csv_tells_them_too(layout: str) -> None:
     tables = layout_tables(of_passes(model=["my_gpt:GPT"]), layout)
-    for row in rows_of(*tables):
+    for row in csv_rows(render_all(tables, "csv")):
         assert (row["context"], row["batch"], row["precision"]) == ("128", "4", "fp32")
         assert row["variants"] == "GPT"
-
-
-def test_no_other_format_changes() -> None:
-    table = by_pass(of_passes())
-    assert list(json.loads(render(table, "json"))["rows"][0]) == [
-        "size", "pass", "mean_s", "std_s", "n", "runs", "note", "marks",
-    ]  # fmt: skip
-    assert len(table.columns) == 3

@@ -24,10 +24,7 @@ _BESIDE = ("attention", "norm", "compile", "pass")
 """The methods with a column."""
 _UNUSED = ("edition", "arch", "vocab")
 """Fields that an operation alone does not have."""
-_D = {
-    "attention": "d: width of a query, a key and a value",
-    "norm": "d: width of a row; rows: batch × context length",
-}
+_D = {"attention": "d: width of a query, a key and a value", "norm": "d: width of a row; rows: batch × context length"}
 _MIB = 2**20
 
 
@@ -77,30 +74,20 @@ def _tables(
     kind: str, members: Sequence[Result], apart: Sequence[str], columns: Iterable[Column[Runs]], notes: Sequence[str]
 ) -> Iterator[Table]:
     workload = members[0].spec.workload
-    said = (_D[workload], *_NOTES[kind](members), *notes)
+    below = (_D[workload], *_notes(kind, members), *notes)
     heads = [layout_column("heads", lambda row: row.first.spec.num_heads)] * _has_heads(members)
     d = layout_column("d", lambda row: row.first.spec.head_dim)
     length = setting("sequence length", "context")
     if workload == "norm":
         length = layout_column("rows", lambda row: row.first.spec.tokens_per_step)
-    caption = f"{workload.capitalize()} alone, {_CAPTIONS[kind]}"
-    tables = tables_of(
-        members,
-        (*heads, d, length, *columns),
-        caption,
-        said,
-        rows_by=_ROWS[workload],
-        apart=apart,
-        places=(*_BESIDE, *_UNUSED),
-    )
+    caption, shown = f"{workload.capitalize()} alone, {_CAPTIONS[kind]}", (*heads, d, length, *columns)
+    places = (*_BESIDE, *_UNUSED)
+    tables = tables_of(members, shown, caption, below, rows_by=_ROWS[workload], apart=apart, places=places)
     # How far times can be trusted says nothing of memory.
     unsaid = frozenset(trust_notes(members) if kind == "memory" else ())
     for table in tables:
-        yield msgspec.structs.replace(
-            table,
-            label="-".join(filter(None, (kind, table.label))),
-            footnotes=tuple(note for note in table.footnotes if note not in unsaid),
-        )
+        kept, label = tuple(note for note in table.footnotes if note not in unsaid), filter(None, (kind, table.label))
+        yield msgspec.structs.replace(table, label="-".join(label), footnotes=kept)
 
 
 def _timed(members: Sequence[Result]) -> Iterator[tuple[Method, str]]:
@@ -131,13 +118,6 @@ def _time(method: Method, pass_: str, notation: Notation) -> Column[Runs]:
     return mean._replace(text=text)
 
 
-def _time_notes(members: Sequence[Result]) -> Iterator[str]:
-    yield "times: mean ms a step"
-    base = _BASES[members[0].spec.workload]
-    if len(_methods(members)) > 1 and base in _methods(members):
-        yield f"in parentheses: how many times as fast as {base.name} that is not compiled"
-
-
 def _bandwidth(method: Method, pass_: str) -> Column[Runs]:
     """The least bytes of a step in its mean time."""
 
@@ -150,13 +130,6 @@ def _bandwidth(method: Method, pass_: str) -> Column[Runs]:
         return _ending(_cells(row, method, pass_)) if value is None else f"{value:.3g}"
 
     return layout_column(f"{method.title}: {pass_} (GB/s)", found, text)
-
-
-def _bandwidth_notes(members: Sequence[Result]) -> Iterator[str]:
-    passes = {member.spec.pass_ for member in members}
-    moved = ", ".join(f"{moves} in {pass_}" for pass_, moves in NORM_MOVES.items() if pass_ in passes)
-    yield f"bandwidth: what must be read or written, in tensors of the rows' size ({moved}), over the mean time"
-    yield "1 GB is 10⁹ bytes"
 
 
 def _memory(members: Sequence[Result]) -> Iterator[Column[Runs]]:
@@ -192,20 +165,29 @@ def _accounted(name: str) -> Column[Runs]:
     return size_column(f"{name}: accounted (MiB)", found, _MIB, _mebibytes)
 
 
-def _memory_notes(members: Sequence[Result]) -> Iterator[str]:
-    yield "1 MiB is 2²⁰ bytes"
-    seen_by = _SEEN[members[0].spec.device.partition(":")[0]]
-    yield f"held: {seen_by}, after forward and loss of an untimed step"
-    expected = [(member.spec.method, _accounting(member)) for member in members]
-    said = list(dict.fromkeys(f"accounted, {name}: {found.in_words}" for name, found in expected if found))
-    if not said:
-        return
-    yield from said
-    letters = f"B: sequences, {'H: heads, ' * _has_heads(members)}T: tokens of one, K: d"
-    yield f"{letters}; accounted as written, without scalars; compiled code may hold less"
-
-
-_NOTES = {"times": _time_notes, "bandwidth": _bandwidth_notes, "memory": _memory_notes}
+def _notes(kind: str, members: Sequence[Result]) -> Iterator[str]:
+    """The meaning of one kind of table."""
+    spec = members[0].spec
+    match kind:
+        case "times":
+            yield "times: mean ms a step"
+            base = _BASES[spec.workload]
+            if len(_methods(members)) > 1 and base in _methods(members):
+                yield f"in parentheses: how many times as fast as {base.name} that is not compiled"
+        case "bandwidth":
+            passes = {member.spec.pass_ for member in members}
+            moved = ", ".join(f"{moves} in {pass_}" for pass_, moves in NORM_MOVES.items() if pass_ in passes)
+            yield f"bandwidth: what must be read or written, in tensors of the rows' size ({moved}), over the mean time"
+            yield "1 GB is 10⁹ bytes"
+        case "memory":
+            yield "1 MiB is 2²⁰ bytes"
+            yield f"held: {_SEEN[spec.device.partition(':')[0]]}, after forward and loss of an untimed step"
+            expected = [(member.spec.method, _accounting(member)) for member in members]
+            accounted = dict.fromkeys(f"accounted, {name}: {found.in_words}" for name, found in expected if found)
+            yield from accounted
+            if accounted:
+                letters = f"B: sequences, {'H: heads, ' * _has_heads(members)}T: tokens of one, K: d"
+                yield f"{letters}; accounted as written, without scalars; compiled code may hold less"
 
 
 def _accounting(result: Result) -> Accounting | None:

@@ -19,10 +19,19 @@ from cs336_tui.config.variants import is_imported
 from cs336_tui.events.reports import AgreementReport
 from cs336_tui.export.subjects.results_columns import LEFT
 from cs336_tui.export.writing.footnotes import provenance_notes, std_kind
-from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, ratio_record, summary_record
+from cs336_tui.export.writing.tables import (
+    Column,
+    Source,
+    Table,
+    Value,
+    attributes,
+    cell_record,
+    ratio_record,
+    summary_record,
+)
 from cs336_tui.export.writing.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, counted, tenth_percent, two_digit_percent
-from cs336_tui.stats.ratio import FROM_ONE_ROUND, Ratio
+from cs336_tui.stats.ratio import FROM_ONE_ROUND
 from cs336_tui.stats.summaries import Summary
 
 SETTINGS = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS, "warmup", "steps")
@@ -118,8 +127,9 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         f"{cell_title(pair.a.spec)}, A | B: {'; '.join(pair.differs)}" for pair in comparison.pairs if pair.differs
     )
     yield from comparison.mixed
-    yield from _alone("A", comparison.only_a)
-    yield from _alone("B", comparison.only_b)
+    for name, alone in (("A", comparison.only_a), ("B", comparison.only_b)):
+        if titles := [cell_title(side.spec) for side in alone]:
+            yield f"only in {name}: {', '.join(titles)}"
 
 
 def std_notes(sides: Iterable[Side]) -> Iterator[str]:
@@ -133,11 +143,6 @@ def outcome_note(margin: float) -> str:
         f"faster and slower: the whole interval on one side of 1 and the ratio at least {margin * 100:g} % from it; "
         f"same: the whole interval within 1 ± {margin * 100:g} %; else ambiguous"
     )
-
-
-def _alone(name: str, sides: Iterable[Side]) -> Iterator[str]:
-    if titles := [cell_title(side.spec) for side in sides]:
-        yield f"only in {name}: {', '.join(titles)}"
 
 
 def cell_title(spec: CellSpec) -> str:
@@ -155,20 +160,28 @@ def turns_table(turns: Turns, results: Sequence[Result]) -> Table:
     """
     every = f"{len(turns.counted)} of {len(turns.rounds)} rounds" if len(turns.counted) < len(turns.rounds) else "all"
     begun: list[Round | None] = [each for each in turns.rounds if each.began]
-    columns: list[Column[Round | None]] = [
-        Column("round", left=True, text=lambda each: str(each.number) if each else every),
-        Column("a", "A ± std (ms)", text=lambda each: _mean(_sides(turns, each)[0])),
-        Column("b", "B ± std (ms)", text=lambda each: _mean(_sides(turns, each)[1])),
-        Column("n", "n each", rank=2, text=lambda each: _steps_each(*_sides(turns, each))),
-        Column("ratio", "A / B", text=lambda each: f"{of.ratio:.4f}" if (of := _ratio(turns, each)) else UNKNOWN),
-        Column("interval", rank=1, text=lambda each: of.bounds(".4f") if (of := _ratio(turns, each)) else ""),
-    ]
-    if any(each.note for each in begun if each):
-        columns.append(Column("note", left=True, text=lambda each: each.note if each else ""))
+
+    def mean(side: int, each: Round | None) -> str:
+        summary = _sides(turns, each)[side]
+        return MILLISECONDS.mean_and_std(summary) if summary else UNKNOWN
+
+    def steps_each(each: Round | None) -> str:
+        a, b = _sides(turns, each)
+        return str(a.n) if a and b and a.n == b.n else UNKNOWN
 
     def doubt(each: Round | None) -> str:
         return doubt_word(results[2 * each.number - 2 : 2 * each.number] if each else results)
 
+    columns: list[Column[Round | None]] = [
+        Column("round", left=True, text=lambda each: str(each.number) if each else every),
+        Column("a", "A ± std (ms)", text=partial(mean, 0)),
+        Column("b", "B ± std (ms)", text=partial(mean, 1)),
+        Column("n", "n each", rank=2, text=steps_each),
+        Column("ratio", "A / B", text=lambda each: f"{of.ratio:.4f}" if (of := (each or turns).ratio) else UNKNOWN),
+        Column("interval", rank=1, text=lambda each: of.bounds(".4f") if (of := (each or turns).ratio) else ""),
+    ]
+    if any(each.note for each in begun if each):
+        columns.append(Column("note", left=True, text=lambda each: each.note if each else ""))
     shown = Table.of((*begun, None), columns, doubt=doubt)
     return msgspec.structs.replace(
         shown,
@@ -184,24 +197,12 @@ def _sides(turns: Turns, of: Round | None) -> tuple[Summary | None, Summary | No
     return (of.a, of.b) if of else (turns.a.summary, turns.b.summary)
 
 
-def _ratio(turns: Turns, of: Round | None) -> Ratio | None:
-    return of.ratio if of else turns.ratio
-
-
-def _mean(summary: Summary | None) -> str:
-    return MILLISECONDS.mean_and_std(summary) if summary else UNKNOWN
-
-
-def _steps_each(a: Summary | None, b: Summary | None) -> str:
-    return str(a.n) if a and b and a.n == b.n else UNKNOWN
-
-
 def _turns_record(turns: Turns, of: Round | None) -> dict[str, Value]:
     """A round, or all of them. Lists hold step times in seconds, in the order of the pairs."""
     record: dict[str, Value] = {"round": of.number if of else "all"}
     for name, side, summary in zip("ab", (turns.a, turns.b), _sides(turns, of), strict=True):
         record |= {name: _title(side)} | summary_record(name, summary)
-    record |= ratio_record(_ratio(turns, of), "ratio")
+    record |= ratio_record((of or turns).ratio, "ratio")
     record |= {
         **attributes(None if of else turns, verdict="outcome", explanation="explanation"),
         "differs": None if of else "; ".join(turns.differs),
@@ -210,14 +211,8 @@ def _turns_record(turns: Turns, of: Round | None) -> dict[str, Value]:
         "note": of.note or None if of else None,
     }
     exposed = None if of else turns.exposed
-    record |= attributes(
-        exposed,
-        exposed_of="side",
-        exposed_s="mean_s",
-        exposed_low_s="low_s",
-        exposed_high_s="high_s",
-        exposed_share="share",
-    )
+    record |= attributes(exposed, exposed_of="side", exposed_s="mean_s")
+    record |= attributes(exposed, "low_s", "high_s", "share", prefix="exposed_")
     for place, name in enumerate("ab"):
         record[f"{name}_times_s"] = tuple(pair[place] for pair in of.pairs) if of else ()
     return record
@@ -288,49 +283,37 @@ class _Compared(NamedTuple):
 
 def agreement_tables(reports: Sequence[AgreementReport]) -> Iterator[Table]:
     """One table, each report against the first of the same dimensions, tokens and pass; none if no two are alike."""
-    rows = [
-        _Compared(report, agreement(report, first) if report is not first else None)
-        for first, *others in grouped(reports, _work).values()
-        for report in (first, *others)
-        if others
-    ]
+    rows: list[_Compared] = []
+    for first, *others in grouped(reports, _work).values():
+        if others:
+            rows += [_Compared(first, None), *(_Compared(report, agreement(report, first)) for report in others)]
     if not rows:
         return
-    yield Table.of(
-        rows,
-        (
-            lambda row: cell_record(row.report.spec),
-            Column("cell", left=True, text=lambda row: row.report.spec.title),
-            Column("logits_error", "logits", read=lambda row: _worst(row.found and row.found.logits), show=_error_text),
-            Column(
-                "gradients_error",
-                "gradients",
-                read=lambda row: _worst(row.found and row.found.gradients),
-                show=_error_text,
-            ),
-            Column("result", left=True, read=lambda row: RESULTS[row.found.agrees] if row.found else "compared with"),
-            Column(
-                "why",
-                left=True,
-                rank=1,
-                read=lambda row: row.found.why if row.found else "",
-                text=lambda row: row.found.why if row.found and not row.found.agrees else "",
-            ),
-        ),
-        caption="Logits and gradients",
-        footnotes=_AGREEMENT_MEANS,
-        label="agreement",
+
+    def error(of: str) -> Column[_Compared]:
+        def worst(row: _Compared) -> float | None:
+            errors: Errors | None = getattr(row.found, of, None)
+            return errors.worst_error if errors and math.isfinite(errors.worst_error) else None
+
+        def shown(share: float | None) -> str:
+            return UNKNOWN if share is None else two_digit_percent(share)
+
+        return Column(f"{of}_error", of, read=worst, show=shown)
+
+    def why(row: _Compared) -> str:
+        return row.found.why if row.found and not row.found.agrees else ""
+
+    columns: tuple[Source[_Compared], ...] = (
+        lambda row: cell_record(row.report.spec),
+        Column("cell", left=True, text=lambda row: row.report.spec.title),
+        error("logits"),
+        error("gradients"),
+        Column("result", left=True, read=lambda row: RESULTS[row.found.agrees] if row.found else "compared with"),
+        Column("why", left=True, rank=1, read=lambda row: row.found.why if row.found else "", text=why),
     )
+    yield Table.of(rows, columns, caption="Logits and gradients", footnotes=_AGREEMENT_MEANS, label="agreement")
 
 
 def _work(report: AgreementReport) -> tuple[object, ...]:
     spec = report.spec
     return spec.dims, spec.context_length, spec.batch_size, spec.pass_, spec.workload, spec.seed, spec.device
-
-
-def _worst(errors: Errors | None) -> float | None:
-    return errors.worst_error if errors and math.isfinite(errors.worst_error) else None
-
-
-def _error_text(share: float | None) -> str:
-    return UNKNOWN if share is None else two_digit_percent(share)

@@ -13,7 +13,6 @@ import msgspec
 from cs336_tui.analysis.effects import (
     FEWEST_REPEATS,
     NO_COMMUNICATION,
-    GradientSync,
     How,
     Waited,
     exposed_communication,
@@ -84,7 +83,9 @@ def sharding_tables(results: Sequence[Result], decimals: int | None) -> tuple[Ta
     cells, notation = _cells("sharding", results), Notation("ms", decimals)
     by_work: dict[CellSpec, list[Result]] = grouped(cells.kept, lambda result: work_of_ranks(result.spec))
 
-    kind = _kind_of_peak(cells.kept)
+    timed = [result for result in measured(cells.kept) if not result.cell.in_turns]
+    known_of = (kind for kind, peak in _PEAKS.items() if timed and all(peak.of(each) is not None for each in timed))
+    kind = next(known_of, "RSS")
 
     def peak(runs: Sequence[Result]) -> int | None:
         """Unknown of cells in turns, whose processes hold two models."""
@@ -145,18 +146,13 @@ def _cells(layout: str, results: Sequence[Result]) -> _Cells:
 
 def _tables(cells: _Cells, columns: Sequence[Column[Runs]], caption: str, notes: Sequence[str]) -> tuple[Table, ...]:
     """In the order in which the cells were asked for."""
-    apart = telling(cells.kept, but=(*ROWS_BY, *POOLED))
-    place = {result.spec: float(number) for number, result in reversed(list(enumerate(cells.kept)))}
-    return tables_of(
-        cells.kept,
-        columns,
-        caption,
-        notes,
-        rows_by=ROWS_BY,
-        apart=apart,
-        places=POOLED,
-        sort=lambda row: place[row.first.spec],
-    )
+    kept, apart = cells.kept, telling(cells.kept, but=(*ROWS_BY, *POOLED))
+    place = {result.spec: float(number) for number, result in reversed(list(enumerate(kept)))}
+
+    def order(row: Runs) -> float:
+        return place[row.first.spec]
+
+    return tables_of(kept, columns, caption, notes, rows_by=ROWS_BY, apart=apart, places=POOLED, sort=order)
 
 
 def wrapper_name(spec: CellSpec) -> str:
@@ -193,17 +189,16 @@ def _bucket_mb(row: Runs) -> float | None:
 
 def step_columns(notation: Notation) -> Iterator[Column[Runs]]:
     """Step time of the slowest rank, and skew."""
-    yield measure_column("step (ms)", MEASURES["mean"], notation)
-    yield measure_column("std (ms)", MEASURES["std"], notation)
-    yield measure_column("skew (ms)", MEASURES["skew"], notation)
+    for title, key in (("step (ms)", "mean"), ("std (ms)", "std"), ("skew (ms)", "skew")):
+        yield measure_column(title, MEASURES[key], notation)
 
 
 def _sync_columns(notation: Notation) -> Iterator[Column[Runs]]:
-    def sync(row: Runs) -> GradientSync | None:
-        return gradient_sync(row.runs, row.ddof)
-
     def last(row: Runs) -> Summary | None:
-        return found.last if (found := sync(row)) else None
+        return found.last if (found := gradient_sync(row.runs, row.ddof)) else None
+
+    def wait(row: Runs) -> Summary | None:
+        return found.wait if (found := gradient_sync(row.runs, row.ddof)) else None
 
     def share(row: Runs) -> float | None:
         found = last(row)
@@ -211,7 +206,7 @@ def _sync_columns(notation: Notation) -> Iterator[Column[Runs]]:
 
     yield time_column("gradient sync (ms)", last, "mean_s", notation)
     yield share_column("of step (%)", share)
-    yield time_column("longest wait (ms)", lambda row: found.wait if (found := sync(row)) else None, "mean_s", notation)
+    yield time_column("longest wait (ms)", wait, "mean_s", notation)
 
 
 def _exposed(cells: _Cells, notation: Notation) -> Iterator[Column[Runs]]:
@@ -232,16 +227,14 @@ def _exposed(cells: _Cells, notation: Notation) -> Iterator[Column[Runs]]:
     def bounds_s(row: Runs) -> tuple[float | None, ...]:
         return (found.exposed.low_s, found.exposed.high_s) if (found := cells.of(row)) else ()
 
-    yield layout_column(
-        "exposed (ms)",
-        lambda row: None if (time_s := mean_s(row)) is None else time_s * 1e3,
-        lambda row: texts(row, mean_s(row)),
-    )
-    yield layout_column(
-        "exposed interval (ms)",
-        lambda row: tuple(time_s * 1e3 for time_s in bounds_s(row) if time_s is not None),
-        lambda row: texts(row, *bounds_s(row)),
-    )
+    def mean_ms(row: Runs) -> float | None:
+        return None if (time_s := mean_s(row)) is None else time_s * 1e3
+
+    def bounds_ms(row: Runs) -> tuple[float, ...]:
+        return tuple(time_s * 1e3 for time_s in bounds_s(row) if time_s is not None)
+
+    yield layout_column("exposed (ms)", mean_ms, lambda row: texts(row, mean_s(row)))
+    yield layout_column("exposed interval (ms)", bounds_ms, lambda row: texts(row, *bounds_s(row)))
     yield share_column("exposed of step (%)", lambda row: found.exposed.share if (found := cells.of(row)) else None)
 
 
@@ -276,14 +269,9 @@ def _other_notes(cells: _Cells) -> Iterator[str]:
                 "exposed: communication that a step waits for: its time minus that of the same ranks with --parallel "
                 f"{NO_COMMUNICATION}, {told}, {rounds} {word}; with its {several[0].level * 100:g} % interval"
             )
-    lacking = [
-        each.spec
-        for each in cells.kept
-        if each.is_measured
-        and each.spec.parallel != NO_COMMUNICATION
-        and not is_imported(each.spec.optimizer)
-        and work_of_ranks(each.spec) not in cells.exposed
-    ]
+    timed = (each.spec for each in cells.kept if each.is_measured and not is_imported(each.spec.optimizer))
+    communicating = (spec for spec in timed if spec.parallel != NO_COMMUNICATION)
+    lacking = [spec for spec in communicating if work_of_ranks(spec) not in cells.exposed]
     if lacking:
         names = ", ".join(dict.fromkeys(spec.parallel for spec in lacking))
         yield (
@@ -326,13 +314,6 @@ _PEAKS: Mapping[str, _Peak] = {
 """The kinds of peak, the first that all cells have is shown."""
 
 
-def _kind_of_peak(kept: Sequence[Result]) -> str:
-    timed = [result for result in measured(kept) if not result.cell.in_turns]
-    return next(
-        (kind for kind, peak in _PEAKS.items() if timed and all(peak.of(each) is not None for each in timed)), "RSS"
-    )
-
-
 _UNUSED = ("edition", "arch", "vocab", "workload")
 """Fields that a collective does not have, or that tell none apart from others."""
 
@@ -354,11 +335,8 @@ def collective_tables(results: Sequence[Result], decimals: int | None) -> tuple[
         *(of_ranks(number, f"{counted(number, 'rank')} (ms)", "mean") for number in ranks),
         *(of_ranks(number, f"{counted(number, 'rank')} busbw (GB/s)", "busbw") for number in ranks),
     )
-    others = len(results) - len(kept)
-    notes = (
-        "times: mean ms a step of the slowest rank",
-        MEASURES["busbw"].note,
-        *([f"left out (not collectives): {counted(others, 'cell')}"] if others else []),
-    )
+    notes = ["times: mean ms a step of the slowest rank", MEASURES["busbw"].note]
+    if others := len(results) - len(kept):
+        notes.append(f"left out (not collectives): {counted(others, 'cell')}")
     apart = telling(kept, but=("size", "ranks", *_UNUSED))
     return tables_of(kept, columns, "Collectives", notes, rows_by=("size",), apart=apart, places=("ranks", *_UNUSED))

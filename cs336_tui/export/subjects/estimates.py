@@ -70,13 +70,11 @@ def _amount(
 ) -> Column[_Row]:
     """A figure of the prediction, by default its attribute `key`; None where there is no prediction."""
     value = read or (lambda found: getattr(found, key))
-    return Column(
-        key,
-        title,
-        rank=rank,
-        read=lambda row: value(row.prediction) if isinstance(row, _Need) else None,
-        show=lambda amount: UNKNOWN if amount is None else show(amount),
-    )
+
+    def of_need(row: _Row) -> Value:
+        return value(row.prediction) if isinstance(row, _Need) else None
+
+    return Column(key, title, rank=rank, read=of_need, show=lambda value: UNKNOWN if value is None else show(value))
 
 
 _AS_WRITTEN = "as written"
@@ -115,48 +113,34 @@ def _fit(row: _Row) -> str:
     return row.estimate.fit if row.estimate else ""
 
 
-_ANSWERS: tuple[Column[_Row], ...] = (
-    Column("fits", left=True, text=_fit),
-    Column(
-        "time", "time per step",
-        text=lambda row: row.estimate.step_time if isinstance(row, _Need) and row.estimate else "",
-    ),
-)  # fmt: skip
+def _time(row: _Row) -> str:
+    return row.estimate.step_time if isinstance(row, _Need) and row.estimate else ""
+
+
+_ANSWERS = (Column[_Row]("fits", left=True, text=_fit), Column[_Row]("time", "time per step", text=_time))
 
 
 def estimate_table(cells: Sequence[Estimate | Unpredicted]) -> Table:
     """A row a cell: what it is, what it needs, whether it fits and how long a step takes. All are for one target."""
     rows = [cell if isinstance(cell, Unpredicted) else _need_of(cell) for cell in cells]
-    device = f" on {cells[0].target.name}" if cells else ""
-    return Table.of(
-        rows,
-        (*_cell_columns(rows), *_NEEDS, _judged, *_ANSWERS),
-        caption=f"What cells need{device}",
-        footnotes=estimate_notes(cells),
-        label="estimates",
-    )
-
-
-def category_table(estimates: Sequence[Estimate]) -> Table:
-    """Memory by category, two rows a cell: at the end of its forward and at the peak of its step."""
-    return _category_table([_need_of(estimate) for estimate in estimates])
+    columns: tuple[Source[_Row], ...] = (*_cell_columns(rows), *_NEEDS, _judged, *_ANSWERS)
+    caption = "What cells need" + (f" on {cells[0].target.name}" if cells else "")
+    return Table.of(rows, columns, caption=caption, footnotes=estimate_notes(cells), label="estimates")
 
 
 def prediction_tables(predictions: Sequence[Prediction]) -> tuple[Table, Table]:
     """Predictions without a device: what cells need, and what for."""
-    needs = [_Need(prediction, prediction.spec) for prediction in predictions]
-    rows: list[_Row] = [*needs]
-    table = Table.of(
-        rows,
-        (*_cell_columns(rows), *_NEEDS),
-        caption="What cells need",
-        footnotes=(PREDICTED, FLOPS, *_prediction_notes(predictions), *_notes_of(needs)),
-        label="predictions",
-    )
-    return table, _category_table(needs)
+    rows: list[_Row] = [*map(_need_of, predictions)]
+    columns, notes = (*_cell_columns(rows), *_NEEDS), (PREDICTED, FLOPS, *_prediction_notes(predictions))
+    below = (*notes, *_notes_of(predictions))
+    table = Table.of(rows, columns, caption="What cells need", footnotes=below, label="predictions")
+    return table, category_table(predictions)
 
 
-def _category_table(needs: Sequence[_Need]) -> Table:
+def category_table(cells: Sequence[Estimate | Prediction]) -> Table:
+    """Memory by category, two rows a cell: at the end of its forward and at the peak of its step."""
+    needs = [*map(_need_of, cells)]
+
     def size(category: str) -> Column[_Moment]:
         title = f"{category.replace('_', ' ')} (GB)"
         return Column(f"{category}_bytes", title, read=lambda m: m.by_category.get(category, 0), show=gigabytes)
@@ -169,18 +153,16 @@ def _category_table(needs: Sequence[_Need]) -> Table:
         *map(size, shown),
         Column("total_bytes", "total (GB)", read=lambda m: m.total, show=gigabytes),
     )
-    return Table.of(
-        (moment for need in needs for moment in _moments(need)),
-        columns,
-        caption="What memory is held for",
-        footnotes=(
-            PREDICTED,
-            CATEGORIES_MEAN,
-            *([COMMUNICATION_MEANS] if COMMUNICATION in shown else []),
-            *_notes_of(needs),
-        ),
-        label="predicted-memory",
-    )
+    rows: list[_Moment] = []
+    for need in needs:
+        of = need.prediction
+        rows.append(_Moment(need, "end of forward", "forward", of.forward_end_by_category, of.forward_end_bytes))
+        rows.append(_Moment(need, "peak", of.peak_phase, of.by_category, of.peak_bytes))
+    notes = [PREDICTED, CATEGORIES_MEAN]
+    if COMMUNICATION in shown:
+        notes.append(COMMUNICATION_MEANS)
+    notes += _notes_of(need.prediction for need in needs)
+    return Table.of(rows, columns, caption="What memory is held for", footnotes=notes, label="predicted-memory")
 
 
 class _Use(NamedTuple):
@@ -206,30 +188,14 @@ def communication_table(estimates: Sequence[Estimate]) -> Table | None:
     ]
     if target.link_bytes_per_s is not None:
         columns.append(Column("least_s", "at least (ms)", show=lambda time: fixed_milliseconds(time, 3)))
-    return Table.of(
-        uses,
-        columns,
-        caption="What a rank communicates in a step",
-        footnotes=_communication_notes(unit, target),
-        label="predicted-communication",
-    )
-
-
-def _communication_notes(unit: ByteUnit, target: Target) -> Iterator[str]:
     power = "10⁹" if unit.name == "GB" else "10⁶"
-    yield f"{unit.name}: bytes of the whole arrays ({power}), all calls of a step after the first"
+    notes = [f"{unit.name}: bytes of the whole arrays ({power}), all calls of a step after the first"]
     if target.link_text:
-        yield f"at least: rings over links of {target.link_text}; without latency and overlap"
+        notes.append(f"at least: rings over links of {target.link_text}; without latency and overlap")
     else:
-        yield "--link gives the least time, such as --link 450GB/s"
-
-
-def _moments(need: _Need) -> tuple[_Moment, _Moment]:
-    found = need.prediction
-    return (
-        _Moment(need, "end of forward", "forward", found.forward_end_by_category, found.forward_end_bytes),
-        _Moment(need, "peak", found.peak_phase, found.by_category, found.peak_bytes),
-    )
+        notes.append("--link gives the least time, such as --link 450GB/s")
+    caption = "What a rank communicates in a step"
+    return Table.of(uses, columns, caption=caption, footnotes=notes, label="predicted-communication")
 
 
 def estimate_notes(cells: Sequence[Estimate | Unpredicted]) -> Iterator[str]:
@@ -248,7 +214,7 @@ def estimate_notes(cells: Sequence[Estimate | Unpredicted]) -> Iterator[str]:
         yield f"time per step{of}: {basis}"
     if len(cells) > 1:
         yield sweep_note(cells)
-    yield from _notes_of(map(_need_of, estimates))
+    yield from _notes_of(estimate.prediction for estimate in estimates)
 
 
 def _prediction_notes(predictions: Iterable[Prediction]) -> Iterator[str]:
@@ -293,13 +259,18 @@ def _judged(row: _Row) -> dict[str, Value]:
     return target | attributes(found if isinstance(found, Estimate) else None, *names) | why
 
 
-def _need_of(estimate: Estimate) -> _Need:
-    return _Need(estimate.prediction, estimate.spec, estimate)
+def _need_of(cell: Estimate | Prediction) -> _Need:
+    return _Need(cell, cell.spec) if isinstance(cell, Prediction) else _Need(cell.prediction, cell.spec, cell)
 
 
 def _cell_columns(rows: Sequence[_Row]) -> tuple[Column[_Row], ...]:
     """The columns that name a cell, and those whose values differ or are unusual."""
-    return (*_CELL, *(column for column in _MAY_VARY if _is_shown(column, rows)))
+    shown = list(_CELL)
+    for column in _MAY_VARY:
+        found = {column.value(row) for row in rows}
+        if len(found) > 1 or (column is _VARIANTS and found not in (set(), {_AS_WRITTEN})):
+            shown.append(column)
+    return tuple(shown)
 
 
 def _of_need(column: Column[_Row]) -> Column[Any]:
@@ -307,13 +278,8 @@ def _of_need(column: Column[_Row]) -> Column[Any]:
     return Column(column.key, column.title, column.left, read=lambda item: column.value(item.need), show=column.show)
 
 
-def _is_shown(column: Column[_Row], rows: Sequence[_Row]) -> bool:
-    found = {column.value(row) for row in rows}
-    return len(found) > 1 or (column is _VARIANTS and found not in (set(), {_AS_WRITTEN}))
-
-
-def _notes_of(needs: Iterable[_Need]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(need.prediction.note for need in needs if need.prediction.note))
+def _notes_of(predictions: Iterable[Prediction]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.note for each in predictions if each.note))
 
 
 class Fitted(NamedTuple):
@@ -333,6 +299,13 @@ def fit_table(results: Sequence[Fitted]) -> Table:
     """A row a cell; all are searched by the same."""
     by = results[0].fit.by
     other = "context" if by == "batch" else "batch"
+
+    def tokens(row: Fitted) -> int | None:
+        return row.fit.spec.tokens_per_step if row.fit.spec else None
+
+    def following(row: Fitted) -> str:
+        return as_text(_next(row)) if row.fit.next_spec else f"not tried (limit {row.fit.limit})"
+
     columns: list[Column[Fitted]] = [
         Column("size", left=True, text=lambda row: " · ".join((row.asked.size_label, *row.asked.variants))),
         Column(other),
@@ -340,28 +313,16 @@ def fit_table(results: Sequence[Fitted]) -> Table:
         Column("precision", left=True),
         Column("device", rank=5, left=True),
         Column("largest", f"largest {by}", show=lambda value: "none" if value is None else str(value)),
-        Column(
-            "tokens", "tokens per step", rank=3, read=lambda row: row.fit.spec.tokens_per_step if row.fit.spec else None
-        ),
+        Column("tokens", "tokens per step", rank=3, read=tokens),
         Column("peak_bytes", "peak (GB)", show=gigabytes),
         Column("activation_peak_bytes", "activation peak (GB)", rank=4, show=gigabytes),
-        Column(
-            "next",
-            f"next larger {by}",
-            text=lambda row: as_text(_next(row)) if row.fit.next_spec else f"not tried (limit {row.fit.limit})",
-        ),
+        Column("next", f"next larger {by}", text=following),
         Column("next_peak_bytes", "its peak (GB)", rank=2, show=gigabytes),
     ]
     if any(result.ran for result in results):
-        columns.append(Column("outcome", left=True, text=_how_it_went))
-    return Table.of(
-        results,
-        columns,
-        record=_fit_record,
-        caption=f"The largest {by} that fits",
-        footnotes=_notes(results),
-        label="fit",
-    )
+        columns.append(Column("outcome", left=True, text=_outcome))
+    caption, notes = f"The largest {by} that fits", _notes(results)
+    return Table.of(results, columns, record=_fit_record, caption=caption, footnotes=notes, label="fit")
 
 
 def fit_document(result: Fitted) -> dict[str, Any]:
@@ -392,7 +353,7 @@ def _fit_record(result: Fitted) -> dict[str, Value]:
     }
 
 
-def _how_it_went(result: Fitted) -> str:
+def _outcome(result: Fitted) -> str:
     if result.ran is None:
         return "not run"
     said: str = "ran" if result.ran.status == "ok" else result.ran.status

@@ -39,51 +39,41 @@ def kernel_cells_table(parts: Sequence[CellPart]) -> Table:
     its rows too, with dashes."""
     results = results_of(parts)
     keys = cell_keys(results)
+
+    def beside_timed(key: str, title: str) -> Column[CellPart]:
+        title += " - timed (ms, %)"
+        return Column(key, title, text=lambda part: difference(part, getattr(part, key)), short="- timed")
+
     columns: list[Column[CellPart]] = [
         *map(_setting, keys),
         Column("part", left=True),
         Column("timed_s", "timed (ms)", text=timed, short="timed ms"),
         time_column("kernel_ns", "kernels"),
-        Column(
-            "kernel_difference_s",
-            "kernels - timed (ms, %)",
-            text=lambda part: difference(part, part.kernel_difference_s),
-            short="- timed",
-        ),
+        beside_timed("kernel_difference_s", "kernels"),
         time_column("span_ns", "first to last", 5),
-        Column(
-            "span_difference_s",
-            "first to last - timed (ms, %)",
-            text=lambda part: difference(part, part.span_difference_s),
-            short="- timed",
-        ),
+        beside_timed("span_difference_s", "first to last"),
         Column("top_short", "top kernel", left=True, show=_dashed),
         Column("top_instances", "its instances", rank=6, show=_dashed, short="top ×"),
         Column("top_share", "its share", rank=2, show=tenth_percent, short="top"),
         Column("matmul_share", "matrix multiply", rank=3, show=tenth_percent, short="matmul"),
         Column("softmax_share", "softmax", rank=4, text=softmax),
         Column("optimizer_share", "optimizer", rank=7, show=tenth_percent),
-        Column("same_as_forward", "same as forward", rank=8, left=True, show=yes_no),
+        Column("same_as_forward", "same as forward", rank=8, left=True, show=_SAME.__getitem__),
     ]
     caption = "Kernels of all cells"
     if is_recorded(parts):
         columns = [column for column in columns if column.key not in _BESIDE_TIMED]
     else:
         caption += ": profiled beside timed"
-    same = shared(results, keys, SHARED)
-    return Table.of(
-        parts,
-        columns,
-        record=_record,
-        caption=caption,
-        footnotes=(
-            *([f"every row: {same}"] if same else []),
-            *notes(parts),
-            *provenance_notes(results, std=bool(measured(results))),
-        ),
-        label="kernels-over-cells",
-        doubt=lambda part: doubt_word([part.result]) if part.timed else "",
-    )
+    below = [*notes(parts), *provenance_notes(results, std=bool(measured(results)))]
+    if same := shared(results, keys, SHARED):
+        below.insert(0, f"every row: {same}")
+
+    def doubt(part: CellPart) -> str:
+        return doubt_word([part.result]) if part.timed else ""
+
+    label = "kernels-over-cells"
+    return Table.of(parts, columns, record=_record, caption=caption, footnotes=below, label=label, doubt=doubt)
 
 
 def results_of(parts: Sequence[CellPart]) -> list[Result]:
@@ -113,11 +103,9 @@ def notes(parts: Sequence[CellPart]) -> Iterator[str]:
     reports = [part.report for part in parts if part.report]
     yield from dict.fromkeys(map(_seen_on, reports))
     yield from dict.fromkeys(f"{each.spec.title}: {each.note}" for each in reports if each.note)
-    yield from dict.fromkeys(
-        f"{part.result.spec.title}: no profile, its report {_ENDINGS.get(part.profile, part.profile)}"
-        for part in parts
-        if part.profile not in ("", "ok")
-    )
+    lost = dict.fromkeys((each.result.spec.title, each.profile) for each in parts if each.profile not in ("", "ok"))
+    for title, ending in lost:
+        yield f"{title}: no profile, its report {_ENDINGS.get(ending, ending)}"
     if any(not part.profile for part in parts):
         yield "cells without a profile have dashes: bench --reports kernels, or n in the Kernels tab, makes one"
 
@@ -156,11 +144,7 @@ def softmax(part: CellPart) -> str:
     return FUSED if part.profiled.softmax_share is None else tenth_percent(part.profiled.softmax_share)
 
 
-def yes_no(same: Value) -> str:
-    """``yes``, ``no``, or a dash."""
-    return NONE if same is None else "yes" if same else "no"
-
-
+_SAME = {None: NONE, True: "yes", False: "no"}
 _dashed = known("{}", NONE)
 _ENDINGS = {"oom": "ran out of memory", "killed": "was killed", "cancelled": "was stopped"}
 

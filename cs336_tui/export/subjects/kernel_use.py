@@ -4,14 +4,16 @@ beside compute, and its all-gathers beside what uses them; and the words of thes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from cs336_tui.analysis import kernels
-from cs336_tui.analysis.kernels import KernelRow
+from cs336_tui.analysis.kernels import KernelRow, StepUse
 from cs336_tui.events.kernel_report import KINDS, AllGather, Gap, KernelReport, RankTraffic
-from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, known, report_table
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE, TIMES, Scale, counted, tenth_percent, time_text
+
+T = TypeVar("T")
 
 _ROOM = len("12345.67")
 """Of times on a screen: the filter and the order do not move them."""
@@ -59,19 +61,19 @@ def use_table(report: KernelReport) -> Table:
         time_column("communication_ns", "communication"),
         Column("overlapped_share", "of it beside compute", rank=1, show=tenth_percent),
     )
-    unknown = {"communication_ns", "overlapped_share"} if report.overlap is None else set[str]()
-    unknown |= (
-        {column.key for column in columns if column.key.startswith(("gap", "idle"))} if not report.gaps else set()
-    )
-    return report_table(
-        report,
-        [report],
-        [column for column in columns if column.key not in unknown],
-        f"Use of the device in {one(report)}",
-        "kernel-use",
-        record=use_record,
-        footnotes=(*_use_notes(report), *footnotes(report)),
-        kind="use",
+    notes: list[str] = []
+    if report.gaps:
+        notes.append("gaps: times from the first kernel, copy or fill to the last in which the GPU ran none of them")
+    else:
+        columns = tuple(column for column in columns if not column.key.startswith(("gap", "idle")))
+    if report.overlap:
+        notes.append(
+            "communication: kernels between GPUs, NCCL's and others; beside compute: while any other kernel ran"
+        )
+    else:
+        columns = tuple(column for column in columns if column.key not in ("communication_ns", "overlapped_share"))
+    return profile_table(
+        report, "use", [report], columns, f"Use of the device in {one(report)}", *notes, record=use_record
     )
 
 
@@ -97,50 +99,45 @@ def gap_table(report: KernelReport) -> Table:
         Column("after", "after", left=True, show=kernels.short_name),
         Column("before", "before", left=True, show=kernels.short_name),
     )
-    return report_table(
-        report,
-        report.gaps.largest if report.gaps else (),
-        columns,
-        f"Largest gaps between kernels in {one(report)}",
-        "kernel-gaps",
-        footnotes=footnotes(report),
-        kind="gaps",
-    )
+    largest = report.gaps.largest if report.gaps else ()
+    return profile_table(report, "gaps", largest, columns, f"Largest gaps between kernels in {one(report)}")
 
 
 def step_table(report: KernelReport) -> Table:
     """The steps that a recording names: the host's time, launches and their time."""
-    columns: tuple[Column[kernels.StepUse], ...] = (
+    columns: tuple[Column[StepUse], ...] = (
         Column("step", left=True),
         time_column("host_ns", "host"),
         Column("launches", nouns(report)[1]),
         time_column("total_ns", "time"),
         Column("matmul_share", "matrix multiply", show=tenth_percent),
     )
-    return report_table(
-        report,
-        kernels.by_step(report),
-        columns,
-        f"Steps of {one(report)}",
-        "kernel-steps",
-        record=lambda each: each._asdict(),
-        footnotes=("host: from the step's begin to its end on the host, while recorded", *footnotes(report)),
-        kind="steps",
+    note = "host: from the step's begin to its end on the host, while recorded"
+    return profile_table(
+        report, "steps", kernels.by_step(report), columns, f"Steps of {one(report)}", note, record=StepUse._asdict
     )
 
 
 def copy_table(report: KernelReport, ddof: int = 1) -> Table:
     """Copies and fills of a recording, which are no kernels."""
-    return report_table(
-        report,
-        kernels.rows_of(report.copies, ddof),
-        NSYS[:-2] + NSYS[-1:],
-        f"Copies and fills in {one(report)}",
-        "kernel-copies",
-        record=KernelRow._asdict,
-        footnotes=footnotes(report),
-        kind="copies",
-    )
+    rows, columns = kernels.rows_of(report.copies, ddof), NSYS[:-2] + NSYS[-1:]
+    title = f"Copies and fills in {one(report)}"
+    return profile_table(report, "copies", rows, columns, title, record=KernelRow._asdict)
+
+
+def profile_table(
+    report: KernelReport,
+    kind: str,
+    items: Iterable[T],
+    columns: Sequence[Column[T]],
+    title: str,
+    *notes: str,
+    record: Callable[[T], Mapping[str, Value]] | None = None,
+    label: str = "",
+) -> Table:
+    """As `report_table`: a kind of table, with the notes of all below its own."""
+    below = (*notes, *footnotes(report))
+    return report_table(report, label or f"kernel-{kind}", items, columns, title, below, record=record, kind=kind)
 
 
 def footnotes(report: KernelReport) -> tuple[str, ...]:
@@ -156,13 +153,6 @@ def footnotes(report: KernelReport) -> tuple[str, ...]:
         f"{tenth_percent(kernels.named_share(report))} of the time is in a named range",
         *([report.note] if report.note else []),
     )
-
-
-def _use_notes(report: KernelReport) -> Iterator[str]:
-    if report.gaps:
-        yield "gaps: times from the first kernel, copy or fill to the last in which the GPU ran none of them"
-    if report.overlap:
-        yield "communication: kernels between GPUs, NCCL's and others; beside compute: while any other kernel ran"
 
 
 def one(report: KernelReport) -> str:
@@ -198,14 +188,13 @@ TRAFFIC: tuple[Column[RankTraffic], ...] = (
 
 def traffic_table(report: KernelReport) -> Table:
     """A row a rank: communication, what of it ran beside compute, and what did not; below it both over time."""
-    return Table.of(
-        report.ranks,
-        TRAFFIC,
-        record=lambda each: cell_record(report.spec) | _traffic_record(each),
-        caption=f"Communication of each rank: {report.spec.heading} · {report.device_name}, torch {report.torch}",
-        footnotes=_traffic_notes(report),
-        label=f"rank-communication-{report.spec.title}",
-    )
+    names = ("rank", "span_ns", "compute_ns", "communication_ns", "overlapped_ns", "overlapped_share", "uncovered_ns")
+
+    def record(each: RankTraffic) -> dict[str, Value]:
+        return {**attributes(each, *names), "operations": _operations(each), "trace": each.trace}
+
+    title, notes = "Communication of each rank", _traffic_notes(report)
+    return report_table(report, "rank-communication", report.ranks, TRAFFIC, title, notes, record=record)
 
 
 class Gather(NamedTuple):
@@ -248,28 +237,20 @@ GATHERS: tuple[Column[Gather], ...] = (
 
 def gathers_table(report: KernelReport) -> Table:
     """A row for each all-gather of each rank: whether it ended before the pass that uses it could begin."""
-    return Table.of(
-        gathers_of(report),
-        GATHERS,
-        record=lambda each: cell_record(report.spec) | _gather_record(each),
-        caption=f"All-gathers: {report.spec.heading} · {report.device_name}, torch {report.torch}",
-        footnotes=gather_notes(),
-        label=f"all-gathers-{report.spec.title}",
-    )
-
-
-def _gather_record(each: Gather) -> dict[str, Value]:
     times = ("begin_ns", "end_ns", "alone_ns", "ready_ns", "early_ns", "waited_ns")
-    known_of = {"rank": each.rank, "module": each.it.module or None, "of_pass": each.it.pass_ or None}
-    return known_of | attributes(each.it, "bytes", *times)
+
+    def record(each: Gather) -> dict[str, Value]:
+        known_of = {"rank": each.rank, "module": each.it.module or None, "of_pass": each.it.pass_ or None}
+        return known_of | attributes(each.it, "bytes", *times)
+
+    return report_table(report, "all-gathers", gathers_of(report), GATHERS, "All-gathers", _GATHER_NOTES, record=record)
 
 
-def gather_notes() -> Iterator[str]:
-    yield (
-        "ended before: between the all-gather's end and the moment from which the forward or backward of the module "
-        "could have begun; waited: from that moment to the all-gather's end, while nothing was computed"
-    )
-    yield "of it alone: without compute beside it, also where the call itself blocks the host; MB: 10^6 bytes"
+_GATHER_NOTES = (
+    "ended before: between the all-gather's end and the moment from which the forward or backward of the module "
+    "could have begun; waited: from that moment to the all-gather's end, while nothing was computed",
+    "of it alone: without compute beside it, also where the call itself blocks the host; MB: 10^6 bytes",
+)
 
 
 def gather_sums(rank: RankTraffic) -> Iterator[str]:
@@ -289,11 +270,6 @@ def gather_sums(rank: RankTraffic) -> Iterator[str]:
 
 def _operations(each: RankTraffic) -> str:
     return ", ".join(f"{count} × {name}" for name, count in each.operations.items()) or NONE
-
-
-def _traffic_record(each: RankTraffic) -> dict[str, Value]:
-    names = ("rank", "span_ns", "compute_ns", "communication_ns", "overlapped_ns", "overlapped_share", "uncovered_ns")
-    return {**attributes(each, *names), "operations": _operations(each), "trace": each.trace}
 
 
 def _traffic_notes(report: KernelReport) -> Iterator[str]:

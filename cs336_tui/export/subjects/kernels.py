@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,13 +17,13 @@ from cs336_tui.events.kernel_report import FUSED, KernelGroup, KernelReport
 from cs336_tui.export.subjects.kernel_use import (
     NSYS,
     copy_table,
-    footnotes,
     gap_table,
     gathers_of,
     gathers_table,
     milliseconds,
     nouns,
     one,
+    profile_table,
     step_table,
     time_column,
     traffic_table,
@@ -30,7 +31,7 @@ from cs336_tui.export.subjects.kernel_use import (
     use_table,
 )
 from cs336_tui.export.writing.footnotes import std_kind
-from cs336_tui.export.writing.tables import Column, Table, Value, attributes, known, report_table
+from cs336_tui.export.writing.tables import Column, Table, Value, attributes, known
 from cs336_tui.stats.quantities import FLOPS, NONE, count, tenth_percent
 
 UNPHASED = "(no phase)"
@@ -95,15 +96,15 @@ def kernel_table(
     selected = f"{f'the whole {whole(report.spec)}' if phase is None else part}"
     selected = ", ".join([*ranges] or [selected, *([] if range_ is None else [range_ or UNNAMED])])
     std = "as nsys stats counted it" if has_totals_alone(report) else std_kind(ddof)
-    return report_table(
+    return profile_table(
         report,
+        "kernels",
         kernels.rows(report, phase=phase, range_=range_, ddof=ddof),
         NSYS,
         f"{nouns(report)[0].capitalize()}s of {selected}",
-        "-".join(["kernels", *names, range_ or "", *ranges]),
+        f"Time (%): of the time shown here; StdDev: {std}",
         record=lambda row: {"phase": part, "range": ", ".join(ranges) or range_} | row._asdict(),
-        footnotes=(f"Time (%): of the time shown here; StdDev: {std}", *footnotes(report)),
-        kind="kernels",
+        label="-".join(["kernels", *names, range_ or "", *ranges]),
     )
 
 
@@ -122,16 +123,9 @@ def phase_table(report: KernelReport) -> Table:
         Column("top_instances", "its instances", rank=4, show=_dashed),
         Column("top_per_forward", "per forward", rank=5, show=_dashed),
     )
-    return report_table(
-        report,
-        _parts(report),
-        columns,
-        f"Phases of {one(report)}",
-        "kernel-phases",
-        record=lambda part: _phase_record(report, part),
-        footnotes=(*footnotes(report), *_step_notes(report)),
-        kind="phases",
-    )
+    title, record = f"Phases of {one(report)}", partial(_phase_record, report)
+    found = profile_table(report, "phases", _parts(report), columns, title, record=record)
+    return msgspec.structs.replace(found, footnotes=(*found.footnotes, *_step_notes(report)))
 
 
 def kind_shares(report: KernelReport) -> dict[str, dict[str, TimeShare]]:
@@ -153,29 +147,16 @@ def kind_table(report: KernelReport) -> Table:
         return found
 
     def part(name: str) -> Column[str]:
-        of_part = shares[name]
-        return Column(
-            f"{name}_share",
-            name or UNPHASED,
-            text=lambda kind: tenth_percent(of_part[kind].share) if kind in of_part else NONE,
-        )
+        def text(kind: str) -> str:
+            return tenth_percent(shares[name][kind].share) if kind in shares[name] else NONE
 
-    columns = (
-        Column("kind", left=True),
-        *map(part, shares),
-        time_column(f"{all_of_it}_ns", "time"),
-        Column(f"{all_of_it}_instances", launched),
-    )
-    return report_table(
-        report,
-        shares[all_of_it],
-        columns,
-        f"Kinds of {singular}s, as shares of the time of each phase",
-        "kernel-kinds",
-        record=record,
-        footnotes=(f"time and {launched}: of the whole {all_of_it}", *footnotes(report)),
-        kind="kinds",
-    )
+        return Column(f"{name}_share", name or UNPHASED, text=text)
+
+    together = (time_column(f"{all_of_it}_ns", "time"), Column[str](f"{all_of_it}_instances", launched))
+    columns = (Column[str]("kind", left=True), *map(part, shares), *together)
+    title = f"Kinds of {singular}s, as shares of the time of each phase"
+    note = f"time and {launched}: of the whole {all_of_it}"
+    return profile_table(report, "kinds", shares[all_of_it], columns, title, note, record=record)
 
 
 def range_table(report: KernelReport) -> Table:
@@ -189,16 +170,9 @@ def range_table(report: KernelReport) -> Table:
         time_column("total_ns", "both" if knows else "time"),
         Column("instances", nouns(report)[1], rank=1),
     )
-    return report_table(
-        report,
-        kernels.by_range(report),
-        columns,
-        f"Named ranges of {one(report)}",
-        "kernel-ranges",
-        record=RangeShare._asdict,
-        footnotes=(*([WAYS_NOTE] if knows else []), *footnotes(report)),
-        kind="ranges",
-    )
+    rows, notes = kernels.by_range(report), [WAYS_NOTE] if knows else []
+    title = f"Named ranges of {one(report)}"
+    return profile_table(report, "ranges", rows, columns, title, *notes, record=RangeShare._asdict)
 
 
 def _of_attention(key: str, title: str) -> Column[AttentionSplit]:
@@ -224,20 +198,12 @@ ATTENTION: tuple[Column[AttentionSplit], ...] = (
 def attention_table(report: KernelReport) -> Table:
     """Inside attention: matrix products against softmax, in time and in FLOPs."""
     split = attention_split(report)
-    unnamed = UNNAMED_RECORDING if report.spec.recording else _UNNAMED_NOTE
-    return report_table(
-        report,
-        split,
-        ATTENTION,
-        "Softmax against matrix multiplication inside attention",
-        "attention",
-        record=_attention_record,
-        footnotes=(
-            *attention_notes(split),
-            *([unnamed] if any(each.unnamed for each in split) else []),
-            *footnotes(report),
-        ),
-        kind="attention",
+    notes = [*attention_notes(split)]
+    if any(each.unnamed for each in split):
+        notes.append(UNNAMED_RECORDING if report.spec.recording else _UNNAMED_NOTE)
+    title = "Softmax against matrix multiplication inside attention"
+    return profile_table(
+        report, "attention", split, ATTENTION, title, *notes, record=_attention_record, label="attention"
     )
 
 
@@ -375,14 +341,13 @@ def pairs_table(a: KernelReport, b: KernelReport) -> Table:
         Column("difference_ns", "B - A (ms)", show=lambda ns: f"{ns / 1e6:+.3f}"),
         Column("ratio", "B / A", show=known("{:.3f}", NONE)),
     )
-    return Table.of(
-        (*pairs, both),
-        columns,
-        record=lambda pair: attributes(pair, "short", *KernelPair._fields, "difference_ns", "ratio"),
-        caption=f"Kernels of A ({a.spec.heading}) and B ({b.spec.heading})",
-        footnotes=(
-            f"A: {a.device_name}, {a.spec.heading}; B: {b.device_name}, {b.spec.heading}",
-            "matched by full name: a product in another precision or tile is another kernel; whole profile",
-        ),
-        label="kernels-a-b",
+    notes = (
+        f"A: {a.device_name}, {a.spec.heading}; B: {b.device_name}, {b.spec.heading}",
+        "matched by full name: a product in another precision or tile is another kernel; whole profile",
     )
+
+    def record(pair: KernelPair) -> dict[str, Value]:
+        return attributes(pair, "short", *KernelPair._fields, "difference_ns", "ratio")
+
+    caption = f"Kernels of A ({a.spec.heading}) and B ({b.spec.heading})"
+    return Table.of((*pairs, both), columns, record=record, caption=caption, footnotes=notes, label="kernels-a-b")

@@ -146,19 +146,14 @@ def setting(header: str, key: str) -> Column[Runs]:
     return layout_column(header, lambda runs: data_value(key, FIELDS[key].show(runs.first)), left=key in LEFT)
 
 
-def statistic(header: str, field: str, notation: Notation) -> Column[Runs]:
-    """A field of the summary of a row's steps. Where there is none, the mean's column says why."""
-
-    def otherwise(runs: Runs) -> str:
-        return runs.first.ending if field == "mean_s" else NONE
-
-    return time_column(header, lambda runs: runs.summary, field, notation, otherwise)
-
-
 def measure_column(header: str, measure: Measure, notation: Notation) -> Column[Runs]:
-    """A measure of a row's runs."""
+    """A measure of a row's runs. Where there is no mean of their steps, its column says why."""
+
+    def why(runs: Runs) -> str:
+        return runs.first.ending if measure.data == "mean_s" else NONE
+
     if measure.quantity is TIME and measure.data in Summary.__struct_fields__:
-        return statistic(header, measure.data, notation)
+        return time_column(header, lambda runs: runs.summary, measure.data, notation, why)
     if measure.summary is not None:
         return time_column(header, measure.summary, "mean_s", notation)
 
@@ -229,19 +224,13 @@ class Layout(NamedTuple):
         named = {FIELDS[key].title: key for key in rows} if self.names_rows else {}
         columns = [_column(header, source, notation) for header, source in (named | dict(self.columns)).items()]
         alone = list(map(Runs.of, measured(kept.results))) if self.optional else []
-        return tables_of(
-            kept.results,
-            [
-                column
-                for column in columns
-                if column.key not in self.optional or any(column.value(runs) is not None for runs in alone)
-            ],
-            self.caption,
-            (*self.notes, *kept.notes, *(() if self.is_silent else not_timed(kept.results))),
-            rows_by=rows,
-            apart=self.apart,
-            sort=self.sort,
-        )
+        known = [
+            column
+            for column in columns
+            if column.key not in self.optional or any(column.value(runs) is not None for runs in alone)
+        ]
+        notes = (*self.notes, *kept.notes, *(() if self.is_silent else not_timed(kept.results)))
+        return tables_of(kept.results, known, self.caption, notes, rows_by=rows, apart=self.apart, sort=self.sort)
 
 
 def _column(header: str, source: str | Maker, notation: Notation) -> Column[Runs]:
@@ -252,11 +241,8 @@ def _column(header: str, source: str | Maker, notation: Notation) -> Column[Runs
 
 def not_timed(results: Sequence[Result]) -> Iterator[str]:
     """Why cells have no numbers; what several say is said once."""
-    yield from dict.fromkeys(
-        f"{each.spec.title}: {': '.join(filter(None, (each.ending, each.cell.skipped_because)))}"
-        for each in results
-        if not each.is_measured
-    )
+    without = ((each.spec.title, each.ending, each.cell.skipped_because) for each in results if not each.is_measured)
+    yield from dict.fromkeys(f"{title}: {': '.join(filter(None, why))}" for title, *why in without)
 
 
 def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:

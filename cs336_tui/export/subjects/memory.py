@@ -3,7 +3,7 @@ backward changes what is live."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,13 +34,13 @@ def memory_tables(report: MemoryReport, *, min_bytes: int = 0) -> tuple[Table, .
     from cs336_tui.analysis.memory import Timeline
 
     timeline = Timeline(report)
-    found = (
-        _phase_table(report, timeline),
-        _category_table(report, timeline),
-        _largest_table(report, timeline, min_bytes),
-    )
-    blocks = (block_table(report),) if report.blocks else ()
-    return (*found, *((saved_table(report),) if report.saved else ()), *blocks)
+    found = [_phase_table(report, timeline), _category_table(report, timeline)]
+    found.append(_largest_table(report, timeline, min_bytes))
+    if report.saved:
+        found.append(saved_table(report))
+    if report.blocks:
+        found.append(block_table(report))
+    return tuple(found)
 
 
 def _phase_table(report: MemoryReport, timeline: Timeline) -> Table:
@@ -49,27 +49,16 @@ def _phase_table(report: MemoryReport, timeline: Timeline) -> Table:
     columns: tuple[Column[PhaseSpan], ...] = (
         Column("phase", left=True),
         size_column("peak_bytes", "peak", unit),
-        Column(
-            "end_bytes",
-            f"at its end ({unit.name})",
-            read=lambda span: int(timeline.live_total[span.end - 1]),
-            show=unit.fixed,
-        ),
-        size_column("activations_bytes", "activations", unit)._replace(read=timeline.activations_in),
+        size_column("end_bytes", "at its end", unit, read=lambda span: int(timeline.live_total[span.end - 1])),
+        size_column("activations_bytes", "activations", unit, read=timeline.activations_in),
         Column("events", rank=5, read=lambda span: span.end - span.first),
     )
-    return report_table(
-        report,
-        report.phases,
-        columns,
-        "Memory of each phase",
-        "memory-phases",
-        footnotes=(
-            "event: an allocation or a free; a phase's peak includes what is live when it begins",
-            "activations: the phase's peak of activations and temporary memory alone, of what the step allocated",
-            *footnotes(report),
-        ),
+    notes = (
+        "event: an allocation or a free; a phase's peak includes what is live when it begins",
+        "activations: the phase's peak of activations and temporary memory alone, of what the step allocated",
+        *footnotes(report),
     )
+    return report_table(report, "memory-phases", report.phases, columns, "Memory of each phase", notes)
 
 
 def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
@@ -88,7 +77,7 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
                 return None
             return sum(sizes.values()) if category == "all" else sizes.get(category, 0)
 
-        return size_column(key, title, unit)._replace(read=read)
+        return size_column(key, title, unit, read=read)
 
     columns: tuple[Column[str], ...] = (
         Column("category", "held for", left=True, read=str, show=spaced),
@@ -108,19 +97,12 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
         notes.append(f"activation peak, apart from all else: {', '.join(told)}")
     if prediction:
         notes.append(f"one tensor of the residual stream: {stream_text(prediction)}")
-    return report_table(
-        report,
-        (*timeline.categories, "all"),
-        columns,
-        "What memory is held for",
-        "memory-categories",
-        footnotes=(
-            *notes,
-            CATEGORIES_MEAN,
-            *([UNKNOWN_MEANS] if UNKNOWN_USE in timeline.categories else []),
-            *footnotes(report),
-        ),
-    )
+    notes.append(CATEGORIES_MEAN)
+    if UNKNOWN_USE in timeline.categories:
+        notes.append(UNKNOWN_MEANS)
+    notes += footnotes(report)
+    rows = (*timeline.categories, "all")
+    return report_table(report, "memory-categories", rows, columns, "What memory is held for", notes)
 
 
 def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> Table:
@@ -141,52 +123,43 @@ def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> 
         Column("frame", rank=2, left=True),
         Column("tensor", rank=3, left=True, text=lambda each: tensor_text(each.block)),
     )
-    return report_table(
-        report,
-        shown,
-        columns,
-        f"Largest allocations{level}",
-        "memory-largest",
-        record=_alike_record,
-        footnotes=(
-            "times: equal allocations from one place, live at once or not; a backward operation has the range and "
-            "frame of its forward one",
-            *some,
-            *footnotes(report),
-        ),
+    note = (
+        "times: equal allocations from one place, live at once or not; a backward operation has the range and "
+        "frame of its forward one"
     )
+    title, notes = f"Largest allocations{level}", (note, *some, *footnotes(report))
+    return report_table(report, "memory-largest", shown, columns, title, notes, record=_alike_record)
 
 
 def saved_table(report: MemoryReport) -> Table:
     """The tensors that each Transformer block saves for backward: the five largest contributors, the rest, the sum."""
     from cs336_tui.analysis.memory import saved_summary
 
+    def tensor(record: dict[str, Value]) -> str:
+        shape = record["shape"]
+        return f"{'×'.join(map(str, shape))} {record['dtype']}" if isinstance(shape, tuple) else ""
+
     columns: tuple[Column[dict[str, Value]], ...] = (
         Column("module", "block", left=True, text=lambda each: str(each["module"]) if each["first"] else ""),
         Column("node", "saved by", rank=3, left=True),
         Column("range", left=True, show=known("{}", ""), short="part"),
-        Column("tensor", rank=3, left=True, text=_saved_tensor),
+        Column("tensor", rank=3, left=True, text=tensor),
         Column("times", show=known("{}", ""), short="×"),
         Column("bytes", "MB", show=lambda size: f"{size / 1e6:.3f}", short="", units=SIZES),
         Column("share", show=tenth_percent),
     )
-    return report_table(
-        report,
-        (
-            {"first": place == 0} | record
-            for row in saved_summary(report)
-            for place, record in enumerate(_saved_records(row))
-        ),
-        columns,
-        "Saved for backward by each Transformer block",
-        "memory-saved",
-        record=lambda each: {key: each[key] for key in each if key != "first"},
-        footnotes=(
-            "each storage counts once, where it is saved first; without parameters and buffers, with autocast's "
-            "copies of parameters",
-            *footnotes(report),
-        ),
+    by_block = map(enumerate, map(_saved_records, saved_summary(report)))
+    rows = [{"first": place == 0} | found for records in by_block for place, found in records]
+    note = (
+        "each storage counts once, where it is saved first; without parameters and buffers, with autocast's "
+        "copies of parameters"
     )
+
+    def record(each: dict[str, Value]) -> dict[str, Value]:
+        return {key: each[key] for key in each if key != "first"}
+
+    title, notes = "Saved for backward by each Transformer block", (note, *footnotes(report))
+    return report_table(report, "memory-saved", rows, columns, title, notes, record=record)
 
 
 def unit_of_blocks(report: MemoryReport) -> ByteUnit:
@@ -214,22 +187,17 @@ def block_table(report: MemoryReport) -> Table:
         size_column("peak_bytes", "peak", unit),
         size_column("forward_bytes", "change in forward", unit, "in forward"),
     )
-    return report_table(
-        report,
-        block_rows(report),
-        columns,
-        "Memory over the backward of each Transformer block",
-        "memory-blocks",
-        footnotes=(
-            "expected change: gradients minus saved; difference: the change minus this",
-            "gradients: of the block's parameters, each as large as its parameter; saved: what the block saved for "
-            "backward, now freed",
-            "change + saved: the gradients by memory alone",
-            "a block's backward begins when the gradient of its output is known and ends when that of its input is; "
-            "blocks that are recomputed together are one row",
-            *footnotes(report),
-        ),
+    notes = (
+        "expected change: gradients minus saved; difference: the change minus this",
+        "gradients: of the block's parameters, each as large as its parameter; saved: what the block saved for "
+        "backward, now freed",
+        "change + saved: the gradients by memory alone",
+        "a block's backward begins when the gradient of its output is known and ends when that of its input is; "
+        "blocks that are recomputed together are one row",
+        *footnotes(report),
     )
+    title = "Memory over the backward of each Transformer block"
+    return report_table(report, "memory-blocks", block_rows(report), columns, title, notes)
 
 
 def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, Any]:
@@ -318,16 +286,13 @@ def _saved_records(row: SavedRow) -> Iterator[dict[str, Value]]:
     yield record("all", row.bytes)
 
 
-def _saved_tensor(record: dict[str, Value]) -> str:
-    shape = record["shape"]
-    return f"{'×'.join(map(str, shape))} {record['dtype']}" if isinstance(shape, tuple) else ""
-
-
 def spaced(name: str) -> str:
     """``optimizer state`` for ``optimizer_state``."""
     return name.replace("_", " ")
 
 
-def size_column(key: str, title: str, unit: ByteUnit, short: str = "") -> Column[Any]:
+def size_column(
+    key: str, title: str, unit: ByteUnit, short: str = "", read: Callable[[Any], Value] | None = None
+) -> Column[Any]:
     """Bytes, in a unit that a screen names above the table."""
-    return Column(key, f"{title} ({unit.name})", show=unit.fixed, short=short or title)
+    return Column(key, f"{title} ({unit.name})", show=unit.fixed, short=short or title, read=read)

@@ -53,23 +53,23 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
     if all(report.spec.recording for report in reports):  # of these there is no choice, no count and no prediction
         measured = [column for column in columns[5:] if "predicted" not in column.key and "allocator" not in column.key]
         columns = (Column("recording", left=True), Column("device", left=True), *measured)
+    notes = ["forward: the peak while forward runs; step: the peak of the whole recorded step", ACTIVATIONS_MEAN]
+    if not all(report.spec.recording for report in reports):
+        notes.append(
+            "recorded after warm-up, apart from timing; a training step begins with the gradients of the one before"
+        )
+    notes += ["recorders: " + _recorders(reports), *_machines(reports)]
     return Table.of(
-        found,
-        columns,
-        record=record,
-        caption="Peak memory by phase",
-        footnotes=_peaks_notes(reports),
-        label="memory-peaks",
+        found, columns, record=record, caption="Peak memory by phase", footnotes=notes, label="memory-peaks"
     )
 
 
-def _peaks_notes(reports: Iterable[MemoryReport]) -> Iterator[str]:
-    yield "forward: the peak while forward runs; step: the peak of the whole recorded step"
-    yield ACTIVATIONS_MEAN
-    own = [report for report in reports if not report.spec.recording]
-    if own:
-        yield "recorded after warm-up, apart from timing; a training step begins with the gradients of the one before"
-    yield "recorders: " + ", ".join(dict.fromkeys(report.recorder for report in reports))
+def _recorders(reports: Iterable[MemoryReport | RankMemoryReport]) -> str:
+    return ", ".join(dict.fromkeys(report.recorder for report in reports))
+
+
+def _machines(reports: Sequence[MemoryReport | RankMemoryReport]) -> Iterator[str]:
+    """The devices of the reports, their notes and the units, which are the last notes of a table."""
     yield "devices: " + ", ".join(dict.fromkeys(f"{r.device_name}, torch {r.torch}" for r in reports))
     yield from dict.fromkeys(report.note for report in reports if report.note)
     yield UNITS
@@ -132,14 +132,8 @@ def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
         size_column("peak_bytes", "peak", unit),
         *predicted("predicted_peak_bytes"),
     )
-    return Table.of(
-        rows,
-        columns,
-        record=_record,
-        caption="Memory of each rank",
-        footnotes=(*_notes(reports), UNITS),
-        label="rank-memory",
-    )
+    notes = _notes(reports)
+    return Table.of(rows, columns, record=_record, caption="Memory of each rank", footnotes=notes, label="rank-memory")
 
 
 def _predicted(report: RankMemoryReport, moment: RankMoment) -> PhaseMemory | None:
@@ -176,9 +170,8 @@ def _notes(reports: Sequence[RankMemoryReport]) -> Iterator[str]:
     if any(report.prediction for report in reports):
         yield "predicted: of a later step, on the rank whose optimizer has most"
     yield "peak: the most that was allocated since the moment before; step: of those that took an optimizer step"
-    yield "apart from timing; counted by: " + ", ".join(dict.fromkeys(report.recorder for report in reports))
-    yield "devices: " + ", ".join(dict.fromkeys(f"{r.device_name}, torch {r.torch}" for r in reports))
-    yield from dict.fromkeys(report.note for report in reports if report.note)
+    yield "apart from timing; counted by: " + _recorders(reports)
+    yield from _machines(reports)
 
 
 def oom_table(report: OomReport) -> Table:
@@ -248,7 +241,11 @@ def memory_figure(report: MemoryReport) -> Drawing:
         axis = figure.subplots()
         unit = ByteUnit.for_largest(report.peak_bytes)
         _areas(axis, Timeline(report), unit)
-        _phases(axis, report)
+        for span in report.phases:
+            axis.axvline(span.first, color="#333333", linewidth=0.6, linestyle=":")
+            if span.end - span.first >= _LABELLED_SHARE * report.events:
+                middle = (span.first + span.end) / 2
+                axis.annotate(span.phase, (middle, 0.985), xycoords=("data", "axes fraction"), ha="center", va="top")
         _peak(axis, report, unit)
         axis.set_xlim(0, report.events)
         axis.set_ylim(0, report.peak_bytes / unit.bytes * 1.15 or 1.0)
@@ -286,25 +283,11 @@ def _areas(axis: Axes, timeline: Timeline, unit: ByteUnit) -> None:
         floor = floor + height
 
 
-def _phases(axis: Axes, report: MemoryReport) -> None:
-    for span in report.phases:
-        axis.axvline(span.first, color="#333333", linewidth=0.6, linestyle=":")
-        if span.end - span.first >= _LABELLED_SHARE * report.events:
-            middle = (span.first + span.end) / 2
-            axis.annotate(span.phase, (middle, 0.985), xycoords=("data", "axes fraction"), ha="center", va="top")
-
-
 def _peak(axis: Axes, report: MemoryReport, unit: ByteUnit) -> None:
     peak = report.peak_bytes / unit.bytes
-    left = report.peak_event > report.events / 2
     activations = report.activation_peak_bytes
     apart = f" (activations at most {unit.fixed(activations)})" if activations is not None else ""
     axis.plot([report.peak_event], [peak], marker="v", color="#000000", linestyle="none", clip_on=False)
-    axis.annotate(
-        f"peak {unit.fixed(report.peak_bytes)} {unit.name}{apart}",
-        (report.peak_event, peak),
-        (-7 if left else 7, 1),
-        textcoords="offset points",
-        ha="right" if left else "left",
-        va="bottom",
-    )
+    text, place = f"peak {unit.fixed(report.peak_bytes)} {unit.name}{apart}", (report.peak_event, peak)
+    side, shift = ("right", -7) if report.peak_event > report.events / 2 else ("left", 7)
+    axis.annotate(text, place, (shift, 1), textcoords="offset points", ha=side, va="bottom")

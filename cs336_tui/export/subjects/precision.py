@@ -10,19 +10,9 @@ import msgspec
 from cs336_tui.analysis.effects import SpeedUp, mixed_speedups
 from cs336_tui.analysis.fields import warmup_value
 from cs336_tui.analysis.merge import Result
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
 from cs336_tui.export.subjects.comparison import side_mean, side_record, std_notes
-from cs336_tui.export.writing.tables import (
-    Column,
-    Source,
-    Table,
-    Value,
-    attributes,
-    cell_record,
-    known,
-    ratio_record,
-)
+from cs336_tui.export.writing.tables import Column, Source, Table, attributes, cell_record, known, ratio_record
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, gigabytes
 from cs336_tui.stats.ratio import LEVEL, MARGIN
 
@@ -80,13 +70,9 @@ def accumulation_table(report: PrecisionReport) -> Table:
         Column("result", show="{:.6f}".format),
         Column("error", show="{:+.6f}".format),
     )
-    return Table.of(
-        report.accumulation,
-        columns,
-        caption="0.01 added 1,000 times; 10 in exact arithmetic",
-        footnotes=(ADDEND_NOTE, f"on the CPU, torch {report.torch}"),
-        label="accumulation",
-    )
+    caption = "0.01 added 1,000 times; 10 in exact arithmetic"
+    notes = (ADDEND_NOTE, f"on the CPU, torch {report.torch}")
+    return Table.of(report.accumulation, columns, caption=caption, footnotes=notes, label="accumulation")
 
 
 def toy_table(report: PrecisionReport) -> Table:
@@ -94,9 +80,13 @@ def toy_table(report: PrecisionReport) -> Table:
     found = toys(report)
     return Table(
         columns=(Column("part", left=True), *(Column(name, left=True) for name in found)),
-        rows=tuple((part, *cells) for part, *cells in _toy_rows(tuple(found.values()))),
+        rows=tuple(_toy_rows(tuple(found.values()))),
         records=tuple(
-            {"by": BY_RULES if name.startswith(BY_RULES) else report.device_name, **_toy_record(toy)}
+            {
+                "by": BY_RULES if name.startswith(BY_RULES) else report.device_name,
+                **attributes(toy, *(field for field in ToyDtypes.__struct_fields__ if field != "gradient_of")),
+                **{f"gradient_of_{parameter}": dtype for parameter, dtype in toy.gradient_of.items()},
+            }
             for name, toy in found.items()
         ),
         caption=f"dtypes in the toy model under autocast on {report.device_name}"
@@ -119,18 +109,11 @@ def toys(report: PrecisionReport) -> dict[str, ToyDtypes]:
 
 def _toy_rows(found: Sequence[ToyDtypes]) -> Iterator[tuple[str, ...]]:
     for name, title in _TOY_PARTS.items():
-        losses = (
-            f" ({', '.join(dict.fromkeys(toy.loss_function for toy in found))})" if name == "loss" and found else ""
-        )
-        yield title + losses, *(getattr(toy, name) for toy in found)
+        if name == "loss" and found:
+            title += f" ({', '.join(dict.fromkeys(toy.loss_function for toy in found))})"
+        yield title, *(getattr(toy, name) for toy in found)
     for parameter in dict.fromkeys(name for toy in found for name in toy.gradient_of):
         yield f"gradient of {parameter}", *(toy.gradient_of.get(parameter, NONE) for toy in found)
-
-
-def _toy_record(toy: ToyDtypes) -> dict[str, Value]:
-    record: dict[str, Value] = msgspec.structs.asdict(toy)
-    del record["gradient_of"]
-    return record | {f"gradient_of_{name}": dtype for name, dtype in toy.gradient_of.items()}
 
 
 def rules_of(report: PrecisionReport) -> Iterator[str]:
@@ -145,26 +128,21 @@ def rules_of(report: PrecisionReport) -> Iterator[str]:
 
 def modules_table(report: PrecisionReport) -> Table:
     """A row for each module of the cell's model, those alike in repeated layers joined."""
-    return Table.of(
-        report.modules,
-        (
-            Column("path", "module", left=True),
-            Column("module", "class", left=True),
-            Column("count"),
-            *(
-                Column(key, left=True, show=lambda dtype: dtype or NONE)
-                for key in ("parameters", "inputs", "output", "gradients")
-            ),
-        ),
-        caption=f"dtypes in {report.spec.title} · batch {report.spec.batch_size}",
-        footnotes=(
-            f"logits {report.logits}, loss {report.loss}",
-            "parameters and gradients: the module's own, without those of its submodules",
-            *_reading(report.modules),
-            *_provenance(report, report.note),
-        ),
-        label="module-dtypes",
+    dtypes = ("parameters", "inputs", "output", "gradients")
+    columns: tuple[Column[ModuleDtypes], ...] = (
+        Column("path", "module", left=True),
+        Column("module", "class", left=True),
+        Column("count"),
+        *(Column(key, left=True, show=lambda dtype: dtype or NONE) for key in dtypes),
     )
+    notes = (
+        f"logits {report.logits}, loss {report.loss}",
+        "parameters and gradients: the module's own, without those of its submodules",
+        *_reading(report.modules),
+        *_provenance(report, report.note),
+    )
+    caption = f"dtypes in {report.spec.title} · batch {report.spec.batch_size}"
+    return Table.of(report.modules, columns, caption=caption, footnotes=notes, label="module-dtypes")
 
 
 def _reading(modules: Sequence[ModuleDtypes]) -> Iterator[str]:
@@ -179,10 +157,16 @@ def _reading(modules: Sequence[ModuleDtypes]) -> Iterator[str]:
 def speedup_table(results: Sequence[Result]) -> Table:
     """Every cell measured in fp32 and another precision: times, speed-up, peaks. Without rows where there is none."""
     speedups = mixed_speedups(results)
+
+    def name(each: SpeedUp) -> str:
+        spec = each.spec
+        named = (spec.size_label, f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.device)
+        return " · ".join((*named, *spec.variants))
+
     columns: tuple[Source[SpeedUp], ...] = (
         lambda each: cell_record(each.spec, "size", "context", "batch", "pass", "variants", "device"),
         lambda each: {"machine": each.machine, "warmup": warmup_value(each.spec)},
-        Column("cell", left=True, text=lambda each: _cell_name(each.spec)),
+        Column("cell", left=True, text=name),
         Column("precision", left=True, read=lambda each: each.spec.precision),
         lambda each: side_record("fp32", each.fp32, _PEAK) | side_record("other", each.other, _PEAK),
         Column("fp32", "fp32 ± std (ms)", text=lambda each: side_mean(each.fp32, MILLISECONDS)),
@@ -196,24 +180,14 @@ def speedup_table(results: Sequence[Result]) -> Table:
         Column("other_peak_allocated_bytes", "peak (GB)", rank=2, show=gigabytes),
         Column("memory_ratio", "peak / fp32", rank=2, show=known("{:.2f}")),
     )
-    return Table.of(
-        speedups,
-        columns,
-        caption="fp32 against other precisions: step times and peak allocated memory",
-        footnotes=_speedup_notes(speedups),
-        label="precision-speedups",
-    )
+    caption, notes = "fp32 against other precisions: step times and peak allocated memory", _speedup_notes(speedups)
+    return Table.of(speedups, columns, caption=caption, footnotes=notes, label="precision-speedups")
 
 
 def _provenance(report: PrecisionReport, note: str) -> Iterator[str]:
     yield f"read on {report.device_name}, torch {report.torch}; autocast rules differ on other devices"
     if note:
         yield note
-
-
-def _cell_name(spec: CellSpec) -> str:
-    named = (spec.size_label, f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.device)
-    return " · ".join((*named, *spec.variants))
 
 
 def _speedup_notes(speedups: Sequence[SpeedUp]) -> Iterator[str]:

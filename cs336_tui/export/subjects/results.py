@@ -16,23 +16,12 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.subjects.results_columns import COLUMNS, ResultRow
 from cs336_tui.export.subjects.roofline import ceiling_notes
-from cs336_tui.export.writing.footnotes import (
-    has_result,
-    machine_marks,
-    results_notes,
-    shows_allocated,
-    shows_rss,
-)
+from cs336_tui.export.writing.footnotes import has_result, machine_marks, results_notes, shows_allocated, shows_rss
 from cs336_tui.export.writing.formats import render
-from cs336_tui.export.writing.tables import Table
+from cs336_tui.export.writing.tables import Table, Value
 from cs336_tui.export.writing.verdicts import trust_notes, without_numbers
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import (
-    MILLISECONDS,
-    Notation,
-    Rate,
-    counted,
-)
+from cs336_tui.stats.quantities import MILLISECONDS, Notation, Rate, counted
 
 _MODEL = ("size", "context", "batch", "pass", "precision", "device")
 _MAY_VARY = ("edition", "arch", "vocab", "sync", "seed", "threads", "repeat")
@@ -73,37 +62,27 @@ def results_table(
         raise TableError(f"column {unknown[0]}: expected some of {', '.join(COLUMNS)}")
     if not any(has_result(result.cell) for result in shown):
         raise TableError("no cell has a result yet")
-    found = _rows(shown, notation, peaks or PeakCache().get)
+    runs = [Runs.of(result, peaks or PeakCache().get) for result in shown]
+    rate = Rate.for_all(MEASURES["flops"].read(each) for each in runs)
+    found = [ResultRow(result, each, notation, rate) for result, each in zip(shown, runs, strict=True)]
     keys = columns or default_columns(found)
     marks = machine_marks(shown)
-    units = {"unit": notation.symbol, "rate": found[0].rate.name}
+    units = {"unit": notation.symbol, "rate": rate.name}
     chosen = [COLUMNS[key]._replace(title=COLUMNS[key].header.format(**units)) for key in keys]
     if columns:  # what somebody named shall stay
         chosen = [column._replace(rank=0) for column in chosen]
     data = [*chosen, *([COLUMNS["peak_doubt"]] if "peak" in keys else [])]
-    table = Table.of(
-        found,
-        chosen,
-        record=lambda row: {column.key: column.value(row) for column in data},
-        caption=caption,
-        footnotes=(
-            *marks.notes,
-            *trust_notes(shown),
-            *results_notes(results, notation),
-            *_work_notes(found, keys, by_default=columns is None),
-        ),
-    )
+    notes = (*marks.notes, *trust_notes(shown), *results_notes(results, notation))
+
+    def record(row: ResultRow) -> dict[str, Value]:
+        return {column.key: column.value(row) for column in data}
+
+    notes = (*notes, *_work_notes(found, keys, by_default=columns is None))
+    table = Table.of(found, chosen, record=record, caption=caption, footnotes=notes)
     marked = zip((f" {mark}" if (mark := marks.of(row.result)) else "" for row in found), table.rows, strict=True)
     rows, devices = ((first + mark, *rest) for mark, (first, *rest) in marked), dict.fromkeys(map(device_label, shown))
-    return msgspec.structs.replace(
-        table, rows=tuple(rows), about=f"Step times ({notation.symbol}) on {', '.join(devices)}"
-    )
-
-
-def _rows(results: Sequence[Result], notation: Notation, peaks: PeakLookup) -> list[ResultRow]:
-    runs = [Runs.of(result, peaks) for result in results]
-    rate = Rate.for_all(MEASURES["flops"].read(each) for each in runs)
-    return [ResultRow(result, each, notation, rate) for result, each in zip(results, runs, strict=True)]
+    about = f"Step times ({notation.symbol}) on {', '.join(devices)}"
+    return msgspec.structs.replace(table, rows=tuple(rows), about=about)
 
 
 def _work_notes(rows: Sequence[ResultRow], keys: Sequence[str], *, by_default: bool) -> Iterator[str]:
@@ -118,11 +97,8 @@ def _work_notes(rows: Sequence[ResultRow], keys: Sequence[str], *, by_default: b
     yield from dict.fromkeys(_definition(measure, rows) for measure in shown if measure.note)
     if any(key in keys for key in _ENERGY):
         for device in dict.fromkeys(row.cell.spec.device for row in rows):
-            whys = [
-                why
-                for row in rows
-                if row.cell.spec.device == device and row.summary and (why := energy_of(row.cell).why)
-            ]
+            there = [row.cell for row in rows if row.cell.spec.device == device and row.summary]
+            whys = [why for cell in there if (why := energy_of(cell).why)]
             for reasons in sorted(grouped(whys, without_numbers).values(), key=len, reverse=True):
                 differ = " (first cell)" * (len({*reasons}) > 1)
                 some = f", of {len(reasons)} of {len(whys)} such cells" if len(reasons) < len(whys) else ""
@@ -154,16 +130,16 @@ def default_columns(rows: Sequence[ResultRow]) -> tuple[str, ...]:
     if all(result.spec.is_collective for result in results):
         return (*(key for key in ("session", "machine") if several and differs(key)), *_OF_COLLECTIVES)
     times = _TIMES_AND_QUANTILES if any(result.spec.timer == "do_bench" for result in results) else _TIMES
+
+    def unusual(key: str) -> bool:
+        """True of a variant that does not follow from the model, which goes without saying."""
+        return any(FIELDS[key].show(each) not in (FIELDS[key].usual, OWN, "") for each in results)
+
     return (
         *(key for key in ("session", "machine") if several and differs(key)),
         *("recording",) * any(result.spec.recording for result in results),
         *(_MODEL if not recorded else ("device",)),
-        # What follows from the model goes without saying.
-        *(
-            key
-            for key in VARIANTS
-            if any(FIELDS[key].show(each) not in (FIELDS[key].usual, OWN, "") for each in results)
-        ),
+        *filter(unusual, VARIANTS),
         *filter(differs, _MAY_VARY),
         *times * (not recorded),
         *("skew",) * any(cell.skew.n for cell in cells),
@@ -176,6 +152,12 @@ def default_columns(rows: Sequence[ResultRow]) -> tuple[str, ...]:
         *("activations",) * any(row.cell.spec.checkpoint and row.runs.activations for row in rows),
         "status",
     )
+
+
+def phase_names(results: Sequence[Result]) -> list[str]:
+    """Their phases in the order of a step, in which the cell with most has them."""
+    fullest_first = sorted(results, key=lambda result: -len(result.cell.phase_times_s))
+    return list(dict.fromkeys(name for result in fullest_first for name in result.cell.phase_times_s))
 
 
 NO_RESULTS = "No cell has a result yet."

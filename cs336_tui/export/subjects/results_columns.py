@@ -71,13 +71,12 @@ def data_value(key: str, shown: str) -> Value:
 
 def _field(key: str) -> Column[ResultRow]:
     field = FIELDS[key]
+
+    def text(row: ResultRow) -> str:
+        return field.show_done(row.result)
+
     return Column(
-        key,
-        field.title,
-        key in LEFT,
-        read=lambda row: data_value(key, field.show_done(row.result)),
-        text=lambda row: field.show_done(row.result),
-        short=_SHORT.get(key),
+        key, field.title, key in LEFT, read=lambda row: data_value(key, text(row)), text=text, short=_SHORT.get(key)
     )
 
 
@@ -93,23 +92,14 @@ def _of(measure: Measure) -> Column[ResultRow]:
         found = measure.summary(row.runs)
         return row.notation.time(value, mean_s=found.mean_s, std_s=found.std_s) if found else UNKNOWN
 
-    room = _ROOM - 1 if measure.key in _SPREADS else _ROOM
-    return Column(
-        measure.data,
-        measure.heading,
-        read=lambda row: measure.read(row.runs),
-        text=text,
-        room=room,
-        short=_short(measure),
-    )
+    def read(row: ResultRow) -> float | None:
+        return measure.read(row.runs)
 
-
-def _short(measure: Measure) -> str:
-    """The heading on a screen, where the unit of a size is in its text and that of bandwidths above the table."""
-    quantity = measure.quantity
-    if quantity is FLOP_RATE:
-        return "FLOP/s"
-    return measure.name if quantity in (SIZE, BANDWIDTH) else f"{measure.name} {quantity.unit}".rstrip()
+    quantity, room = measure.quantity, _ROOM - 1 if measure.key in _SPREADS else _ROOM
+    # On a screen the unit of a size is in its text and that of bandwidths above the table.
+    short = measure.name if quantity in (SIZE, BANDWIDTH) else f"{measure.name} {quantity.unit}".rstrip()
+    short = "FLOP/s" if quantity is FLOP_RATE else short
+    return Column(measure.data, measure.heading, read=read, text=text, room=room, short=short)
 
 
 def _judged(title: str, key: str, read: Callable[[Judgement], str]) -> Column[ResultRow]:
@@ -138,9 +128,8 @@ def _bandwidth(row: ResultRow) -> float | None:
 
 
 def _show_bandwidth(row: ResultRow) -> str:
-    found = _bandwidth(row)
     share = row.point.share_of_bandwidth if row.point else None
-    return UNKNOWN if found is None else f"≥ {bandwidth(found)} (≥ {percent(share)} %)"
+    return UNKNOWN if (found := _bandwidth(row)) is None else f"≥ {bandwidth(found)} (≥ {percent(share)} %)"
 
 
 def _status(row: ResultRow) -> str:
@@ -193,9 +182,7 @@ _COLUMNS: Mapping[str, Column[ResultRow]] = {
         text=lambda row: row.interval.half_width if row.interval else UNKNOWN,
     ),
     "unobservable": _judged(
-        "not observable",
-        "not_observable",
-        lambda judgement: ", ".join(check.name for check in judgement.not_observable),
+        "not observable", "not_observable", lambda it: ", ".join(c.name for c in it.not_observable)
     ),
     "advice": _judged("warm-up advice", "warmup_advice", lambda judgement: judgement.warmup_advice),
     "peak_doubt": _DOUBT,

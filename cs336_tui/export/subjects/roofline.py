@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import cycle
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
@@ -67,36 +68,23 @@ def roofline_table(points: Sequence[RooflinePoint], left_out: Sequence[str] = ()
         lambda point: attributes(point.sheet, *_OF_CEILING, prefix="sheet_"),
         Column("share_of_sheet", "% of data sheet", show=lambda share: percent(share, UNSTATED), short="% sheet"),
         lambda point: attributes(point.measured, *_OF_CEILING, "doubt", prefix="measured_"),
-        Column(
-            "share_of_measured",
-            "% of measured peak",
-            rank=4,
-            show=lambda share: percent_of_measured(share, NOT_MEASURED),
-            short="% peak",
-        ),
+        Column("share_of_measured", "% of measured peak", rank=4, show=_percent_of_measured, short="% peak"),
         Column("intensity", "intensity (FLOP/B)", rank=2, show="{:.4g}".format, short="FLOP/B"),
         Column("bound", left=True),
         lambda point: attributes(point, min_bytes_per_s="bytes_per_s", min_share_of_bandwidth="share_of_bandwidth"),
     ]
     if any(point.bound == "bandwidth" for point in points):
-        columns += [
-            Column(
-                "min_bytes_per_s", "bandwidth (GB/s)", text=lambda p: _least(p, bandwidth(p.bytes_per_s)), short="GB/s"
-            ),
-            Column(
-                "min_share_of_bandwidth",
-                "% of bandwidth",
-                rank=3,
-                text=lambda p: _least(p, percent(p.share_of_bandwidth)),
-            ),
-        ]
-    return Table.of(
-        points,
-        columns,
-        caption="Achieved FLOP/s against the peak",
-        footnotes=(*left_out, *((MEASURES["flops"].note, INTENSITY, *ceiling_notes(points)) if points else ())),
-        label="roofline",
-    )
+
+        def least(point: RooflinePoint, text: str) -> str:
+            """A lower limit of what is achieved, if bandwidth is the bound."""
+            return f"≥ {text}" if point.bound == "bandwidth" else UNKNOWN
+
+        moved = Column[RooflinePoint]("min_bytes_per_s", "bandwidth (GB/s)", short="GB/s")
+        share = Column[RooflinePoint]("min_share_of_bandwidth", "% of bandwidth", rank=3)
+        columns.append(moved._replace(text=lambda point: least(point, bandwidth(point.bytes_per_s))))
+        columns.append(share._replace(text=lambda point: least(point, percent(point.share_of_bandwidth))))
+    notes = (*left_out, *((MEASURES["flops"].note, INTENSITY, *ceiling_notes(points)) if points else ()))
+    return Table.of(points, columns, caption="Achieved FLOP/s against the peak", footnotes=notes, label="roofline")
 
 
 def _keys(points: Sequence[RooflinePoint]) -> tuple[str, ...]:
@@ -112,12 +100,8 @@ def _name(result: Result, keys: Sequence[str]) -> str:
     return label(result, (*keys, *(key for key, plain in usual.items() if FIELDS[key].show(result) not in plain)))
 
 
-def _least(point: RooflinePoint, text: str) -> str:
-    """A lower limit of what is achieved, if bandwidth is the bound."""
-    return f"≥ {text}" if point.bound == "bandwidth" else UNKNOWN
-
-
 _OF_CEILING = ("flops_per_s", "bytes_per_s", "source")
+_percent_of_measured = partial(percent_of_measured, unknown=NOT_MEASURED)
 
 
 def _record_of_cell(point: RooflinePoint) -> dict[str, Value]:
@@ -277,34 +261,34 @@ class PeakRow(msgspec.Struct, frozen=True, kw_only=True):
 def peak_table(rows: Sequence[PeakRow]) -> Table:
     """A row a device and precision."""
     measured = [row.peak.best.flops_per_s if row.peak else None for row in rows]
-    rate = Rate.for_all([*measured, *(flops for row in rows if (flops := _sheet_flops(row)))])
+    rate = Rate.for_all([*measured, *map(_sheet_flops, rows)])
 
-    def spread(row: PeakRow, of: Literal["best", "copy"]) -> float:
-        return getattr(row.peak, of).spread if row.peak else 0.0
+    def marked(text: str, spread: float) -> str:
+        return f"{text}~" if spread > NOISY else text
+
+    def flops(row: PeakRow) -> str:
+        return marked(rate.show(row.peak.best.flops_per_s), row.peak.best.spread) if row.peak else rate.show(None)
+
+    def copied(row: PeakRow) -> str:
+        return marked(bandwidth(row.peak.copy.bytes_per_s), row.peak.copy.spread) if row.peak else bandwidth(None)
+
+    def share(row: PeakRow) -> str:
+        return percent(_share(row), UNKNOWN if _sheet_flops(row) else UNSTATED)
+
+    def local_time(row: PeakRow) -> str:
+        return datetime.fromtimestamp(row.peak.at).strftime("%Y-%m-%d %H:%M") if row.peak else "failed"
 
     columns: tuple[Column[PeakRow], ...] = (
         Column("device", left=True),
         Column("device_name", "name", rank=3, left=True),
         Column("precision", left=True),
-        Column(
-            "matmul_flops_per_s",
-            f"matmul ({rate.name})",
-            text=lambda row: _marked(rate.show(row.peak.best.flops_per_s if row.peak else None), spread(row, "best")),
-        ),
+        Column("matmul_flops_per_s", f"matmul ({rate.name})", text=flops),
         Column("matmul_size", "size", rank=5),
         Column("sheet_flops_per_s", f"data sheet ({rate.name})", rank=1, show=lambda flops: rate.show(flops, UNSTATED)),
-        Column(
-            "share_of_sheet",
-            "% of data sheet",
-            text=lambda row: percent(_share(row), UNKNOWN if _sheet_flops(row) else UNSTATED),
-        ),
-        Column(
-            "copy_bytes_per_s",
-            "copy (GB/s)",
-            text=lambda row: _marked(bandwidth(row.peak.copy.bytes_per_s if row.peak else None), spread(row, "copy")),
-        ),
+        Column("share_of_sheet", "% of data sheet", text=share),
+        Column("copy_bytes_per_s", "copy (GB/s)", text=copied),
         Column("sheet_bytes_per_s", "data sheet (GB/s)", rank=4, show=lambda moved: bandwidth(moved, UNSTATED)),
-        Column("at", "measured", rank=6, left=True, text=lambda row: _when(row.peak)),
+        Column("at", "measured", rank=6, left=True, text=local_time),
     )
     caption, notes = "Peaks measured on the spot", (METHOD, *_notes(rows))
     return Table.of(rows, columns, record=_record, caption=caption, footnotes=notes, label="peaks", doubt=_doubt)
@@ -359,7 +343,8 @@ def _notes(rows: Sequence[PeakRow]) -> Iterator[str]:
         of_device = [row for row in rows if row.device == device]
         sheets = [sheet for row in of_device if (sheet := sheet_ceiling(device, row.precision))]
         yield f"{device.name}: {sheets[0].source if sheets else 'data sheet: unknown'}"
-        yield from (f"{device.name}, {text}" for text in dict.fromkeys(_in_force(row) for row in of_device if row.peak))
+        settings = dict.fromkeys(_in_force(row.precision, row.peak) for row in of_device if row.peak)
+        yield from (f"{device.name}, {text}" for text in settings)
         for row in of_device:
             yield from (f"{device.name}, {row.precision}: {text}" for text in _said(row))
 
@@ -370,23 +355,12 @@ def _said(row: PeakRow) -> tuple[str, ...]:
     return tuple(filter(None, (row.error, kept, *((doubt(peak), peak.note) if peak else ()))))
 
 
-def _in_force(row: PeakRow) -> str:
-    peak = row.peak
-    assert peak is not None
+def _in_force(precision: str, peak: DevicePeak) -> str:
     parts = (
-        f"{row.precision}: {peak.dtype}",
+        f"{precision}: {peak.dtype}",
         f"float32 matmul precision {peak.matmul_precision}",
         {True: "TF32 on", False: "TF32 off", None: ""}[peak.allow_tf32],
         counted(peak.threads, "thread") if peak.device == "cpu" else "",
         f"torch {peak.torch}",
     )
     return ", ".join(filter(None, parts))
-
-
-def _marked(text: str, spread: float) -> str:
-    return f"{text}~" if spread > NOISY else text
-
-
-def _when(peak: DevicePeak | None) -> str:
-    """Local time."""
-    return datetime.fromtimestamp(peak.at).strftime("%Y-%m-%d %H:%M") if peak else "failed"

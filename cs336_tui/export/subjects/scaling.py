@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cs336_tui.analysis.effects import efficiency, one_rank_of, speed_up
@@ -19,7 +20,7 @@ from cs336_tui.export.subjects.layout import layout_column, measure_column, not_
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writing.drawing import LOOKS, Drawing, plain_ticks
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes
-from cs336_tui.stats.quantities import NONE, Notation, Rate, Scale, bandwidth, counted, gigabytes, percent, scale
+from cs336_tui.stats.quantities import NONE, Notation, Rate, bandwidth, counted, gigabytes, percent, scale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,56 +45,49 @@ def limit_table(plan: Plan) -> Table:
         Column("real", "N real", show="{:.4g}".format),
         Column("split", "best split", left=True, text=lambda limit: _split_text(limit.split)),
     ]
-    return Table.of(
-        plan.limits,
-        columns,
-        record=lambda limit: _settings(plan) | _limit_record(limit),
-        caption=f"Most ranks before communication bounds: {_title(plan)}",
-        footnotes=list(_limit_notes(plan)),
-        label="plan-limits",
-    )
+
+    def record(limit: Limit) -> dict[str, Value]:
+        return _settings(plan) | _limit_record(limit)
+
+    caption, notes = f"Most ranks before communication bounds: {_title(plan)}", _limit_notes(plan)
+    return Table.of(plan.limits, columns, record=record, caption=caption, footnotes=notes, label="plan-limits")
 
 
 def rank_table(plan: Plan) -> Table:
     """A row a number of ranks: computation, each strategy's communication in either pass, and the fastest strategy."""
     found = [each for row in plan.rows for time in row.by_strategy.values() for each in (time.forward, time.backward)]
     times = scale([seconds * 1e9 for each in found for seconds in (each.compute_s, each.communication_s)])
-    columns: list[Column[RankRow]] = [Column("ranks", "N")]
-    for name in PASSES:
-        columns.append(_compute_column(name, times))
-    for strategy in STRATEGIES:
-        if strategy == "fsdp+tp":
-            split = Column[RankRow]("split", "split", text=lambda row: _split_text(row.by_strategy["fsdp+tp"].split))
-            columns.append(split._replace(group=NAMES[strategy], left=True, rank=2))
-        columns += [_communication_column(strategy, name, times) for name in PASSES if (strategy, name) != _SILENT]
-    columns.append(Column("fastest", left=True, read=lambda row: NAMES[row.fastest]))
-    return Table.of(
-        plan.rows,
-        columns,
-        record=lambda row: _settings(plan) | _row_record(row),
-        caption=f"Communication by number of ranks ({times.unit}): {_title(plan)}",
-        footnotes=[f"{_BOUND} communication takes longer than the computation of its pass", *_notes(plan)],
-        label="plan",
-    )
 
-
-_SILENT = ("dp", "forward")
-"""It does not communicate."""
-
-
-def _compute_column(name: str, times: Scale) -> Column[RankRow]:
-    def text(row: RankRow) -> str:
+    def compute(name: str, row: RankRow) -> str:
         return times.text(_pass(row.by_strategy["dp"], name).compute_s * 1e9)
 
-    return Column(f"compute_{name}", name, rank=1, text=text, group="compute")
-
-
-def _communication_column(strategy: Strategy, name: str, times: Scale) -> Column[RankRow]:
-    def text(row: RankRow) -> str:
+    def communication(strategy: Strategy, name: str, row: RankRow) -> str:
         found = _pass(row.by_strategy[strategy], name)
         return times.text(found.communication_s * 1e9) + (_BOUND if found.bound == "communication" else "")
 
-    return Column(f"{strategy}_{name}", name, text=text, group=NAMES[strategy])
+    columns: list[Column[RankRow]] = [Column("ranks", "N")]
+    for name in PASSES:
+        columns.append(Column(f"compute_{name}", name, rank=1, text=partial(compute, name), group="compute"))
+    for strategy in STRATEGIES:
+        group = NAMES[strategy]
+        if strategy == "fsdp+tp":
+            split = Column[RankRow]("split", "split", text=lambda row: _split_text(row.by_strategy["fsdp+tp"].split))
+            columns.append(split._replace(group=group, left=True, rank=2))
+        for name in PASSES:
+            if (strategy, name) != ("dp", "forward"):  # it does not communicate
+                text = partial(communication, strategy, name)
+                columns.append(Column(f"{strategy}_{name}", name, text=text, group=group))
+    columns.append(Column("fastest", left=True, read=lambda row: NAMES[row.fastest]))
+
+    def record(row: RankRow) -> dict[str, Value]:
+        found = _settings(plan) | {"ranks": row.ranks}
+        for strategy, time in row.by_strategy.items():
+            found |= {f"{strategy}_{key}": value for key, value in _time_record(time).items()}
+        return found | {"fastest": row.fastest}
+
+    caption = f"Communication by number of ranks ({times.unit}): {_title(plan)}"
+    notes = (f"{_BOUND} communication takes longer than the computation of its pass", *_notes(plan))
+    return Table.of(plan.rows, columns, record=record, caption=caption, footnotes=notes, label="plan")
 
 
 def _pass(time: StrategyTime, name: str) -> PassTime:
@@ -170,21 +164,11 @@ def _time_record(time: StrategyTime) -> dict[str, Value]:
     return found
 
 
-def _row_record(row: RankRow) -> dict[str, Value]:
-    found: dict[str, Value] = {"ranks": row.ranks}
-    for strategy, time in row.by_strategy.items():
-        found |= {f"{strategy}_{key}": value for key, value in _time_record(time).items()}
-    return found | {"fastest": row.fastest}
-
-
 def plan_document(plan: Plan) -> dict[str, Any]:
     """A plan as data, in bytes, seconds and FLOPs; a limit of None is any number of ranks."""
     rows = [
-        {
-            "ranks": row.ranks,
-            "fastest": row.fastest,
-            "strategies": {n: _time_record(t) for n, t in row.by_strategy.items()},
-        }
+        attributes(row, "ranks", "fastest")
+        | {"strategies": {name: _time_record(time) for name, time in row.by_strategy.items()}}
         for row in plan.rows
     ]
     limits = [_limit_record(limit) for limit in plan.limits]
@@ -236,12 +220,28 @@ Ones = Mapping[tuple[CellSpec, str], float]
 def scaling_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
     """As `subjects.layout.WriteUp.make`: a table for weak and one for strong scaling, in each a row for each
     wrapper and number of ranks, below the cells of one rank. Raises `TableError` where nothing is to be shown."""
-    ones = times_of_one_rank(results)
+    ones, notation = times_of_one_rank(results), Notation("ms", decimals)
     tables: list[Table] = []
     for kind, several in several_ranks(results).items():
         alike = set(map(beside, several))
-        alone = [each for each in results if each.spec.ranks == 1 and beside(each) in alike]
-        tables += _measured_tables(kind, [*alone, *several], ones, Notation("ms", decimals))
+        kept = [*(each for each in results if each.spec.ranks == 1 and beside(each) in alike), *several]
+        columns = (
+            *names(kept),
+            *step_columns(notation),
+            measure_column("tokens/s", MEASURES["tokens"], notation),
+            _over_one("speed-up", ones, speed_up, "{:.2f}".format),
+            _over_one("efficiency (%)", ones, lambda *of: 100 * efficiency(*of), lambda share: percent(share / 100)),
+        )
+        tables += tables_of(
+            kept,
+            columns,
+            f"{SCALING[kind]}: step time and efficiency over ranks",
+            (_MEANS[kind], SLOWEST, *_measured_notes(kept, ones), *not_timed(kept)),
+            rows_by=ROWS_BY,
+            apart=telling(kept, but=(*ROWS_BY, "batch-is", "backend", *POOLED)),
+            places=POOLED,
+            sort=_order(kept),
+        )
     if not tables:
         raise TableError("layout scaling: no cell of several ranks; run some with --ranks 1,2,4 --parallel ddp")
     return tuple(tables)
@@ -266,27 +266,6 @@ def times_of_one_rank(results: Sequence[Result]) -> Ones:
     return {key: one.mean_s for key, one in found.items() if one and one.mean_s}
 
 
-def _measured_tables(kind: str, kept: Sequence[Result], ones: Ones, notation: Notation) -> tuple[Table, ...]:
-    columns = (
-        *names(kept),
-        *step_columns(notation),
-        measure_column("tokens/s", MEASURES["tokens"], notation),
-        _over_one("speed-up", ones, speed_up, "{:.2f}".format),
-        _over_one("efficiency (%)", ones, lambda *of: 100 * efficiency(*of), lambda share: percent(share / 100)),
-    )
-    without = [each for each in kept if beside(each) not in ones]
-    return tables_of(
-        kept,
-        columns,
-        f"{SCALING[kind]}: step time and efficiency over ranks",
-        (_MEANS[kind], SLOWEST, *_measured_notes(kept, without), *not_timed(kept)),
-        rows_by=ROWS_BY,
-        apart=telling(kept, but=(*ROWS_BY, "batch-is", "backend", *POOLED)),
-        places=POOLED,
-        sort=_order(kept),
-    )
-
-
 def _order(kept: Sequence[Result]) -> Callable[[Runs], float]:
     """Wrappers as they were asked for, each by its number of ranks, one rank first."""
     ways = list(dict.fromkeys((each.spec.parallel, each.spec.optimizer) for each in kept if each.spec.ranks > 1))
@@ -309,9 +288,9 @@ def _over_one(
     return layout_column(header, read, lambda row: NONE if (value := read(row)) is None else show(value))
 
 
-def _measured_notes(kept: Sequence[Result], without: Sequence[Result]) -> Iterator[str]:
+def _measured_notes(kept: Sequence[Result], ones: Ones) -> Iterator[str]:
     yield "speed-up: tokens/s of all ranks over those of one"
-    if without:
+    if any(beside(each) not in ones for each in kept):
         yield "no cell of one rank of the same model and batch: add 1 to --ranks, such as --ranks 1,2,4"
     if any(each.spec.device == "cpu" for each in kept):
         yield "cpu: the ranks share the cores of one machine; separate devices scale differently"

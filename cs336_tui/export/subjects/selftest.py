@@ -11,7 +11,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, known
 from cs336_tui.selftest.programs import APP, BARE, SAMPLING_S, SelftestCell
 from cs336_tui.selftest.side_by_side import LaneCost, LaneRun
-from cs336_tui.selftest.turns import SETTLE_S, ProgramRatio, SelftestResult, Taken, Tolerances
+from cs336_tui.selftest.turns import SETTLE_S, Plan, ProgramRatio, SelftestResult, Taken, Tolerances
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, counted
 from cs336_tui.stats.ratio import Ratio
 
@@ -66,7 +66,10 @@ def sentence(selftest: Selftest) -> str:
         case _ if outcome.noisy_means or outcome.noisy_stds:
             said = "this machine is too noisy now to tell: " + "; ".join(_noise(outcome))
         case _:
-            said = f"intervals reach past the mark or are unknown, of {_undecided(outcome)} ({marks}); "
+            means = [row.name for row in outcome.rows if row.means_judged == "cannot tell"]
+            stds = [row.name for row in outcome.rows if row.stds_judged == "cannot tell"]
+            open_ = [f"{what} ({'; '.join(names)})" for what, names in (("means", means), ("stds", stds)) if names]
+            said = f"intervals reach past the mark or are unknown, of {' and '.join(open_)} ({marks}); "
             said += "a quieter machine narrows them"
     return f"{outcome.judged}: {said}; on {machine_of(selftest.environment, selftest.work.device)}."
 
@@ -75,13 +78,8 @@ def machine_of(env: Environment, name: str) -> str:
     """The device of this name, the machine and the versions."""
     device = env.device(name)
     gpu = f"{device.label} ({device.name})" if device is not None and device.name != "cpu" else name
-    parts = [
-        gpu,
-        f"{env.cpu}, {counted(env.cpu_count, 'core')}",
-        env.os,
-        f"Python {env.python}",
-        f"torch {env.torch or UNKNOWN}",
-    ]
+    parts = [gpu, f"{env.cpu}, {counted(env.cpu_count, 'core')}", env.os, f"Python {env.python}"]
+    parts.append(f"torch {env.torch or UNKNOWN}")
     if env.driver and gpu != "cpu":
         parts.append(f"driver {env.driver}")
     return ", ".join([*parts, f"cs336-tui {env.app}"])
@@ -95,13 +93,6 @@ def _failures(outcome: SelftestResult) -> Iterator[str]:
             yield f"the std of {row.name} is {_ratio(row.stds)} of the bare script's"
 
 
-def _undecided(outcome: SelftestResult) -> str:
-    means = [row.name for row in outcome.rows if row.means_judged == "cannot tell"]
-    stds = [row.name for row in outcome.rows if row.stds_judged == "cannot tell"]
-    said = [f"{what} ({'; '.join(names)})" for what, names in (("means", means), ("stds", stds)) if names]
-    return " and ".join(said)
-
-
 def _noise(outcome: SelftestResult) -> Iterator[str]:
     for what, is_noisy, ratio, mark in (
         ("means", outcome.noisy_means, outcome.control.means, _mean_mark(outcome.marks)),
@@ -111,15 +102,17 @@ def _noise(outcome: SelftestResult) -> Iterator[str]:
             yield f"the {what} of two copies of the bare script are {_ratio(ratio)} of each other (mark: {mark})"
 
 
+def _method(plan: Plan, ratio: Ratio | None) -> str:
+    """The rounds of each start, and how their ratios become an interval."""
+    method = ratio.method if ratio else "too few rounds for an interval"
+    rounds = f"{counted(plan.rounds, 'round')} in each of {counted(plan.starts, 'start')}"
+    return f"{rounds}; ratios round by round, their geometric mean; intervals: {method}"
+
+
 def _notes(selftest: Selftest) -> Iterator[str]:
     taken, outcome = selftest.taken, selftest.outcome
-    plan = taken.plan
-    method = outcome.control.means.method if outcome.control.means else "too few rounds for an interval"
-    yield (
-        f"turns of {taken.turn_s:.2f} s, one program at a time, the others stopped; "
-        f"{counted(plan.rounds, 'round')} in each of {counted(plan.starts, 'start')}; "
-        f"ratios round by round, their geometric mean; intervals: {method}"
-    )
+    method = _method(taken.plan, outcome.control.means)
+    yield f"turns of {taken.turn_s:.2f} s, one program at a time, the others stopped; {method}"
     turns = [turn for rounds in taken.starts for each in rounds for turn in each.values()]
     settling, counting = sum(len(turn.settling) for turn in turns), sum(len(turn.counted) for turn in turns)
     yield (
@@ -190,13 +183,19 @@ class SideBySide(msgspec.Struct, frozen=True, kw_only=True):
 
 def lanes_table(found: SideBySide) -> Table:
     """A row a lane, then all; the last footnote is the sentence."""
+
+    def place(each: LaneCost) -> str:
+        if each.lane is None:
+            return ""
+        cores = ", ".join(map(str, each.lane.cores))
+        word = "cores" if len(each.lane.cores) > 1 else "core"
+        return f"{each.lane.device} ({word} {cores})" if cores else each.lane.device
+
     columns: tuple[Source[LaneCost], ...] = (
         Column("lane", left=True, read=lambda each: each.lane.lane if each.lane else None, show=known("{}", "all")),
-        Column("device", left=True, read=lambda each: each.lane.device if each.lane else None, text=_place),
-        lambda each: {
-            "cores": " ".join(map(str, each.lane.cores)) if each.lane else None,
-            "lanes": len(found.run.lanes),
-        },
+        Column("device", left=True, read=lambda each: each.lane.device if each.lane else None, text=place),
+        lambda each: {"cores": " ".join(map(str, each.lane.cores)) if each.lane else None},
+        lambda _: {"lanes": len(found.run.lanes)},
         Column("steps_alone", "steps alone"),
         Column("steps_beside", "steps beside"),
         Column("alone_s", "alone (ms)", show=_time),
@@ -204,13 +203,9 @@ def lanes_table(found: SideBySide) -> Table:
         lambda each: attributes(each.ratio, "ratio", "low", "high"),
         Column("ratio", "beside over alone [95 %]", text=lambda each: _ratio(each.ratio)),
     )
-    return Table.of(
-        found.costs,
-        columns,
-        caption=f"Step times beside {_others(found)}, over those alone: {found.work.title}",
-        footnotes=(*_lanes_notes(found), lanes_sentence(found)),
-        label="side-by-side",
-    )
+    caption = f"Step times beside {_others(found)}, over those alone: {found.work.title}"
+    notes = (*_lanes_notes(found), lanes_sentence(found))
+    return Table.of(found.costs, columns, caption=caption, footnotes=notes, label="side-by-side")
 
 
 def lanes_sentence(found: SideBySide) -> str:
@@ -223,19 +218,13 @@ def lanes_sentence(found: SideBySide) -> str:
     low, high = ((bound - 1) * 100 for bound in (ratio.low, ratio.high))
     if low <= 0 <= high:
         said = "no cost of neighbours is to be seen" if high <= SMALL else "whether neighbours cost time cannot be told"
-        said += f": beside {_others(found)} a step takes between {_share(low)} and {_share(high)} of its time alone"
-        said += "" if high <= SMALL else " (more rounds or a quieter machine narrow that)"
+        said += f": beside {_others(found)} a step takes between {100 + low:.1f} % and {100 + high:.1f} % of its time "
+        said += "alone" if high <= SMALL else "alone (more rounds or a quieter machine narrow that)"
     else:
         change = (ratio.ratio - 1) * 100
-        said = (
-            f"beside {_others(found)} a step takes {abs(change):.1f} % {'longer' if change > 0 else 'less'} than alone "
-        )
-        said += f"[{low:+.1f} %, {high:+.1f} %]"
+        took = f"{abs(change):.1f} % {'longer' if change > 0 else 'less'} than alone"
+        said = f"beside {_others(found)} a step takes {took} [{low:+.1f} %, {high:+.1f} %]"
     return f"{said}; {together}; on {place}."
-
-
-def _share(change: float) -> str:
-    return f"{100 + change:.1f} %"
 
 
 def _others(found: SideBySide) -> str:
@@ -244,22 +233,11 @@ def _others(found: SideBySide) -> str:
 
 def _lanes_notes(found: SideBySide) -> Iterator[str]:
     run = found.run
-    ratio = found.costs[-1].ratio
-    method = ratio.method if ratio else "too few rounds for an interval"
     yield (
         f"turns of {run.turn_s:.2f} s: each lane alone, all, all, each alone, the other cells' processes stopped; "
-        f"{counted(run.plan.rounds, 'round')} in each of {counted(run.plan.starts, 'start')}; ratios round by "
-        f"round, their geometric mean; intervals: {method}"
+        f"{_method(run.plan, found.costs[-1].ratio)}"
     )
     sides = [turn for rounds in run.starts for each in rounds for turns in each.values() for turn in turns]
     settling, taken = sum(len(turn.settling) for turn in sides), sum(len(turn.counted) for turn in sides)
     yield f"not counted: {settling} of {settling + taken} steps, which began within {SETTLE_S:g} s of a turn's begin"
     yield "cells run in lanes of cs336-tui bench, with its pinning and sampling, which go on while a cell is alone"
-
-
-def _place(each: LaneCost) -> str:
-    if each.lane is None:
-        return ""
-    cores = ", ".join(map(str, each.lane.cores))
-    word = "cores" if len(each.lane.cores) > 1 else "core"
-    return f"{each.lane.device} ({word} {cores})" if cores else each.lane.device

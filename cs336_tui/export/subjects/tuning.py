@@ -36,10 +36,15 @@ BASELINE = "baseline"
 
 
 def finding(race: Race) -> str:
-    """The result in a plain sentence."""
+    """The result in a plain sentence; without a best why the race ended, and the most common reason of candidates."""
     best = race.best
     if best is None:
-        return _no_finding(race)
+        why, names = next(iter(_reasons(race).items()), ("", []))
+        often = [f"{why} ({len(names)} of {len(race.entries)})"] if why else []
+        if race.ended == NONE_LEFT:
+            return f"{': '.join(['No candidate could be measured', *often])}."
+        told = "; ".join([*filter(None, [race.ended]), *often])
+        return f"No candidate has a result{f': {told}' if told else ''}."
     tied = [entry for entry in race.entries if entry.status in ("tied", "in the race") and entry is not best]
     names = [entry.label if entry.number else "the starting point" for entry in tied]
     beside = f"; not told apart from it: {named(names)}" if tied else ""
@@ -62,16 +67,6 @@ def preset_line(race: Race, best: Entry) -> str:
     """The line of a preset that the best candidate is saved as."""
     doubt = f"; in doubt: {best.why}" if best.why else ""
     return f"found by tune, goal {race.tuning.goal}: {_takes(race, best) if best.number else best.label}{doubt}"
-
-
-def _no_finding(race: Race) -> str:
-    """That there is no best, why the race ended, and the most common reason of candidates."""
-    why, names = next(iter(_reasons(race).items()), ("", []))
-    often = [f"{why} ({len(names)} of {len(race.entries)})"] if why else []
-    if race.ended == NONE_LEFT:
-        return f"{': '.join(['No candidate could be measured', *often])}."
-    told = "; ".join([*filter(None, [race.ended]), *often])
-    return f"No candidate has a result{f': {told}' if told else ''}."
 
 
 def failure_lines(race: Race) -> Iterator[str]:
@@ -124,14 +119,17 @@ def race_table(race: Race, cells: Mapping[int, CellState] | None = None) -> Tabl
         lambda entry: {"left_to_compile_s": left_s[entry.number]} if entry.number in left_s else {},
     ]
     findings, candidates = tuple(_findings(race, rules)), counted(len(race.entries), "candidate")
-    found = Table.of(
-        race.entries,
-        columns,
-        caption=f"Race of {candidates}: {COSTS[race.tuning.goal]} over the starting point's",
-        footnotes=(*_notes(race), *findings),
-        label="race",
-    )
+    caption = f"Race of {candidates}: {COSTS[race.tuning.goal]} over the starting point's"
+    notes = [
+        f"starting point: {race.start.spec.heading}",
+        "ratio: cost over the starting point's, the baseline; intervals hold for all candidates together with 95 %",
+    ]
+    if any(entry.agreement for entry in race.entries):
+        notes.append(f"logits and gradients compared: {COMPARED}")
+    if race.limit_bytes is not None:
+        notes.append(f"limit of a peak: {gigabytes(race.limit_bytes)} GB")
     unseen = sum(entry.status == "not visited" for entry in race.entries)
+    found = Table.of(race.entries, columns, caption=caption, footnotes=[*notes, *findings], label="race")
     return msgspec.structs.replace(found, findings=findings, behind=unseen)
 
 
@@ -191,15 +189,6 @@ def _rules(race: Race, cells: Mapping[int, CellState] | None) -> dict[int, TimeR
     return {number: rule for number, rule in found if rule}
 
 
-def _notes(race: Race) -> Iterator[str]:
-    yield f"starting point: {race.start.spec.heading}"
-    yield "ratio: cost over the starting point's, the baseline; intervals hold for all candidates together with 95 %"
-    if any(entry.agreement for entry in race.entries):
-        yield f"logits and gradients compared: {COMPARED}"
-    if race.limit_bytes is not None:
-        yield f"limit of a peak: {gigabytes(race.limit_bytes)} GB"
-
-
 def _findings(race: Race, rules: Mapping[int, TimeRule]) -> Iterator[str]:
     if race.ended:
         yield f"the race ended after {counted(race.rounds, 'round')}: {race.ended}"
@@ -234,13 +223,16 @@ def gains_table(race: Race) -> Table | None:
         Column("interacts", left=True, show={None: UNKNOWN, True: "yes", False: "not shown"}.__getitem__),
         Column("in_best", "in the best", left=True, show={True: "yes", False: ""}.__getitem__),
     ]
-    return Table.of(
-        gains,
-        columns,
-        caption="What each choice gains: cost with it over cost without it",
-        footnotes=tuple(_notes_of_gains(race, gains)),
-        label="gains",
-    )
+    notes = [
+        "alone: in place of the starting point's value; below 1 it gains",
+        "beside: the same where all other choices are the best candidate's; n/a: one of the cells was not measured",
+        "interacts: both intervals exclude each other, so that the choice gains another ratio beside the others",
+    ]
+    if both := together(race, gains):
+        product = UNKNOWN if both.product is None else f"{both.product:.3f}"
+        notes.append(f"together: {factor_words(both.ratio)}; the product of what its choices gain alone: {product}")
+    caption = "What each choice gains: cost with it over cost without it"
+    return Table.of(gains, columns, caption=caption, footnotes=notes, label="gains")
 
 
 def factor_words(factor: Factor | Entry | None, decimals: int = 3) -> str:
@@ -250,15 +242,6 @@ def factor_words(factor: Factor | Entry | None, decimals: int = 3) -> str:
     low, high, form = factor.low, factor.high, f".{decimals}f"
     bounds = "" if low is None or high is None else f" [{low:{form}}, {high:{form}}]"
     return f"{factor.ratio:{form}}{bounds}"
-
-
-def _notes_of_gains(race: Race, gains: tuple[Gain, ...]) -> Iterator[str]:
-    yield "alone: in place of the starting point's value; below 1 it gains"
-    yield "beside: the same where all other choices are the best candidate's; n/a: one of the cells was not measured"
-    yield "interacts: both intervals exclude each other, so that the choice gains another ratio beside the others"
-    if both := together(race, gains):
-        product = UNKNOWN if both.product is None else f"{both.product:.3f}"
-        yield f"together: {factor_words(both.ratio)}; the product of what its choices gain alone: {product}"
 
 
 def plan_heading(plan: Plan) -> str:
@@ -274,24 +257,24 @@ def plan_heading(plan: Plan) -> str:
 
 def plan_table(plan: Plan) -> Table:
     """A row a candidate with its prediction; below what is left out, and the plan."""
+
+    def tflop(each: Planned) -> str:
+        return f"{timed_flops(each.estimate.prediction) / 1e12:.4g}" if each.estimate else UNKNOWN
+
+    def step(each: Planned) -> str:
+        return time_range(each.estimate.low_s, each.estimate.high_s) if each.estimate else UNKNOWN
+
     columns: list[Column[Planned]] = [
         Column("candidate", left=True, text=lambda each: each.label),
         Column("needed", "needs (GB)", text=lambda e: UNKNOWN if e.needed_bytes is None else gigabytes(e.needed_bytes)),
-        Column("tflop", "TFLOP a step", rank=2, text=_tflop),
-        Column("step", "step", left=True, rank=1, text=_step),
+        Column("tflop", "TFLOP a step", rank=2, text=tflop),
+        Column("step", "step", left=True, rank=1, text=step),
     ]
     if any(each.estimate is None for each in plan.candidates):
         columns.append(Column("note", left=True, text=lambda each: "" if each.estimate else "not predicted"))
-    lines = tuple(plan_lines(plan))
-    found = Table.of(
-        plan.candidates,
-        columns,
-        record=planned_record,
-        caption=f"Candidates on {plan.target.name}",
-        footnotes=lines,
-        label="tuning-plan",
-    )
-    return msgspec.structs.replace(found, findings=lines)
+    lines, caption = tuple(plan_lines(plan)), f"Candidates on {plan.target.name}"
+    found = Table.of(plan.candidates, columns, record=planned_record, caption=caption, label="tuning-plan")
+    return msgspec.structs.replace(found, footnotes=lines, findings=lines)
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -353,9 +336,8 @@ def _round_line(plan: Plan) -> str:
     if plan.round_low_s is None:
         took = "how long it takes is unknown until a cell was measured here (--session takes one's speed)"
     else:
-        took = (
-            f"{duration_range(plan.round_low_s, plan.round_high_s)} of steps by forecast, beside start-up and compiling"
-        )
+        took = duration_range(plan.round_low_s, plan.round_high_s)
+        took += " of steps by forecast, beside start-up and compiling"
     rounds = "" if most is None else f", at most {counted(most, 'round')} of all"
     which = "first round" if plan.visits == len(plan.candidates) else "a round of all"
     return f"{which}: {visits} of {tuning.visit_words}; {took}; budget {duration(tuning.budget_s)}{rounds}"
@@ -378,11 +360,3 @@ def _rule_lines(plan: Plan) -> Iterator[str]:
         f"of the {limit} of a whole run from empty caches its steps take at least {took}, so that at most {rest} is "
         "left for start-up, compiling and autotuning; what these take is unknown until they are measured on such a GPU"
     )
-
-
-def _tflop(each: Planned) -> str:
-    return f"{timed_flops(each.estimate.prediction) / 1e12:.4g}" if each.estimate else UNKNOWN
-
-
-def _step(each: Planned) -> str:
-    return time_range(each.estimate.low_s, each.estimate.high_s) if each.estimate else UNKNOWN

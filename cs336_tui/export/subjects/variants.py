@@ -34,7 +34,7 @@ from cs336_tui.export.subjects.layout import (
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writing.footnotes import ACTIVATIONS_MEAN, Signs
 from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, known
-from cs336_tui.stats.quantities import NONE, UNKNOWN, ByteUnit, Notation, counted, gigabytes
+from cs336_tui.stats.quantities import NONE, UNKNOWN, ByteUnit, Notation, counted
 from cs336_tui.stats.ratio import LEVEL, Ratio, ratio_of
 from cs336_tui.stats.summaries import Summary
 
@@ -66,38 +66,29 @@ def _compiled_tables(
     results: Sequence[Result], mode: str, names: Sequence[str], apart: Sequence[str], notation: Notation
 ) -> Iterator[Table]:
     """The table of one mode; of everything else that is in no column all results show the same."""
+
+    def prepared(row: Runs) -> list[ModelPrepared]:
+        """The result of compiling, of each run that got so far."""
+        return [run.cell.prepared for run in _of(row, mode) if run.cell.prepared is not None]
+
     columns = (
         *(setting(FIELDS[key].title, key) for key in (*names, "pass")),
         *_time("as written", _WRITTEN, notation),
         *_time("compiled", mode, notation),
         Column("speed-up", text=partial(_shown, mode)),
         lambda row: attributes(_speedup(row, mode), **_BOUNDS),
-        Column(
-            "compile (s)",
-            read=lambda row: mean_of(p.compile_s for p in _prepared(row.runs, mode)),
-            show=known("{:.1f}"),
-        ),
-        layout_column("graphs", lambda row: max((each.graphs for each in _prepared(row.runs, mode)), default=None)),
+        Column("compile (s)", read=lambda row: mean_of(each.compile_s for each in prepared(row)), show=known("{:.1f}")),
+        layout_column("graphs", lambda row: max((each.graphs for each in prepared(row)), default=None)),
         layout_column(
-            "graph breaks",
-            lambda row: max((len(each.graph_breaks) for each in _prepared(row.runs, mode)), default=None),
+            "graph breaks", lambda row: max((len(each.graph_breaks) for each in prepared(row)), default=None)
         ),
     )
-    made = tables_of(
-        results,
-        columns,
-        f"Step time as written and under torch.compile, mode {mode}",
-        tuple(_compiled_notes(results, mode, (*names, "pass"))),
-        rows_by=(*names, "pass"),
-        apart=apart,
-        places=("compile",),
-    )
-    for table in made:
-        yield msgspec.structs.replace(
-            table,
-            records=tuple({"compile": mode} | record for record in table.records),
-            label=f"{mode}-{table.label}" if table.label else mode,
-        )
+    caption, rows_by = f"Step time as written and under torch.compile, mode {mode}", (*names, "pass")
+    notes = tuple(_compiled_notes(results, mode, rows_by))
+    for table in tables_of(results, columns, caption, notes, rows_by=rows_by, apart=apart, places=("compile",)):
+        records = tuple({"compile": mode, **record} for record in table.records)
+        named = f"{mode}-{table.label}" if table.label else mode
+        yield msgspec.structs.replace(table, records=records, label=named)
 
 
 def _is(mode: str, result: Result) -> bool:
@@ -119,14 +110,13 @@ def _time(header: str, mode: str, notation: Notation) -> Iterator[Source[Runs]]:
         found = summary(row)
         return notation.mean_and_std(found) if found else next((run.ending for run in _of(row, mode)), "not run")
 
+    def milliseconds(row: Runs) -> dict[str, Value]:
+        times_s = attributes(summary(row), "mean_s", "std_s")
+        mean, std = (None if time_s is None else time_s * 1e3 for time_s in times_s.values())
+        return {f"{header} mean (ms)": mean, f"{header} std (ms)": std}
+
     yield Column(f"{header} ({notation.symbol})", text=show)
-    for word in ("mean", "std"):
-        yield partial(_milliseconds, f"{header} {word} (ms)", f"{word}_s", summary)
-
-
-def _milliseconds(key: str, field: str, summary: Callable[[Runs], Summary | None], row: Runs) -> Mapping[str, Value]:
-    time_s = found[field] if (found := summary(row)) else None
-    return {key: None if time_s is None else time_s * 1e3}
+    yield milliseconds
 
 
 _BOUNDS = {"speed-up": "ratio", "speed-up low": "low", "speed-up high": "high"}
@@ -140,11 +130,6 @@ def _speedup(row: Runs, mode: str) -> Ratio | None:
 def _shown(mode: str, row: Runs) -> str:
     ratio = _speedup(row, mode)
     return f"{ratio.ratio:.3g} {ratio.bounds('.3g')}" if ratio else UNKNOWN
-
-
-def _prepared(runs: Sequence[Result], mode: str) -> list[ModelPrepared]:
-    """The result of compiling, of each run that got so far."""
-    return [run.cell.prepared for run in runs if _is(mode, run) and run.cell.prepared is not None]
 
 
 def _compiled_notes(results: Sequence[Result], mode: str, named: Sequence[str]) -> Iterator[str]:
@@ -208,8 +193,8 @@ def _share_of(phase: str) -> Maker:
     return lambda header, _: share_column(header, read, lambda runs: UNKNOWN if runs.summary else NONE)
 
 
-def _peak_allocated(header: str, _: Notation) -> Column[Runs]:
-    return size_column(header, lambda runs: largest(map(tensor_bytes, runs.counted)), 1e9, gigabytes, lambda _: UNKNOWN)
+def _peak_bytes(runs: Runs) -> int | None:
+    return largest(map(tensor_bytes, runs.counted))
 
 
 def _in_force(runs: Runs) -> str:
@@ -230,7 +215,7 @@ OPTIMIZERS = Layout(
         "step std (ms)": "std",
         "share of step (%)": _share_of("optimizer"),
         "zero_grad (%)": _share_of("zero_grad"),
-        "peak allocated (GB)": _peak_allocated,
+        "peak allocated (GB)": lambda header, _: size_column(header, _peak_bytes, otherwise=lambda _: UNKNOWN),
     },
     (
         "optimizer: the phase that updates the parameters, mean over the measured steps; share of step: all steps' "
@@ -291,16 +276,13 @@ def checkpointing_tables(results: Sequence[Result], decimals: int | None) -> tup
         raise TableError("layout checkpointing: no cell recomputes activations; run some with --checkpoint 0,1,2,4")
     others = len(results) - sum(map(len, kept))
     left_out = (f"left out (no counterpart recomputes activations): {counted(others, 'cell')}",) if others else ()
-    notation = Notation("ms", decimals)
-    return tuple(
-        table for members in kept for table in _checkpointing_tables(_once(members), apart, notation, left_out)
-    )
-
-
-def _once(members: Sequence[Result]) -> Sequence[Result]:
-    """The results without those of nested groups of 0 blocks, where the same model ran without nesting."""
-    plain = any(not result.spec.checkpoint and result.spec.nesting == "off" for result in members)
-    return [result for result in members if result.spec.checkpoint or result.spec.nesting == "off" or not plain]
+    tables: list[Table] = []
+    for members in kept:
+        # Nested groups of 0 blocks are the model as it is, which counts once.
+        plain = any(not result.spec.checkpoint and result.spec.nesting == "off" for result in members)
+        once = [each for each in members if each.spec.checkpoint or each.spec.nesting == "off" or not plain]
+        tables += _checkpointing_tables(once, apart, Notation("ms", decimals), left_out)
+    return tuple(tables)
 
 
 def _checkpointing_tables(
@@ -314,7 +296,11 @@ def _checkpointing_tables(
     signs = Signs()
     shown: dict[Mark, str] = {}
     if best is not None:
-        shown["best"] = signs.of(f"least memory by {basis} peak{_and_alike(list(points.values()), basis, best)}")
+        peaks = {choice: getattr(point, basis) for choice, point in points.items()}
+        alike = [choice.words for choice in points if choice != best and peaks[choice] == peaks[best]]
+        # Not memory chose between them.
+        faster = f", which k = {' and '.join(alike)} has too; of these the fastest" if alike else ""
+        shown["best"] = signs.of(f"least memory by {basis} peak{faster}")
         if any("neighbour" in found for found in marks.values()):
             shown["neighbour"] = signs.of(f"one block more or less than k = {best.words}")
     if least is not None and least != best:
@@ -332,29 +318,33 @@ def _checkpointing_tables(
     sizes = (size for point in points.values() for size in (point.predicted, point.measured, point.rss) if size)
     unit = ByteUnit.for_largest(max(sizes, default=0))
     base = points[_PLAIN].summary if _PLAIN in points else None
-    nested = any(choice.nested for choice in points)
     has_rss = any(point.rss for point in points.values())
-    columns = (
+
+    def slowdown(row: Runs) -> float | None:
+        mean_s = found.mean_s if (found := point(row).summary) else None
+        return mean_s / base.mean_s if mean_s and base and base.mean_s else None
+
+    def marks_of(row: Runs) -> tuple[Mark, ...]:
+        return marks.get(point(row).choice, ())
+
+    mark = Column[Runs]("mark", read=lambda row: ", ".join(marks_of(row)))
+    columns = [
         layout_column("k", lambda row: point(row).choice.k),
-        *(
-            [layout_column("nesting", lambda row: "halves" if point(row).choice.nested else "off", left=True)]
-            if nested
-            else []
-        ),
-        Column(
-            "mark",
-            read=lambda row: ", ".join(marks.get(point(row).choice, ())),
-            text=lambda row: "".join(shown[mark] for mark in marks.get(point(row).choice, ())),
-        ),
+        layout_column("nesting", lambda row: "halves" if point(row).choice.nested else "off", left=True),
+        mark._replace(text=lambda row: "".join(map(shown.__getitem__, marks_of(row)))),
         peak("predicted peak", lambda point: point.predicted),
         peak("measured peak", lambda point: point.measured),
         peak("predicted activation peak", lambda point: point.predicted_activations),
         peak("recorded activation peak", lambda point: point.recorded_activations),
-        *([peak("peak RSS", lambda point: point.rss)] if has_rss else []),
+        peak("peak RSS", lambda point: point.rss),
         time("step time (ms)", "mean_s", lambda row: row.first.ending),
         time("std (ms)", "std_s", lambda _: NONE),
-        Column("time / k = 0", read=lambda row: _slowdown(point(row), base), show=known("{:.2f}", NONE)),
-    )
+        Column("time / k = 0", read=slowdown, show=known("{:.2f}", NONE)),
+    ]
+    if not has_rss:
+        del columns[7]
+    if not any(choice.nested for choice in points):
+        del columns[1]
     said = (*signs.notes, *_checkpointing_notes(points, best, members[0].spec.num_layers), *notes, *not_timed(members))
     caption = "Activations recomputed in groups of k blocks"
     return tables_of(members, columns, caption, said, rows_by=_ROWS_BY, apart=apart, places=_ROWS_BY)
@@ -420,14 +410,6 @@ def _marks(
     return marks
 
 
-def _and_alike(points: Sequence[_Point], basis: str, best: _Choice) -> str:
-    """Which other choices have the same peak, so that not memory chose between them."""
-    sizes = {point.choice: getattr(point, basis) for point in points}
-    if alike := [choice.words for choice in sorted(sizes) if choice != best and sizes[choice] == sizes[best]]:
-        return f", which k = {' and '.join(alike)} has too; of these the fastest"
-    return ""
-
-
 def _checkpointing_notes(points: Mapping[_Choice, _Point], best: _Choice | None, layers: int) -> Iterator[str]:
     blocks = counted(layers, "block")
     yield (
@@ -454,8 +436,3 @@ def _checkpointing_notes(points: Mapping[_Choice, _Point], best: _Choice | None,
         f"k = sqrt(N a / b) for inputs of a and activations of b bytes a block; sqrt(N) = {sqrt(layers):.1f} were they "
         "alike (Chen et al. 2016, arXiv:1604.06174)"
     )
-
-
-def _slowdown(point: _Point, base: Summary | None) -> float | None:
-    mean_s = point.summary.mean_s if point.summary else None
-    return mean_s / base.mean_s if mean_s and base and base.mean_s else None

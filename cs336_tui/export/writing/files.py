@@ -46,10 +46,9 @@ def make_folder(folder: Path) -> None:
     """The folder, if it is not there yet. Raises `ExportError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ExportError(folder, (error.strerror or str(error)).lower(), "choose another folder") from None
-    except ValueError:
-        raise ExportError(folder, NO_NAME, "choose another folder") from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else NO_NAME
+        raise ExportError(folder, reason, "choose another folder") from None
 
 
 def figures_beside(path: Path) -> Path:

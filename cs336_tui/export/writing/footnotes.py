@@ -37,13 +37,6 @@ _TIMED = {
 _Notes = Callable[[SessionState, Sequence[CellState]], Iterable[str]]
 
 
-def _whose_batch(cells: Sequence[CellState]) -> Iterator[str]:
-    """Whose batch the column of several ranks holds."""
-    axis = AXES["batch_is"]
-    found = dict.fromkeys(cell.spec.batch_is for cell in cells if cell.spec.ranks > 1)
-    yield f"batch of several ranks: {' or '.join(f'{whose}, {axis.detail(whose)}' for whose in found)}"
-
-
 class Signs:
     """Gives every different remark a sign: †, ‡, §, ¶, †2 and so on."""
 
@@ -74,20 +67,17 @@ class Marks(NamedTuple):
 def machine_marks(results: Sequence[Result]) -> Marks:
     """Marks the cells that ran on another machine, device or torch than the first cell of their session."""
     signs, marks = Signs(), {}
-    bases: dict[int, CellState] = {}
+    bases: dict[int, Environment] = {}
     known: dict[tuple[int, str, int], tuple[str, ...]] = {}
     for source, cell in ((result.source, result.cell) for result in results):
-        if cell.spec.recording:
+        if cell.spec.recording or cell.environment is None:
             continue
-        base = bases.setdefault(source, cell).environment if cell.environment else None
-        if base is None or cell.environment is None:
-            continue
-        key = source, cell.spec.device, id(cell.environment)
+        base, key = bases.setdefault(source, cell.environment), (source, cell.spec.device, id(cell.environment))
         if key not in known:
             known[key] = provenance.departures(base, cell.environment, cell.spec.device, jobs=bool(cell.job))
         if known[key]:
-            how = "ran on a different machine" if cell.job else "ran after the machine changed"
-            marks[source, cell.cell] = signs.of(f"{how}: {', '.join(known[key])}")
+            event = "ran on a different machine" if cell.job else "ran after the machine changed"
+            marks[source, cell.cell] = signs.of(f"{event}: {', '.join(known[key])}")
     return Marks(marks, signs.notes)
 
 
@@ -101,7 +91,9 @@ def results_notes(results: Sequence[Result], notation: Notation = MILLISECONDS) 
         yield from reading_notes(state, shown, notation.symbol)
         yield from provenance.run_notes(state, shown)
         yield from provenance.version_notes(_first_environment(state, shown))
-        yield from limits(shown)
+        for cell in shown:
+            if cell.spec.within is not None and (words := limit_words(cell)):
+                yield f"{title_of(cell)}: {words}"
         yield from _endings(cells)
 
     return (*_mixed(results), *_for_each_session(results, notes))
@@ -135,8 +127,13 @@ def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "
         yield f"a step's time, {how}: {_TIMED[how]}"
     if any(cell.spec.ranks > 1 for cell in cells):
         with_tokens = [cell for cell in cells if not cell.spec.is_collective]
-        yield from _whose_batch(with_tokens) if with_tokens else ()
-        yield from (*RANKS_NOTES, *(RATES_OF_RANKS,) * bool(with_tokens))
+        owners = dict.fromkeys(cell.spec.batch_is for cell in with_tokens if cell.spec.ranks > 1)
+        if with_tokens:
+            whose = " or ".join(f"{owner}, {AXES['batch_is'].detail(owner)}" for owner in owners)
+            yield f"batch of several ranks: {whose}"
+        yield from RANKS_NOTES
+        if with_tokens:
+            yield RATES_OF_RANKS
     if any(cell.spec.timer == "do_bench" for cell in cells):
         yield "p20, p80: 20 and 80 % quantiles of the n measured steps, linear between neighbours"
     if shows_allocated(cells):
@@ -231,13 +228,6 @@ def _endings(cells: Iterable[CellState]) -> Iterator[str]:
         elif cell.status == "skipped":
             skipped[cell.skipped_because or "no reason noted"] += 1
     yield from (f"{number} skipped: {reason}" for reason, number in skipped.items())
-
-
-def limits(cells: Iterable[CellState]) -> Iterator[str]:
-    """The time that each whole run took beside the time in which it was to end."""
-    for cell in cells:
-        if cell.spec.within is not None and (words := limit_words(cell)):
-            yield f"{title_of(cell)}: {words}"
 
 
 def limit_words(cell: CellState) -> str:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -61,14 +61,18 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
     """
     match format_:
         case "csv":
-            records = [each | table.settings | each for table in tables for each in _told_apart(table, tables)]
-            return csv_text(dict.fromkeys(key for record in records for key in record), records)
+            kinds = {tuple(record) for table in tables for record in table.records[:1]}
+            is_told_apart = len(kinds) < 2 or any("table" in kind for kind in kinds)
+            records: list[dict[str, Value]] = []
+            for table in tables:
+                name: dict[str, Value] = {} if is_told_apart else {"table": table.caption or table.label}
+                records += [name | each | table.settings | each for each in table.records]
+            return _records_text(records)
         case "typst":
             tables = list(map(slim, tables))
         case "json":
             documents = [document_of_table(table) for table in tables]
-            found = documents[0] if len(documents) == 1 else {"tables": documents}
-            return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+            return _json_text(documents[0] if len(documents) == 1 else {"tables": documents})
         case "latex":
             tables = list(map(slim, tables))
             packages = [LATEX_PREAMBLE, _LATEX_WIDE] if any(map(_is_wide, tables)) else [LATEX_PREAMBLE]
@@ -79,14 +83,14 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
     return "\n".join(map(writers[format_], noted_once(tables)))
 
 
-def noted_once(tables: Sequence[Table]) -> list[Table]:
-    """The tables, each without the notes that stand below an earlier one; what a sign or a number of rows begins is of
-    its own table."""
-    said: set[str] = set()
+def noted_once(tables: Iterable[Table], own: tuple[str, ...] = _OWN_NOTES) -> list[Table]:
+    """The tables, each without the notes that stand below an earlier one; what begins with a sign or a number of rows
+    is of its `own` table."""
+    seen: set[str] = set()
     found = []
     for table in tables:
-        notes = tuple(note for note in table.footnotes if note not in said or note.startswith(_OWN_NOTES))
-        said |= {*notes}
+        notes = tuple(note for note in table.footnotes if note not in seen or note.startswith(own))
+        seen |= {*notes}
         found.append(msgspec.structs.replace(table, footnotes=notes))
     return found
 
@@ -104,13 +108,9 @@ def plain_text(table: Table) -> str:
     alike = table.alike
     said = ", ".join(f"{table.columns[place].header} {table.rows[0][place]}" for place in alike)
     kept = table.at(place for place in range(len(table.columns)) if place not in alike)
-    lines = tabulate(
-        [list(map(one_line, row)) for row in kept.rows],
-        [one_line(column.header) for column in kept.columns],
-        tablefmt="simple",
-        disable_numparse=True,
-        colalign=[column.align for column in kept.columns],
-    )
+    rows, heads = [list(map(one_line, row)) for row in kept.rows], [one_line(each.header) for each in kept.columns]
+    aligns = [column.align for column in kept.columns]
+    lines = tabulate(rows, heads, tablefmt="simple", disable_numparse=True, colalign=aligns)
     return "\n".join([table.caption, *([f"all: {said}"] if said else []), "", lines, "", *table.footnotes, ""])
 
 
@@ -145,15 +145,8 @@ def _pandas_rows(table: Table, index: bool) -> str:
         # pandas then has one type for all, which is float if one of them is.
         has_float = any(isinstance(value, float) for column in columns for value in column)
         columns = [[float(value) for value in column] for column in columns] if has_float else columns
-    return (
-        tabulate(
-            list(zip(*columns, strict=True)),
-            heads,
-            tablefmt="pipe",
-            showindex=numbers if index else False,
-        )
-        + "\n"
-    )
+    rows, shown = list(zip(*columns, strict=True)), numbers if index else False
+    return tabulate(rows, heads, tablefmt="pipe", showindex=shown) + "\n"
 
 
 def _pandas_string(text: str) -> str:
@@ -173,13 +166,9 @@ def notes_text(tables: Sequence[Table]) -> str:
     several = len(tables) > 1
     every = [note for note in tables[0].footnotes if all(note in table.footnotes for table in tables)] if tables else []
     parts = [("", every), *((table.caption, [n for n in table.footnotes if n not in every]) for table in tables)]
-    return "\n".join(
-        (f"**{markdown_escape(caption)}**\n\n" if caption and several else "")
-        + bullets(map(markdown_escape, notes))
-        + "\n"
-        for caption, notes in parts
-        if notes
-    )
+    heads = [f"**{markdown_escape(caption)}**\n\n" if caption and several else "" for caption, _ in parts]
+    lists = [bullets(map(markdown_escape, notes)) for _, notes in parts]
+    return "\n".join(f"{head}{notes}\n" for head, notes in zip(heads, lists, strict=True) if notes)
 
 
 def latex_escape(text: str) -> str:
@@ -287,13 +276,15 @@ def _typst(table: Table) -> str:
         return ", ".join(map(typst_string, texts))
 
     aligns = "".join(f"{column.align}, " for column in table.columns)
+    spans = (f"colspan: {width}, align: center, {typst_string(name)}" for name, width in _groups(table))
+    groups = "".join(f"table.cell({span}), " for span in spans)
     lines = [
         "#figure(",
         f"  caption: {typst_string(table.floating_caption)},",
         "  table(",
         f"    columns: {len(table.columns)}, align: ({aligns}), stroke: none,",
         "    table.hline(),",
-        f"    table.header({_typst_groups(table)}{line(column.heading for column in table.columns)}),",
+        f"    table.header({groups}{line(column.heading for column in table.columns)}),",
         "    table.hline(stroke: 0.5pt),",
         *(f"    {line(row)}," for row in table.rows),
         "    table.hline(),",
@@ -306,23 +297,17 @@ def _typst(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _typst_groups(table: Table) -> str:
-    return "".join(
-        f"table.cell(colspan: {width}, align: center, {typst_string(name)}), " for name, width in _groups(table)
-    )
-
-
 def typst_string(text: str) -> str:
     """A string of Typst's, which is shown letter by letter: nothing in it is markup."""
     return '"' + one_line(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _told_apart(table: Table, tables: Sequence[Table]) -> Sequence[dict[str, Value]]:
-    kinds = {tuple(record) for each in tables for record in each.records[:1]}
-    if len(kinds) < 2 or any("table" in kind for kind in kinds):
-        return table.records
-    name: dict[str, Value] = {"table": table.caption or table.label}
-    return [name | record for record in table.records]
+def _records_text(records: Sequence[dict[str, Value]]) -> str:
+    return csv_text(dict.fromkeys(key for record in records for key in record), records)
+
+
+def _json_text(document: dict[str, Any]) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
 def document_of_table(table: Table) -> dict[str, Any]:
@@ -372,14 +357,28 @@ def render_sections(
     as the format does. CSV has the records, and the lines as notes; JSON has each section's tables as they are
     alone."""
     draw = draw or partial(render_all, format_=format_)
-    sections = _noted_first(sections)
+    sections = _told_once(sections)
     match format_:
         case "json":
-            document = {"title": title, "parts": [_section_data(each, folder) for each in sections]}
-            return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+            parts_data = [
+                {
+                    "part": each.key,
+                    "asks": each.heading,
+                    "notes": each.lines,
+                    "tables": [document_of_table(table) for table in each.tables],
+                    "figures": [f"{folder}/{drawing.name}.svg" for drawing in each.figures if folder],
+                }
+                for each in sections
+            ]
+            return _json_text({"title": title, "parts": parts_data})
         case "csv":
-            records = [{"part": each.key, **record} for each in sections for record in _section_records(each)]
-            return csv_text(dict.fromkeys(key for record in records for key in record), records)
+            records: list[dict[str, Value]] = []
+            for each in sections:
+                records += [{"part": each.key, "note": line} for line in each.lines]
+                for table in each.tables:
+                    first: dict[str, Value] = {"part": each.key, "table": table.caption or table.label}
+                    records += [first | table.settings | record for record in table.records]
+            return _records_text(records)
     write = _WRITERS[format_]
     parts = [write.heading(1, title)]
     for each in sections:
@@ -431,32 +430,15 @@ _WRITERS: Mapping[str, _Writer] = {
 }
 
 
-def _noted_first(sections: Sequence[Section]) -> list[Section]:
+def _told_once(sections: Sequence[Section]) -> list[Section]:
     """Each note below the first table that has it, and each table under a label of its own."""
-    notes: set[str] = set()
-    labels: set[str] = set()
-
-    def first_told(table: Table) -> Table:
-        new = tuple(note for note in table.footnotes if note not in notes)
-        notes.update(new)
-        label = untaken(table.label, labels)
-        labels.add(label)
-        return msgspec.structs.replace(table, footnotes=new, label=label)
-
-    return [each._replace(tables=tuple(map(first_told, each.tables))) for each in sections]
-
-
-def _section_records(section: Section) -> list[dict[str, Value]]:
-    noted: list[dict[str, Value]] = [{"note": line} for line in section.lines]
-    named = [(table.caption or table.label, table) for table in section.tables]
-    return noted + [{"table": name} | table.settings | record for name, table in named for record in table.records]
-
-
-def _section_data(section: Section, folder: str | None) -> dict[str, Any]:
-    return {
-        "part": section.key,
-        "asks": section.heading,
-        "notes": section.lines,
-        "tables": [document_of_table(table) for table in section.tables],
-        "figures": [f"{folder}/{drawing.name}.svg" for drawing in section.figures] if folder else [],
-    }
+    once = iter(noted_once((table for each in sections for table in each.tables), own=()))
+    labels: list[str] = []
+    found = []
+    for section in sections:
+        tables = []
+        for table in islice(once, len(section.tables)):
+            labels.append(untaken(table.label, labels))
+            tables.append(msgspec.structs.replace(table, label=labels[-1]))
+        found.append(section._replace(tables=tuple(tables)))
+    return found

@@ -29,24 +29,24 @@ _NAMES = 3
 """Columns at most that name a row."""
 
 
-def widths(headers: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[bool]) -> list[int]:
+def widths(table: Table) -> list[int]:
     """Characters that each column needs: a number its whole text, a text its longest word; headings may wrap."""
     found = []
-    for place, (header, is_text) in enumerate(zip(headers, left, strict=True)):
-        cells = [one_line(row[place]) for row in rows]
+    for place, column in enumerate(table.columns):
+        cells = [one_line(row[place]) for row in table.rows]
         whole = max(map(len, cells), default=0)
-        need = min(whole, max(_FEWEST, min(_longest_word(cells), _MOST))) if is_text else whole
-        found.append(max(need, _longest_word([header]) + 1, 3))
+        need = min(whole, max(_FEWEST, min(_longest_word(cells), _MOST))) if column.left else whole
+        found.append(max(need, _longest_word([column.header]) + 1, 3))
     return found
 
 
-def shares(headers: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[bool]) -> list[int]:
+def shares(table: Table) -> list[int]:
     """Characters that each column gets of a page: what it needs and its gaps; texts divide what is left by what they
     would take."""
-    needed = widths(headers, rows, left)
+    needed = widths(table)
     wishes = [
-        max(0, max((len(one_line(row[place])) for row in rows), default=0) - need) if left[place] else 0
-        for place, need in enumerate(needed)
+        max(0, max((len(one_line(row[place])) for row in table.rows), default=0) - need) if column.left else 0
+        for place, (column, need) in enumerate(zip(table.columns, needed, strict=True))
     ]
     spare = max(PAGE - sum(needed) - _GAP * len(needed), 0)
     more = [min(wish, spare * wish // sum(wishes)) if wish else 0 for wish in wishes]
@@ -58,8 +58,10 @@ def narrow(table: Table) -> Iterator[Table]:
     if fits(table):
         yield table
         return
-    if len(table.rows) == 1:
-        yield _upright(table)
+    if len(table.rows) == 1:  # it stands upright, a row for each column
+        columns = (Column("what", "", left=True), Column("value", "", left=True))
+        named = zip((column.header for column in table.columns), table.rows[0], strict=True)
+        yield msgspec.structs.replace(table, columns=columns, rows=tuple(named))
         return
     table, left_out = _without_ranked(_said_once(table))
     if left_out:
@@ -83,23 +85,24 @@ def _without_ranked(table: Table) -> tuple[Table, list[str]]:
     their headings in this order."""
     columns = table.columns
     ranks = [column.rank * len(columns) - place if column.rank else None for place, column in enumerate(columns)]
-    kept = fitted(_needed(table), ranks, PAGE, gap=_GAP)
+    kept = fitted(widths(table), ranks, PAGE, gap=_GAP)
     gone = [column for place, column in enumerate(columns) if place not in kept]
     return table.at(kept), [column.header for column in sorted(gone, key=lambda column: -column.rank)]
 
 
 def fits(table: Table) -> bool:
-    needed = _needed(table)
+    needed = widths(table)
     return sum(needed) + _GAP * len(needed) <= PAGE
-
-
-def _needed(table: Table) -> list[int]:
-    return widths([column.header for column in table.columns], table.rows, [column.left for column in table.columns])
 
 
 def paged(table: Table) -> Iterator[Table]:
     """The table in pieces of about one length, none longer than a page, by the lines that its cells take there."""
-    heights = _heights(table)
+    room = [most - _GAP for most in shares(table)]
+
+    def lines(text: str, width: int) -> int:
+        return len(wrap(breakable(text).replace(_BREAK, " "), width)) or 1
+
+    heights = [_ROW + _LINE * max(map(lines, row, room)) for row in table.rows]
     pieces = _filled(heights, _HEIGHT)
     if len(pieces) > 1:
         pieces = _filled(heights, min(_HEIGHT, sum(heights) / len(pieces) + max(heights)))
@@ -111,20 +114,6 @@ def paged(table: Table) -> Iterator[Table]:
             notes = table.footnotes if number == len(pieces) else ()
             found = msgspec.structs.replace(found, caption=caption, footnotes=notes)
         yield found
-
-
-def _heights(table: Table) -> list[float]:
-    """Points that each row takes on a page."""
-    lefts = [column.left for column in table.columns]
-    room = [most - _GAP for most in shares([column.header for column in table.columns], table.rows, lefts)]
-    return [
-        _ROW
-        + _LINE
-        * max(
-            len(wrap(breakable(text).replace(_BREAK, " "), width)) or 1 for text, width in zip(row, room, strict=True)
-        )
-        for row in table.rows
-    ]
 
 
 def _filled(heights: Sequence[float], most: float) -> list[tuple[int, int]]:
@@ -145,7 +134,7 @@ def markdown_rows(table: Table) -> str:
     cells = [[markdown_escape(breakable(cell)) for cell in row] for row in (headers, *table.rows)]
     text = piped(cells, lefts, ":")
     is_long = len(text.partition("\n")[0]) > _PANDOC_LINE
-    return piped(cells, lefts, ":", shares(headers, table.rows, lefts)) if is_long else text
+    return piped(cells, lefts, ":", shares(table)) if is_long else text
 
 
 def piped(cells: Sequence[Sequence[str]], lefts: Sequence[bool], mark: str = "-", dashes: Sequence[int] = ()) -> str:
@@ -175,15 +164,6 @@ def breakable(text: str) -> str:
 def without_breaks(text: str) -> str:
     """The text without them: a browser breaks long words by itself."""
     return text.replace(_BREAK, "")
-
-
-def _upright(table: Table) -> Table:
-    """A row for each column of the only row."""
-    (row,) = table.rows
-    named = zip((column.header for column in table.columns), row, strict=True)
-    return msgspec.structs.replace(
-        table, columns=(Column("what", "", left=True), Column("value", "", left=True)), rows=tuple(named)
-    )
 
 
 def _said_once(table: Table) -> Table:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from cs336_tui.analysis.comparison import NONE, SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.analysis.fields import OWN, shown_of, threads_words
-from cs336_tui.analysis.merge import Result, title_of
+from cs336_tui.analysis.merge import Result, grouped, title_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
@@ -62,38 +62,41 @@ def in_force_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[
     if in_turns := sum(cell.in_turns for cell in cells):
         by, of = "tune" if state.tuning else "ab", counted(len(cells), "cell")
         yield f"{in_turns} of {of} ran in turns with another cell, in one process (cs336-tui {by})"
-    for device in dict.fromkeys(cell.spec.device for cell in cells):
-        ran_there = [cell for cell in cells if cell.spec.device == device]
-        if agreed := [*_agreed(state, ran_there)]:
+    for device, ran_there in grouped(cells, lambda cell: cell.spec.device).items():
+        results, agreed = [Result(0, "", state, cell) for cell in ran_there], []
+        for aspect in SETTINGS_IN_FORCE:
+            values = {value for result in results if (value := aspect.read(result)) is not None}
+            if len(values) == 1 and values != {NONE}:
+                agreed.append(f"{aspect.name} {values.pop()}")
+        if agreed:
             yield f"effective settings ({device if ':' in device else device.upper()}): {'; '.join(agreed)}"
-        if clocks := [*_clocks(ran_there)]:
+        spans = {when: _span((getattr(c.surroundings, key) for c in ran_there), str) for key, when in _CLOCKS.items()}
+        if clocks := [f"{span} MHz {when}" for when, span in spans.items() if span]:
             yield f"SM clock of {device}: {', '.join(clocks)}"
 
 
-def _agreed(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
-    """Settings of which nothing is known but one value."""
-    results = [Result(0, "", state, cell) for cell in cells]
-    for aspect in SETTINGS_IN_FORCE:
-        values = {value for result in results if (value := aspect.read(result)) is not None}
-        if len(values) == 1 and values != {NONE}:
-            yield f"{aspect.name} {values.pop()}"
-
-
-def _clocks(cells: Sequence[CellState]) -> Iterator[str]:
-    """The clock as the samples round each cell's measured steps saw it, a range over the cells."""
-    seen = [cell.surroundings for cell in cells]
-    clocks = {
-        "before the measured steps": _span((each.clock_before_mhz for each in seen), str),
-        "at the lowest while they ran": _span((each.lowest_clock_mhz for each in seen), str),
-        "at their end": _span((each.clock_after_mhz for each in seen), str),
-    }
-    yield from (f"{span} MHz {when}" for when, span in clocks.items() if span)
+_CLOCKS = {
+    "clock_before_mhz": "before the measured steps",
+    "lowest_clock_mhz": "at the lowest while they ran",
+    "clock_after_mhz": "at their end",
+}
+"""The clock as the samples round each cell's measured steps saw it."""
 
 
 def device_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
     """Each device that the cells ran on, in words; a name that stood for two devices gives two lines."""
     used = {(cell.spec.device, id(here)): here for cell in cells for here in [cell.environment or state.environment]}
-    yield from dict.fromkeys(f"{name}: {_device_label(machine, name)}" for (name, _), machine in used.items())
+    labels: dict[str, None] = {}
+    for (name, _), machine in used.items():
+        info = machine.device(name) if machine else None
+        if info is None:
+            words = "unknown device"
+        else:
+            memory = f"{gigabytes(info.memory_bytes)} GB" if info.memory_bytes is not None else ""
+            capability = f"compute capability {info.capability}" if info.capability else ""
+            words = ", ".join(filter(None, (info.label, memory, capability)))
+        labels[f"{name}: {words}"] = None
+    yield from labels
 
 
 def _precision_notes(cells: Sequence[CellState]) -> Iterator[str]:
@@ -138,15 +141,6 @@ def departures(first: Environment, other: Environment, device: str, *, jobs: boo
     return tuple(
         f"{name} {now or 'unknown'} instead of {was or 'unknown'}" for name, (was, now) in pairs.items() if was != now
     )
-
-
-def _device_label(environment: Environment | None, name: str) -> str:
-    info = environment.device(name) if environment else None
-    if info is None:
-        return "unknown device"
-    memory = f"{gigabytes(info.memory_bytes)} GB" if info.memory_bytes is not None else ""
-    capability = f"compute capability {info.capability}" if info.capability else ""
-    return ", ".join(filter(None, (info.label, memory, capability)))
 
 
 def _as_read_back(found: EffectiveSettings) -> str:

@@ -181,11 +181,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     def at(self, places: Iterable[int]) -> Table:
         """The table with the columns at these places alone; the records are the same."""
         kept = tuple(places)
-        return msgspec.structs.replace(
-            self,
-            columns=tuple(self.columns[place] for place in kept),
-            rows=tuple(tuple(row[place] for place in kept) for row in self.rows),
-        )
+        columns, *rows = (tuple(row[place] for place in kept) for row in (self.columns, *self.rows))
+        return msgspec.structs.replace(self, columns=columns, rows=tuple(rows))
+
+    def rows_at(self, places: Iterable[int]) -> Table:
+        """The table with the rows and records at these places alone."""
+        kept = tuple(places)
+        rows, records = (tuple(each[place] for place in kept) for each in (self.rows, self.records))
+        return msgspec.structs.replace(self, rows=rows, records=records)
 
     def without(self, *keys: str) -> Table:
         """The table without these columns; the records are the same."""
@@ -273,13 +276,13 @@ def known(template: str, unknown: str = UNKNOWN) -> Callable[[Any], str]:
 
 def report_table(
     report: KernelReport | MemoryReport,
+    label: str,
     items: Iterable[T],
     columns: Iterable[Source[T]],
     what: str,
-    label: str,
+    footnotes: Iterable[str],
     *,
     record: Callable[[T], Mapping[str, Value]] | None = None,
-    footnotes: Iterable[str],
     kind: str = "",
 ) -> Table:
     """A table of one report, as `Table.of` makes it. Its records begin with `kind`, if given, and the cell."""
@@ -287,11 +290,6 @@ def report_table(
     first: dict[str, Value] = {"table": kind} if kind else {}
     first |= cell_record(spec)
     as_record = record or (lambda item: values_of(columns, item))
-    return Table.of(
-        items,
-        columns,
-        record=lambda item: first | dict(as_record(item)),
-        caption=f"{what}: {spec.heading} · {report.device_name}, torch {report.torch}",
-        footnotes=footnotes,
-        label=f"{label}-{spec.title}",
-    )
+    made = Table.of(items, columns, record=lambda item: first | dict(as_record(item)), footnotes=footnotes)
+    caption = f"{what}: {spec.heading} · {report.device_name}, torch {report.torch}"
+    return msgspec.structs.replace(made, caption=caption, label=f"{label}-{spec.title}")

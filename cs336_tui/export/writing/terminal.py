@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
@@ -83,7 +83,9 @@ def terminal_text(parts: Sequence[Part], looks: Looks) -> str:
         own = [note for note in notes if note not in told or _SIGN.match(note)]
         shown = [note for note in own if looks.verbose or note in found or _SIGN.match(note)]
         told |= {note: note in shown for note in own}
-        _print_notes(console, shown, looks.width)
+        for note in shown:
+            for row, line in enumerate(_wrapped(one_line(note), looks.width - 2)):
+                console.print(("  " if row else "- ") + line, style="dim")
     behind = sum(not is_shown for is_shown in told.values())
     if behind and not looks.verbose:
         what = f"{counted(behind, 'note')} on these numbers: -v shows {'them' if behind > 1 else 'it'}"
@@ -119,12 +121,6 @@ def _print_row(console: Console, label: str, text: str, label_width: int) -> Non
 
     for row, part in enumerate(_wrapped(one_line(text), console.width - label_width)):
         console.print(Text.assemble((f"{'' if row else label:<{label_width}}", "dim"), part))
-
-
-def _print_notes(console: Console, notes: Iterable[str], width: int) -> None:
-    for note in notes:
-        for row, part in enumerate(_wrapped(one_line(note), width - 2)):
-            console.print(("  " if row else "- ") + part, style="dim")
 
 
 def _print_list(console: Console, label: str, gap: str, items: Iterable[str], width: int, end: str = "") -> None:
@@ -179,7 +175,9 @@ def _print_table(console: Console, table: Table, width: int) -> None:
     if table.caption:
         for part in _wrapped(one_line(table.caption).replace(" · ", f"{_NO_BREAK}· "), width):
             console.print(part.replace(_NO_BREAK, " "), style="bold")
-    columns = list(_columns(_in_a_word(table)))
+    brief = _in_a_word(table)
+    texts = list(zip(*brief.rows, strict=True)) if brief.rows else [()] * len(brief.columns)
+    columns = list(map(_Shown.of, brief.columns, texts))
     rest, shared = _parted(columns, len(table.rows))
     if shared:
         said = (f"{each.column.header} {each.texts[0].strip()}" for each in shared)
@@ -193,22 +191,12 @@ def _print_table(console: Console, table: Table, width: int) -> None:
         heading = Text("\n".join(lines), justify=each.column.align)
         drawn.add_column(heading, width=column_width, overflow="fold", no_wrap=not each.column.left)
     for row in range(len(table.rows)):
-        drawn.add_row(
-            *(
-                Text(each.cell(row, column_width), style=_style(each.column, each.texts[row]))
-                for each, column_width in zip(kept, widths, strict=True)
-            )
-        )
+        cells = [(each, each.cell(row, column_width)) for each, column_width in zip(kept, widths, strict=True)]
+        drawn.add_row(*(Text(text, style=_style(each.column, each.texts[row])) for each, text in cells))
     console.print(drawn)
     if gone := [each for each in rest if each not in kept]:
         names = [each.column.header for each in gone]
         _print_list(console, f"+ {counted(len(gone), 'column')}: ", ", ", names, width, "; | less -S shows all")
-
-
-def _columns(table: Table) -> Iterator[_Shown]:
-    texts = list(zip(*table.rows, strict=True)) if table.rows else [()] * len(table.columns)
-    for column, of_column in zip(table.columns, texts, strict=True):
-        yield _Shown.of(column, of_column)
 
 
 def _parted(columns: Sequence[_Shown], rows: int) -> tuple[list[_Shown], list[_Shown]]:
@@ -227,14 +215,9 @@ def _parted(columns: Sequence[_Shown], rows: int) -> tuple[list[_Shown], list[_S
 def _fitting(columns: Sequence[_Shown], width: int) -> tuple[list[_Shown], list[int]]:
     """The columns that stay, and the width of each. The first and the verdict do; headings have one line if all can."""
     needed = [not place or each.column.key in _VERDICTS for place, each in enumerate(columns)]
-    widths = fitted(
-        [each.width for each in columns],
-        [None if is_needed else each.column.rank for is_needed, each in zip(needed, columns, strict=True)],
-        width + _GAP,
-        gap=_GAP,
-        most=MOST_COLUMNS,
-        least=[each.least_width for each in columns],
-    )
+    ranks = [None if is_needed else each.column.rank for is_needed, each in zip(needed, columns, strict=True)]
+    most, least = [each.width for each in columns], [each.least_width for each in columns]
+    widths = fitted(most, ranks, width + _GAP, gap=_GAP, most=MOST_COLUMNS, least=least)
     in_one_line = [max(now, cell_len(columns[place].column.header)) for place, now in widths.items()]
     has_room = sum(in_one_line) + _GAP * (len(widths) - 1) <= width
     return [columns[place] for place in widths], in_one_line if has_room else [*widths.values()]
@@ -277,15 +260,11 @@ def _aligned(texts: Sequence[str]) -> list[str]:
     found = [_NUMBER.fullmatch(text) for text in texts if text not in _NOTHING]
     if not all(found):
         return list(texts)
-    after = [_after_point(text) for text in texts]
+    wholes = [re.match(r"[-+]?\d+", text) for text in texts]
+    # Characters from the decimal point on.
+    after = [len(text) - whole.end() if whole else 0 for text, whole in zip(texts, wholes, strict=True)]
     most = max(after, default=0)
     return [text + " " * (most - own) if text not in _NOTHING else text for text, own in zip(texts, after, strict=True)]
-
-
-def _after_point(text: str) -> int:
-    """Characters from the decimal point on."""
-    whole = re.match(r"[-+]?\d+", text)
-    return len(text) - whole.end() if whole else 0
 
 
 def _heading_width(heading: str) -> int:

@@ -67,11 +67,6 @@ def get_ready() -> None:
     mean_interval(times_s)
 
 
-def judged(results: Sequence[Result]) -> tuple[Judged, ...]:
-    """Those that can be judged, in order."""
-    return tuple(Judged(result, found) for result in results if (found := judgement_of(result.cell, result.state)))
-
-
 def trust_notes(results: Sequence[Result], names: Names | None = None) -> tuple[str, ...]:
     """The doubts about cells, what could not be observed on which device, and what else was
     noted while judging; nothing of cells that have no timings."""
@@ -88,6 +83,11 @@ def doubt_word(results: Iterable[Result]) -> str:
     """The first verdict that doubts a number of these cells; empty if none does."""
     found = (judgement_of(result.cell, result.state) for result in results)
     return next((judgement.doubts[0].name for judgement in found if judgement and judgement.doubts), "")
+
+
+def judged(results: Sequence[Result]) -> tuple[Judged, ...]:
+    """Those that can be judged, in order."""
+    return tuple(Judged(result, found) for result in results if (found := judgement_of(result.cell, result.state)))
 
 
 def _named(results: Sequence[Result], names: Names | None = None) -> tuple[Judged, ...]:
@@ -184,32 +184,25 @@ def verdict_table(results: Sequence[Result], *, names: Names | None = None) -> T
     """A row per cell that has timings; below it stands what is wrong with those in doubt. `names` are the cells', if
     not by `cell_names`."""
     found = _named(results, names)
+
+    def mean(each: Judged) -> str:
+        return MILLISECONDS.of(each.result.cell.summary(each.result.state.ddof), "mean_s")
+
+    def of_interval(title: str, show: Callable[[MeanInterval], str]) -> Column[Judged]:
+        return Column(title, text=lambda each: show(it) if (it := each.judgement.interval) else UNKNOWN)
+
     columns: tuple[Column[Judged], ...] = (
         Column("cell", left=True, text=lambda each: each.name),
         Column("verdict", left=True),
         Column("n"),
-        Column(
-            "mean_s",
-            "mean (ms)",
-            text=lambda each: MILLISECONDS.of(each.result.cell.summary(each.result.state.ddof), "mean_s"),
-        ),
-        _of_interval("95 % CI of the mean (ms)", lambda found: limits_of(found.low, found.high, found.mean)),
-        _of_interval("± %", lambda found: found.half_width),
-        _of_interval("effective n", lambda found: f"{found.effective_n:.3g}"),
+        Column("mean_s", "mean (ms)", text=mean),
+        of_interval("95 % CI of the mean (ms)", lambda found: limits_of(found.low, found.high, found.mean)),
+        of_interval("± %", lambda found: found.half_width),
+        of_interval("effective n", lambda found: f"{found.effective_n:.3g}"),
         Column("warmup_advice", "warm-up", left=True),
     )
-    return Table.of(
-        found,
-        columns,
-        record=_record,
-        caption="How far these numbers can be trusted",
-        footnotes=(*trust_notes(results, names), *_reading(found)),
-        label="verdicts",
-    )
-
-
-def _of_interval(title: str, show: Callable[[MeanInterval], str]) -> Column[Judged]:
-    return Column(title, text=lambda each: show(found) if (found := each.judgement.interval) else UNKNOWN)
+    caption, notes = "How far these numbers can be trusted", (*trust_notes(results, names), *_reading(found))
+    return Table.of(found, columns, record=_record, caption=caption, footnotes=notes, label="verdicts")
 
 
 def limits_of(low_s: float, high_s: float, mean_s: float) -> str:
