@@ -117,7 +117,7 @@ def test_tables_without_notes_and_as_pandas_writes_them(source: Source) -> None:
 
 def test_columns_unit_and_digits_are_those_of_the_command(source: Source, snapshot: SnapshotAssertion) -> None:
     chosen = Choice(columns="size, pass,mean", unit="s", digits=4, notes=False)
-    each = (chosen, Choice(columns=chosen.columns, format="csv"), fitted(chosen, "pivot"))
+    each = (chosen, Choice(columns=chosen.columns, format="csv"), suited(chosen, "pivot"))
     assert [text_of(choice, source.state) for choice in each] == snapshot
     with pytest.raises(UserError, match="column colour: expected some of"):
         text_of(Choice(columns="colour"), source.state)
