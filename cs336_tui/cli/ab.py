@@ -21,7 +21,7 @@ from cs336_tui.cli.streams import shown
 from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.order import check_sides
 from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
-from cs336_tui.config.sweep import UNRESOLVED, Sweep
+from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.subjects.comparison import turns_table
 from cs336_tui.export.subjects.results import results_of
@@ -58,7 +58,7 @@ def side_sweep(name: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         raise click.UsageError(f"{name}: {error}") from None
     if sweep.lanes != 1:
         raise click.UsageError(f"{name}: cells in turns have no lanes; choose a preset without lanes")
-    _one_cell(name, _somewhere(sweep))
+    _one_cell(name, sweep.resolved_to("cpu"))  # what can be checked without asking the machine
     return sweep
 
 
@@ -80,11 +80,6 @@ def _flags(sweep: Sweep) -> list[tuple[str, ...]]:
         else:
             found[-1] += (word,)
     return found
-
-
-def _somewhere(sweep: Sweep) -> Sweep:
-    """The sweep as if the device that the machine chooses were the CPU, for what can be checked without asking it."""
-    return sweep.with_devices(tuple("cpu" if device in UNRESOLVED else device for device in sweep.devices))
 
 
 def _one_cell(name: str, sweep: Sweep) -> CellSpec:
@@ -201,7 +196,7 @@ def ab(
     when interrupted; rounds that are whole count.
     """
     asked_a, asked_b = side_sweep("--a", a, choices), side_sweep("--b", b, choices)
-    check_sides(*(_one_cell(name, _somewhere(sweep)) for name, sweep in (("--a", asked_a), ("--b", asked_b))))
+    check_sides(_one_cell("--a", asked_a.resolved_to("cpu")), _one_cell("--b", asked_b.resolved_to("cpu")))
     run = _AbRun()
     bench = Bench(run.sink, session_dir=session_dir, timeout_s=timeout_s, explain_oom=False)
 

@@ -86,17 +86,15 @@ DIRECTORY = click.Path(file_okay=False, path_type=Path)
 def _text(axis: Axis) -> str:
     """The help of a choice with the value it has when not given."""
     usual = axis.sweep_default
-    words = ",".join(map(_default_text, usual)) if isinstance(usual, tuple) else axis.hint if usual is None else usual
+    words = axis.hint if usual is None else usual
+    if isinstance(usual, tuple):
+        words = ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in usual)
     if axis.kind is bool:
         words = axis.option if usual else f"no-{axis.option}"
     values = ", ".join(axis.values) + (f", or package.module:{axis.own}" if axis.own else "")
     most = USUAL_MOST.get(axis.field)  # type: ignore[call-overload]
     about = axis.help.format(values=values, default=words, most=most)
     return about if about.endswith((".", "]")) else f"{about}. [default: {words}]"
-
-
-def _default_text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _type(axis: Axis) -> Any:

@@ -119,16 +119,23 @@ def plan(
     """
     choices |= {"batches": batches and (batches,), "passes": ("train-step",), "devices": ("cpu",)}
     sweep = sweep_from(**choices)
-    found = _measured(sessions, session_dir)
-    if found and link_bytes_per_s is not None and (gpu or flops_per_s is not None):
+    states = [store.load(store.find(name, session_dir)) for name in sessions]
+    results, names = merge([(title_of(state), state) for state in states]), f"session {', '.join(sessions)}"
+    if sessions and link_bytes_per_s is not None and (gpu or flops_per_s is not None):
         raise click.UsageError("--measured takes the place of --link and of --gpu or --flops; leave one of them out")
-    link = _given_link(gpu, link_bytes_per_s) if found is None or link_bytes_per_s else _measured_link(found)
+    is_given = not sessions or link_bytes_per_s
+    link = _given_link(gpu, link_bytes_per_s) if is_given else _measured_link(results, names)
     plans = []
     for spec in (msgspec.structs.replace(each, precision=precision) for each in sweep.cells()):
         if gpu is not None or flops_per_s is not None:
             speed, source = _speed(gpu, flops_per_s, precision)
         else:
-            speed, source = _measured_speed(found, spec, precision, link, PeakCache())
+            if not sessions:
+                raise click.UsageError(
+                    'how fast is a device? give --gpu, such as "H100", --flops, such as 700TFLOP/s, or --measured '
+                    "SESSION"
+                )
+            speed, source = _measured_speed(results, names, spec, precision, link)
         device = Device(speed, link.bytes_per_s, link.by_operation)
         sources = (source, *link.sources)
         plans.append(planned(spec, part, _BYTES[precision], device, ranks, shared_link=shared_link, sources=sources))
@@ -147,17 +154,6 @@ class _Link(NamedTuple):
     """The kind of the device that it was measured on."""
 
 
-class _Measured(NamedTuple):
-    names: str
-    results: tuple[Result, ...]
-
-
-def _measured(sessions: Sequence[str], folder: Path) -> _Measured | None:
-    states = [store.load(store.find(name, folder)) for name in sessions]
-    results = merge([(title_of(state), state) for state in states])
-    return _Measured(f"session {', '.join(sessions)}", results) if sessions else None
-
-
 def _given_link(gpu: str | None, bytes_per_s: float | None) -> _Link:
     """The bandwidth that was given, or that of the GPU's data sheet."""
     if bytes_per_s is not None:
@@ -168,11 +164,11 @@ def _given_link(gpu: str | None, bytes_per_s: float | None) -> _Link:
     return _Link(target.link_bytes_per_s, {}, (target.link_text,))
 
 
-def _measured_link(found: _Measured) -> _Link:
-    rates = link_rates(found.results)
+def _measured_link(results: Sequence[Result], names: str) -> _Link:
+    rates = link_rates(results)
     if not rates:
         meant = f"cs336-tui comm --op {','.join(IN_RINGS)} --size 100MB --ranks 2"
-        raise UserError(f"{found.names}: no collective was measured there; run {meant}, or give --link")
+        raise UserError(f"{names}: no collective was measured there; run {meant}, or give --link")
     instead = rates.get("all-reduce") or min(rates.values(), key=lambda each: each.bytes_per_s)
     used = {operation: rates.get(operation, instead) for operation in IN_RINGS}
     sources = tuple(_source(operation, used[operation], operation in rates) for operation in IN_RINGS)
@@ -186,18 +182,14 @@ def _source(operation: str, rate: LinkRate, own: bool) -> str:
 
 
 def _measured_speed(
-    found: _Measured | None, spec: CellSpec, precision: Format, link: _Link, peaks: PeakCache
+    results: Sequence[Result], names: str, spec: CellSpec, precision: Format, link: _Link
 ) -> tuple[float, str]:
-    if found is None:
-        raise click.UsageError(
-            'how fast is a device? give --gpu, such as "H100", --flops, such as 700TFLOP/s, or --measured SESSION'
-        )
-    speed = speed_of(found.results, spec, precision, peaks.get, link.kind)
+    speed = speed_of(results, spec, precision, PeakCache().get, link.kind)
     if speed is None:
         named = PRECISIONS_OF[precision][-1]
         where = f" on {link.kind}" if link.kind else ""
         raise UserError(
-            f"{found.names}: no FLOP/s in {precision} were measured{where}; run cs336-tui peak --precision {named}, or "
+            f"{names}: no FLOP/s in {precision} were measured{where}; run cs336-tui peak --precision {named}, or "
             f"bench cells with --precision {named}, choose another --precision, or give --gpu or --flops"
         )
     return speed.flops_per_s, f"{_rate(speed.flops_per_s)}: {speed.text}"

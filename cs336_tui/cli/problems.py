@@ -13,7 +13,6 @@ from cs336_tui.analysis.estimates import Estimate, judge_all
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.analysis.targets import named_target
-from cs336_tui.cli.estimate import complete, unpredicted
 from cs336_tui.cli.files import Destination, file_options
 from cs336_tui.cli.flags import a_session, gpu_option, session_dir_option, trust_option
 from cs336_tui.cli.help import command, option
@@ -86,10 +85,8 @@ def problems(
     wanted = edition or next(iter(editions_of(reversed(results))), EDITIONS[0])
     rows = [(each, row) for each, row in every_problem() if wanted in (each, "all")]
     here = _here(gpu, state, read)
-    measured = unpredicted(state, here.asked, trusted=trusted) if state and here.machine else ()
-    with predicting(here.asked, predictor, measured) as predicts:
-        if state:
-            complete(state, measured, predicts, None)
+    measured = state if here.machine else None
+    with predicting(here.asked, predictor, state=measured, trusted=trusted) as predicts:
         count = Counter("predicting", len(rows))
         needs = []
         for each, row in rows:

@@ -14,7 +14,6 @@ import click
 from cs336_tui.analysis.next_step import next_step
 from cs336_tui.analysis.shortlist import lacking, plan_of, predictions_of, shortlist, started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
-from cs336_tui.cli.estimate import complete, unpredicted
 from cs336_tui.cli.files import Destination, file_options, to_json
 from cs336_tui.cli.flags import Parsed, gpu_option, reword, session_dir_option, start_options, trust_option
 from cs336_tui.cli.help import command, heading, option
@@ -375,10 +374,7 @@ def show_plan(
     tuning = search.tuning(asked.specs[0])
     target = asked.targets[tuning.base.device]
     refusal = machine.environment.refusal if machine else lacking(_device(find_gpu(gpu or target.name)))
-    measured = unpredicted(state, asked, trusted=trusted) if state else ()
-    with predicting(asked, predictor, [tuning, *measured]) as predicts:
-        if state is not None:
-            complete(state, measured, predicts, None)
+    with predicting(asked, predictor, [tuning], state=state, trusted=trusted) as predicts:
         counter = Counter("predicting candidates")
         found = shortlist(tuning, target, refusal, lambda specs: predictions_of(predicts, specs, counter), every=True)
         counter.clear()

@@ -9,12 +9,12 @@ import msgspec
 
 from cs336_tui.config import axes
 from cs336_tui.config.axes import Choices
-from cs336_tui.config.axis import SpecError
+from cs336_tui.config.axis import SpecError, axes_of
 from cs336_tui.config.values import BYTES_OF_ELEMENT, CAPTURING, COMPUTING, LANGUAGE_MODEL, message_bytes
 from cs336_tui.config.variants import is_imported, option_of, short
 from cs336_tui.stats.quantities import counted
 
-AXES = axes.all_axes(axes.Choices)
+AXES = axes_of(axes.Choices, vars(axes))
 """Every choice by its field of a cell."""
 FLOAT8_MULTIPLE = 16
 """Float8 matrix products of the hardware need dimensions that are multiples of this."""

@@ -12,7 +12,6 @@ import click
 import pytest
 
 from cs336_tui.cli import estimate as estimate_cli
-from cs336_tui.cli import fit as fit_cli
 from cs336_tui.cli.targets import AskedCells, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec, SpecError
@@ -46,7 +45,7 @@ def asked(format_: str, predictor: Any = MadePredictor, **more: Any) -> str | in
 
 def fit(gpu: str | None = "H100", **more: Any) -> int:
     options = {"by": "batch", "limit": None, "confirm": False, "format_": "json", "predictor": MadePredictor()}
-    return fit_cli.fit.callback(gpu=gpu, **(USUAL | options | more))
+    return estimate_cli.fit.callback(gpu=gpu, **(USUAL | options | more))
 
 
 def the_estimate(**options: Any) -> Any:
@@ -138,7 +137,7 @@ def test_a_sessions_cells_tell_how_fast_the_gpu_is(tmp_path: Path) -> None:
     found = the_estimate(session="last", session_dir=tmp_path, batches=(8,), predictor=predictor)
     assert found["low_s"] == found["high_s"] == pytest.approx(0.2)
     assert found["basis"].startswith("from 1 measured cell: ")
-    assert [spec.batch_size for spec in predictor.asked] == [8, 4]
+    assert [spec.batch_size for spec in predictor.asked] == [4, 8]
     with pytest.raises(LogError, match="no session 'none'"):
         estimate(session="none", session_dir=tmp_path)
 
