@@ -14,7 +14,7 @@ from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.merge import Result
 from cs336_tui.cli.files import Destination, file_options
 from cs336_tui.cli.flags import Parsed, choice_options, reword, session_dir_option, timeout_option
-from cs336_tui.cli.help import command, heading, option
+from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import shown
@@ -164,16 +164,16 @@ SIDE = Parsed("CHOICES", _side)
 
 @command("ab")
 @heading("The two sides")
-@click.option("--a", "a", type=SIDE, required=True, help='Options of A alone, such as "--precision bf16".')
-@click.option("--b", "b", type=SIDE, required=True, help="Options of B alone.")
+@option("--a", 'Options of A alone, such as "--precision bf16".', name="a", type=SIDE, required=True)
+@option("--b", "Options of B alone.", name="b", type=SIDE, required=True)
 @choice_options
-@option(
+@option_under(
     "How long",
     "--rounds",
+    "Number of rounds, each in a fresh process.",
     type=click.IntRange(2),
     default=5,
     show_default=True,
-    help="Number of rounds, each in a fresh process.",
 )
 @file_options("table")
 @timeout_option

@@ -17,7 +17,7 @@ from cs336_tui.analysis.reference import add_from, matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import profiles_said
 from cs336_tui.cli.files import Destination, file_options, json_option, to_json
 from cs336_tui.cli.flags import a_session, session_argument, session_dir_option
-from cs336_tui.cli.help import command, option
+from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.streams import TERMINAL, on_terminal
 from cs336_tui.config.reading import is_file
 from cs336_tui.export.reference import reference_tables
@@ -227,11 +227,8 @@ def _results(session: str, session_dir: Path) -> tuple[tuple[Result, ...], Sessi
 
 @command("reference")
 @session_argument
-@option(
-    "Session",
-    "--keep",
-    metavar="TITLE",
-    help="Only keep the session's results as reference points of your own, under TITLE.",
+@option_under(
+    "Session", "--keep TITLE", "Only keep the session's results as reference points of your own, under TITLE."
 )
 @file_options("table")
 @session_dir_option

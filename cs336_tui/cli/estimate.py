@@ -24,11 +24,11 @@ from cs336_tui.analysis.estimates import (
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.analysis.targets import Dimension, Target, search
 from cs336_tui.cli.files import Destination, file_options, to_json
-from cs336_tui.cli.flags import Parsed, choice_options, gpu_option, session_dir_option, trust_option
-from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.flags import COUNT, POSITIVE, Parsed, choice_options, gpu_option, session_dir_option, trust_option
+from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
-from cs336_tui.cli.suggestions import offer, sessions
+from cs336_tui.cli.suggestions import sessions
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import AXES, CellSpec
@@ -62,32 +62,21 @@ _LARGEST_SHOWN = 8
 @choice_options
 @heading("Which device")
 @gpu_option
-@click.option(
-    "--peak",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="TFLOPS",
-    help="Peak of the target for this precision, in place of the data sheet's.",
+@option("--peak TFLOPS", "Peak of the target for this precision, in place of the data sheet's.", type=POSITIVE)
+@option(
+    "--timeout SECONDS",
+    "Give up predicting a cell after this time, and go on. [default: 60 for code of your own]",
+    name="timeout_s",
+    type=POSITIVE,
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Give up predicting a cell after this time, and go on. [default: 60 for code of your own]",
-)
-@click.option(
+@option(
     "--link",
-    "link_bytes_per_s",
-    type=Parsed("RATE", bytes_per_s_of),
-    help="Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s; gives several ranks' "
+    "Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s; gives several ranks' "
     "least time to communicate. [default: NVLink's by the GPU's data sheet]",
+    name="link_bytes_per_s",
+    type=Parsed("RATE", bytes_per_s_of),
 )
-@click.option(
-    "--session",
-    metavar="SESSION",
-    help="Take the speed of the device from the measured cells of this session.",
-    shell_complete=offer(sessions),
-)
+@option("--session SESSION", "Take the speed of the device from the measured cells of this session.", complete=sessions)
 @trust_option
 @file_options("table")
 @session_dir_option
@@ -289,12 +278,10 @@ _WARMUP, _STEPS = 1, 2
 @command("fit")
 @choice_options
 @heading("The search")
-@click.option(
-    "--by", type=click.Choice(["batch", "context"]), default="batch", show_default=True, help="What to increase."
-)
-@click.option("--limit", type=click.IntRange(1), help="Largest value to try.")
+@option("--by", "What to increase.", type=click.Choice(["batch", "context"]), default="batch", show_default=True)
+@option("--limit", "Largest value to try.", type=COUNT)
 @gpu_option
-@click.option("--confirm", is_flag=True, help="Run what was found, and on a GPU the next larger one, to confirm it.")
+@option("--confirm", "Run what was found, and on a GPU the next larger one, to confirm it.", is_flag=True)
 @file_options("table")
 @session_dir_option
 def fit(

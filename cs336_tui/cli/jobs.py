@@ -23,6 +23,7 @@ from click.core import ParameterSource
 
 from cs336_tui.cli.files import Destination, data_options
 from cs336_tui.cli.flags import (
+    COUNT,
     Parsed,
     device_interval_option,
     session_argument,
@@ -30,7 +31,7 @@ from cs336_tui.cli.flags import (
     take_over_option,
     trust_option,
 )
-from cs336_tui.cli.help import command, heading, under
+from cs336_tui.cli.help import command, heading, option, under
 from cs336_tui.cli.run import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -42,7 +43,7 @@ from cs336_tui.cli.run import (
     name_of_log,
     renderer,
 )
-from cs336_tui.cli.suggestions import offer, themes
+from cs336_tui.cli.suggestions import themes
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.spec import CellSpec
@@ -81,36 +82,31 @@ def _sbatch_option(text: str) -> tuple[str, str]:
 
 launch_options = under(
     "Jobs elsewhere",
-    click.option(
-        "--launcher",
+    option(
+        "--launcher slurm",
+        "Run the cells as Slurm jobs, and watch them from here.",
         type=click.Choice(["slurm", "local"]),
-        metavar="slurm",
-        help="Run the cells as Slurm jobs, and watch them from here.",
     ),
-    click.option("--partition", metavar="NAME", help="Slurm partition."),
-    click.option("--nodes", type=click.IntRange(1), metavar="N", help="Nodes of one allocation that runs all cells."),
-    click.option("--gpus-per-node", type=click.IntRange(0), metavar="N", help="GPUs of each node."),
-    click.option(
-        "--time",
-        metavar="LIMIT",
-        help="Time limit of a job, as Slurm writes it: 0:30 is half a minute, 1:00:00 an hour.",
-    ),
-    click.option(
+    option("--partition NAME", "Slurm partition."),
+    option("--nodes N", "Nodes of one allocation that runs all cells.", type=COUNT),
+    option("--gpus-per-node N", "GPUs of each node.", type=click.IntRange(0)),
+    option("--time LIMIT", "Time limit of a job, as Slurm writes it: 0:30 is half a minute, 1:00:00 an hour."),
+    option(
         "--slurm",
-        "parameters",
+        "Another sbatch option, such as account=lab; may be repeated.",
+        name="parameters",
         multiple=True,
         type=Parsed("KEY[=VALUE]", _sbatch_option),
-        help="Another sbatch option, such as account=lab; may be repeated.",
     ),
-    click.option(
+    option(
         "--as",
-        "form",
-        type=click.Choice(["array", "allocation"]),
-        help="array: one job per cell; allocation: one job for all cells, in lanes. "
+        "array: one job per cell; allocation: one job for all cells, in lanes. "
         "[default: array, unless nodes, GPUs or lanes are given]",
+        name="form",
+        type=click.Choice(["array", "allocation"]),
     ),
-    click.option("--dry-run", is_flag=True, help="Only print what would be submitted."),
-    click.option("--detach", is_flag=True, help="Submit, print the session's name and return."),
+    option("--dry-run", "Only print what would be submitted.", is_flag=True),
+    option("--detach", "Submit, print the session's name and return.", is_flag=True),
 )
 """Options of jobs."""
 
@@ -254,11 +250,9 @@ def words_of(choice: LaunchChoice) -> list[str]:
 @take_over_option
 @trust_option
 @heading("The app")
-@click.option("--theme", metavar="NAME", help="Colour theme of the app.", shell_complete=offer(themes))
-@click.option(
-    "--low-bandwidth/--no-low-bandwidth",
-    default=None,
-    help="The app writes less to the terminal, for slow connections.",
+@option("--theme NAME", "Colour theme of the app.", complete=themes)
+@option(
+    "--low-bandwidth/--no-low-bandwidth", "The app writes less to the terminal, for slow connections.", default=None
 )
 @data_options
 @session_dir_option
@@ -334,8 +328,8 @@ def _stop(path: Path, writer: Writer | None) -> str:
 
 @click.command("run-job", hidden=True)
 @click.argument("request", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--node", type=click.IntRange(0), default=0, help="A further node of the job; it runs its share alone.")
-@click.option("--trust", "trusted", is_flag=True, help="Import the code that the request names, wherever it is.")
+@option("--node", "A further node of the job; it runs its share alone.", type=click.IntRange(0), default=0)
+@option("--trust", "Import the code that the request names, wherever it is.", name="trusted", is_flag=True)
 def run_job(request: Path, node: int, *, trusted: bool) -> int:
     """Run the cells of a job as the file REQUEST tells; its log is written beside that file."""
     from cs336_tui.runner.bench import Bench

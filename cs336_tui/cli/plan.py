@@ -16,9 +16,9 @@ from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.files import Destination, file_options, to_json
-from cs336_tui.cli.flags import DIRECTORY, Parsed, choices_of, gpu_option, session_dir_option
-from cs336_tui.cli.help import command, heading, option
-from cs336_tui.cli.suggestions import offer, sessions
+from cs336_tui.cli.flags import COUNT, DIRECTORY, Parsed, choices_of, gpu_option, session_dir_option
+from cs336_tui.cli.help import command, heading, option, option_under
+from cs336_tui.cli.suggestions import sessions
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
@@ -34,64 +34,60 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
 
 @command("plan")
 @choices_of("size", "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length")
-@option(
+@option_under(
     "What to run",
-    "--batch",
-    "batches",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Sequences of the whole batch, which all ranks share. [default: 4]",
+    "--batch N",
+    "Sequences of the whole batch, which all ranks share. [default: 4]",
+    name="batches",
+    type=COUNT,
 )
 @heading("Which device")
 @gpu_option
-@click.option(
+@option(
     "--flops",
-    "flops_per_s",
+    "FLOP/s of a device, such as 700TFLOP/s or 7e14, in place of the data sheet's peak.",
+    name="flops_per_s",
     type=Parsed("RATE", flops_per_s_of),
-    help="FLOP/s of a device, such as 700TFLOP/s or 7e14, in place of the data sheet's peak.",
-)
-@click.option(
-    "--link",
-    "link_bytes_per_s",
-    type=Parsed("RATE", bytes_per_s_of),
-    help="Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s. [default: NVLink's by the GPU's data sheet]",
-)
-@click.option(
-    "--measured",
-    "sessions",
-    multiple=True,
-    metavar="SESSION",
-    shell_complete=offer(sessions),
-    help="In place of --link the busbw of this session's collectives, in place of --gpu the FLOP/s of its cells or its "
-    "device's measured peak; may be repeated.",
 )
 @option(
+    "--link",
+    "Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s. [default: NVLink's by the GPU's data sheet]",
+    name="link_bytes_per_s",
+    type=Parsed("RATE", bytes_per_s_of),
+)
+@option(
+    "--measured SESSION",
+    "In place of --link the busbw of this session's collectives, in place of --gpu the FLOP/s of its cells or its "
+    "device's measured peak; may be repeated.",
+    name="sessions",
+    multiple=True,
+    complete=sessions,
+)
+@option_under(
     "Several ranks",
     "--ranks",
+    "Numbers of ranks: 1,2,6, or 1..1024, by doubling.",
     type=Parsed("N,...|N..N", rank_counts_of),
     default="1..1024",
     show_default=True,
-    help="Numbers of ranks: 1,2,6, or 1..1024, by doubling.",
 )
 @heading("What to run")
-@click.option(
+@option(
     "--part",
+    "The whole model, or one feed-forward layer, as the handout's calculations have it.",
     type=click.Choice(PARTS),
     default="model",
     show_default=True,
-    help="The whole model, or one feed-forward layer, as the handout's calculations have it.",
 )
-@click.option(
+@option(
     "--precision",
+    "Precision of all numbers (bf16: 2 bytes, else 4) and of the data sheet's peak.",
     type=click.Choice(tuple(_BYTES)),
     default="bf16",
     show_default=True,
-    help="Precision of all numbers (bf16: 2 bytes, else 4) and of the data sheet's peak.",
 )
-@click.option(
-    "--shared-link", is_flag=True, help="FSDP's and TP's communication share a link, so that their times add up."
-)
-@option("Output", "--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
+@option("--shared-link", "FSDP's and TP's communication share a link, so that their times add up.", is_flag=True)
+@option_under("Output", "--figures DIR", "Also write figures here, as SVG, PDF and PNG.", type=DIRECTORY)
 @file_options("table")
 @session_dir_option
 def plan(

@@ -15,7 +15,7 @@ from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.files import Destination, file_options
 from cs336_tui.cli.flags import a_session, gpu_option, session_dir_option, trust_option
-from cs336_tui.cli.help import command, option
+from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes
 from cs336_tui.config.problem import Problem
@@ -51,11 +51,11 @@ class _Here(NamedTuple):
 
 @command("problems")
 @a_session(required=False)
-@option(
+@option_under(
     "What to run",
     "--edition",
+    "Handout edition. [default: the session's, or the newest]",
     type=click.Choice([*EDITIONS, "all"]),
-    help="Handout edition. [default: the session's, or the newest]",
 )
 @gpu_option
 @trust_option

@@ -20,7 +20,7 @@ from cs336_tui.cli.flags import (
     session_dir_option,
     timeout_option,
 )
-from cs336_tui.cli.help import command, option
+from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import shown
 from cs336_tui.config.choices import sweep_from, with_model
@@ -108,31 +108,26 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
 
 _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "kernels": (
-        option(
+        option_under(
             "Which table",
             "--phase",
+            "Only the kernels of this phase, as one table.",
             type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
-            help="Only the kernels of this phase, as one table.",
         ),
-        option(
+        option_under(
             "Which table",
             "--part",
+            "Only the kernels of this part of the model, as one table.",
             type=click.Choice((*RANGES, FUSED)),
-            help="Only the kernels of this part of the model, as one table.",
         ),
         file_options(),
         fit_check_option,
     ),
     "memory": (
-        option(
-            "Output",
-            "--min-mb",
-            type=click.FloatRange(min=0),
-            default=0.0,
-            metavar="MB",
-            help="Leave out allocations below this.",
+        option_under(
+            "Output", "--min-mb MB", "Leave out allocations below this.", type=click.FloatRange(min=0), default=0.0
         ),
-        option("Output", "--figures", type=DIRECTORY, help="Also write the figures here, as SVG, PDF and PNG."),
+        option_under("Output", "--figures", "Also write the figures here, as SVG, PDF and PNG.", type=DIRECTORY),
         file_options(),
         fit_check_option,
     ),

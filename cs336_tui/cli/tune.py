@@ -16,11 +16,11 @@ from cs336_tui.analysis.shortlist import lacking, plan_of, predictions_of, short
 from cs336_tui.analysis.tuning import Entry, Race, race_of
 from cs336_tui.cli.files import Destination, file_options, to_json
 from cs336_tui.cli.flags import Parsed, gpu_option, reword, session_dir_option, start_options, trust_option
-from cs336_tui.cli.help import command, heading, option
+from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress, bar, cut
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
-from cs336_tui.cli.suggestions import offer, searched, sessions
+from cs336_tui.cli.suggestions import searched, sessions
 from cs336_tui.cli.targets import Counter, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.counts import Auto
@@ -189,46 +189,42 @@ class RaceRun(HeadlessRun):
 @command("tune")
 @start_options
 @heading("The search")
-@click.option(
-    "--over",
-    metavar="CHOICE[=VALUE,...]",
-    multiple=True,
-    shell_complete=offer(searched),
-    help="Choices to search: names with commas, or one with its values as attention=sdpa,my_repo.flash:attn; may be "
+@option(
+    "--over CHOICE[=VALUE,...]",
+    "Choices to search: names with commas, or one with its values as attention=sdpa,my_repo.flash:attn; may be "
     f"repeated. [default: those of the preset or with several values, else {', '.join(USUAL_OVER)}]",
+    multiple=True,
+    complete=searched,
 )
-@click.option(
+@option(
     "--goal",
+    "What to improve: the time of a step, tokens a second, tokens a joule, or the peak of memory. With step and "
+    "memory each step trains the same tokens; a batch that is searched is then a micro-batch.",
     type=click.Choice(GOALS),
     default="step",
     show_default=True,
-    help="What to improve: the time of a step, tokens a second, tokens a joule, or the peak of memory. With step and "
-    "memory each step trains the same tokens; a batch that is searched is then a micro-batch.",
 )
-@click.option(
-    "--within",
-    type=Parsed("MEMORY", limit_of),
-    help="Limit of a candidate's peak: 70GB, or 80% of the device's memory.",
+@option(
+    "--within", "Limit of a candidate's peak: 70GB, or 80% of the device's memory.", type=Parsed("MEMORY", limit_of)
 )
-@click.option(
+@option(
     "--budget",
-    "budget_s",
+    "Time for the search: 90s, 10m or 2h.",
+    name="budget_s",
     type=Parsed("TIME", budget_of),
     default="10m",
     show_default=True,
-    help="Time for the search: 90s, 10m or 2h.",
 )
-@click.option("--dry-run", is_flag=True, help="Run nothing: show candidates, predictions and the plan.")
+@option("--dry-run", "Run nothing: show candidates, predictions and the plan.", is_flag=True)
 @heading("Which device")
 @gpu_option
-@click.option(
-    "--session",
-    metavar="SESSION",
-    help="With --dry-run: take the speed of the device from the measured cells of this session.",
-    shell_complete=offer(sessions),
+@option(
+    "--session SESSION",
+    "With --dry-run: take the speed of the device from the measured cells of this session.",
+    complete=sessions,
 )
 @trust_option
-@option("Output", "--save-preset", metavar="NAME", help="Save the best candidate as a preset of your own.")
+@option_under("Output", "--save-preset NAME", "Save the best candidate as a preset of your own.")
 @file_options("table")
 @session_dir_option
 def tune(

@@ -121,6 +121,31 @@ def test_a_folder_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -
             chosen(f"--model {OWN} --model-path {path}")
 
 
+def advice_on(path: str) -> str:
+    with pytest.raises(SpecError) as refused:
+        a_spec(model=path)
+    return str(refused.value).removeprefix(f"model {path}: that is a path; ")
+
+
+def test_the_module_of_a_file_is_named_with_the_folder_above_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nanoGPT, no package, says ``from model import GPT``, so that nanoGPT.model:GPT would be another module."""
+    for name in ("nanoGPT/model", "minGPT/mingpt/__init__", "minGPT/mingpt/model"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.py").write_text("")
+    nano, mini = tmp_path / "nanoGPT", tmp_path / "minGPT"
+    for path in (f"{nano}/model.py:GPT", f"{nano}/model:GPT"):
+        assert advice_on(path) == f"write model:GPT and give the folder: --model-path {nano}"
+    assert (
+        advice_on(f"{mini}/mingpt/model.py:GPT") == f"write mingpt.model:GPT and give the folder: --model-path {mini}"
+    )
+    monkeypatch.chdir(mini)
+    assert advice_on("mingpt/model.py:GPT") == "write mingpt.model:GPT"
+    monkeypatch.chdir(nano)
+    assert advice_on("./model.py:GPT") == "write model:GPT"
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
