@@ -173,7 +173,6 @@ SIDE = Parsed("CHOICES", _side)
     "Number of rounds, each in a fresh process.",
     type=click.IntRange(2),
     default=5,
-    show_default=True,
 )
 @file_options("table")
 @timeout_option

@@ -278,7 +278,7 @@ _WARMUP, _STEPS = 1, 2
 @command("fit")
 @choice_options
 @heading("The search")
-@option("--by", "What to increase.", type=click.Choice(["batch", "context"]), default="batch", show_default=True)
+@option("--by", "What to increase.", type=click.Choice(["batch", "context"]), default="batch")
 @option("--limit", "Largest value to try.", type=COUNT)
 @gpu_option
 @option("--confirm", "Run what was found, and on a GPU the next larger one, to confirm it.", is_flag=True)

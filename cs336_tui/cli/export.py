@@ -109,7 +109,13 @@ class _ListingLayouts(Command):
     "no notes.",
     type=click.Choice(["pandas"]),
 )
-@option("--index/--no-index", "The index as the first column, with --style pandas.", name="with_index", default=True)
+@option(
+    "--index/--no-index",
+    "The index as the first column, with --style pandas.",
+    name="with_index",
+    default=True,
+    show_default=False,
+)
 @option("--notes FILE", "Write the notes here, not below the tables.", type=FILE)
 @option("--no-notes", "Tables without notes.", is_flag=True)
 @option("--figures DIR", "Also write figures here, as SVG, PDF and PNG.", type=DIRECTORY)

@@ -225,9 +225,7 @@ session_dir_option = option_under(
     type=DIRECTORY,
     default=_default_session_dir,
 )
-ddof_option = option_under(
-    "Output", "--ddof", "Every std divides by n - ddof.", type=click.IntRange(0, 1), default=1, show_default=True
-)
+ddof_option = option_under("Output", "--ddof", "Every std divides by n - ddof.", type=click.IntRange(0, 1), default=1)
 device_interval_option = option_under(
     "Session",
     "--device-interval SECONDS",
@@ -235,7 +233,6 @@ device_interval_option = option_under(
     name="device_interval_s",
     type=click.FloatRange(min=0),
     default=0.5,
-    show_default=True,
 )
 reports_option = option_under(
     "How it runs",
@@ -251,7 +248,6 @@ order_options = under(
         "Run all cells R times, round after round, so that drift of the machine affects all alike.",
         type=COUNT,
         default=1,
-        show_default=True,
     ),
     option(
         "--order",
@@ -301,7 +297,6 @@ _explain_option = option_under(
     "Run a cell that ran out of memory once more, apart, to see what filled the memory.",
     name="explain_oom",
     default=True,
-    show_default=True,
 )
 fit_check_option = option_under(
     "How it runs",
@@ -309,7 +304,6 @@ fit_check_option = option_under(
     "On a CPU, skip cells whose predicted memory does not fit.",
     name="check_fit",
     default=True,
-    show_default=True,
 )
 
 

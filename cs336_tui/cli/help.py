@@ -84,8 +84,10 @@ def option(
     said: str, about: str, *, name: str | None = None, complete: Source | Sequence[str] = (), **attributes: Any
 ) -> Callable[[F], F]:
     """As `click.option`, its names as help has them, with the word for the value: ``--where KEY=VALUE``. `name` is that
-    of its parameter, `complete` has the values that a shell completes."""
+    of its parameter, `complete` has the values that a shell completes. Help shows a default, unless it is none."""
     names = said.split()
+    usual = attributes.get("default")
+    attributes.setdefault("show_default", bool(usual) and isinstance(usual, str | int | float))
     if not names[-1].startswith("-"):
         attributes["metavar"] = names.pop()
     if complete:

@@ -130,7 +130,7 @@ class _Commands(Group):
 @click.version_option(__version__, prog_name="cs336-tui", message="%(prog)s %(version)s")
 @heading("The app")
 @option("--replay", "Replay this session log in the app; nothing is run.", type=FILE)
-@option("--speed", "Replay speed; 0: all at once.", type=click.FloatRange(min=0), default=1.0, show_default=True)
+@option("--speed", "Replay speed; 0: all at once.", type=click.FloatRange(min=0), default=1.0)
 @option("--theme NAME", "Colour theme of the app.", complete=themes)
 @option(
     "--refresh HZ",

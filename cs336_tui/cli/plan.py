@@ -69,7 +69,6 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
     "Numbers of ranks: 1,2,6, or 1..1024, by doubling.",
     type=Parsed("N,...|N..N", rank_counts_of),
     default="1..1024",
-    show_default=True,
 )
 @heading("What to run")
 @option(
@@ -77,14 +76,12 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
     "The whole model, or one feed-forward layer, as the handout's calculations have it.",
     type=click.Choice(PARTS),
     default="model",
-    show_default=True,
 )
 @option(
     "--precision",
     "Precision of all numbers (bf16: 2 bytes, else 4) and of the data sheet's peak.",
     type=click.Choice(tuple(_BYTES)),
     default="bf16",
-    show_default=True,
 )
 @option("--shared-link", "FSDP's and TP's communication share a link, so that their times add up.", is_flag=True)
 @option_under("Output", "--figures DIR", "Also write figures here, as SVG, PDF and PNG.", type=DIRECTORY)

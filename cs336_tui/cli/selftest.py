@@ -46,7 +46,6 @@ _USUAL_STEP_S = 0.05
     "--device",
     "Where to run: auto, cpu, mps, cuda, cuda:N; with --lanes the devices that lanes share",
     default="auto",
-    show_default=True,
     complete=devices,
 )
 @option("--size", "Model size. [default: tiny on a CPU, small elsewhere]", complete=sizes)

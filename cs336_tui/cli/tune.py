@@ -202,7 +202,6 @@ class RaceRun(HeadlessRun):
     "memory each step trains the same tokens; a batch that is searched is then a micro-batch.",
     type=click.Choice(GOALS),
     default="step",
-    show_default=True,
 )
 @option(
     "--within", "Limit of a candidate's peak: 70GB, or 80% of the device's memory.", type=Parsed("MEMORY", limit_of)
@@ -213,7 +212,6 @@ class RaceRun(HeadlessRun):
     name="budget_s",
     type=Parsed("TIME", budget_of),
     default="10m",
-    show_default=True,
 )
 @option("--dry-run", "Run nothing: show candidates, predictions and the plan.", is_flag=True)
 @heading("Which device")

@@ -17,7 +17,7 @@ from cs336_tui.config.presets import preset
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, NOT_OF_COLLECTIVES, OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL, NO_MODEL, sharing_of
-from cs336_tui.config.variants import is_imported, short
+from cs336_tui.config.variants import is_imported, short, why_not_there
 
 
 def sweep_from(
@@ -90,8 +90,6 @@ def check_names(axis: Axis, values: Iterable[Any], folders: Sequence[str]) -> No
     """Raise `SpecError` for a value of a choice that names code which cannot be there. Annotations are pairs."""
     names = [sharing_of(value[1] if isinstance(value, tuple) else str(value)).name for value in values]
     for name in filter(is_imported, names):
-        from cs336_tui.config.own_source import why_not_there
-
         if why := why_not_there(name, folders):
             raise SpecError(axis.name, name, why)
 

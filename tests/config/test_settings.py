@@ -81,12 +81,6 @@ def test_what_is_wrong_is_told_by_line_and_key_and_has_its_default(tmp_path: Pat
     assert not any("\n" in each for each in found.problems)
 
 
-def test_one_wrong_setting_leaves_the_others_in_force(tmp_path: Path) -> None:
-    found = read_settings(written(tmp_path, 'refresh = "x"\ntheme = "cs336-light"\n'))
-    assert found.settings == Settings(theme="cs336-light")
-    assert len(found.problems) == 1
-
-
 def test_a_setting_takes_the_place_of_its_comment_and_later_of_its_value(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     for theme in ("cs336-light", "high-contrast"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -302,28 +302,29 @@ def test_values_of_a_preset_that_are_searched_begin_with_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "limit"),
-    [("70GB", {"within_bytes": 70 * 10**9}), ("2GiB", {"within_bytes": 2**31}), ("80%", {"within_share": 0.8})],
+    ("parse", "text", "found"),
+    [
+        (limit_of, "70GB", {"within_bytes": 70 * 10**9}),
+        (limit_of, "2GiB", {"within_bytes": 2**31}),
+        (limit_of, "80%", {"within_share": 0.8}),
+        *((budget_of, text, seconds) for text, seconds in (("90s", 90), ("10m", 600), ("2h", 7200), ("1.5min", 90))),
+    ],
 )
-def test_limits_of_memory(text: str, limit: dict[str, Any]) -> None:
-    assert limit_of(text) == limit
+def test_limits_of_memory_and_budgets(parse: Callable[[str], object], text: str, found: object) -> None:
+    assert parse(text) == found
 
 
-@pytest.mark.parametrize("text", ["", "70", "GB", "0GB", "0%", "120%", "-1GB", "a lot"])
-def test_what_is_no_limit_of_memory(text: str) -> None:
-    with pytest.raises(ValueError, match="expected memory such as 70GB, or a share"):
-        limit_of(text)
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("2h", 7200), ("1.5min", 90)])
-def test_budgets(text: str, seconds: float) -> None:
-    assert budget_of(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "10", "0s", "-1m", "soon"])
-def test_what_is_no_budget(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a time such as 90s, 10m or 2h"):
-        budget_of(text)
+@pytest.mark.parametrize(
+    ("parse", "texts", "why"),
+    [
+        (limit_of, ("", "70", "GB", "0GB", "0%", "120%", "-1GB", "a lot"), "memory such as 70GB, or a share"),
+        (budget_of, ("", "10", "0s", "-1m", "soon"), "a time such as 90s, 10m or 2h"),
+    ],
+)
+def test_what_is_no_limit_and_no_budget(parse: Callable[[str], object], texts: Sequence[str], why: str) -> None:
+    for text in texts:
+        with pytest.raises(ValueError, match=f"expected {why}"):
+            parse(text)
 
 
 def test_choices_that_presets_name_can_be_searched() -> None:

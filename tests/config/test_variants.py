@@ -14,12 +14,11 @@ import pytest
 
 from cs336_tui.cli.flags import choice_options, oom_option, reports_option
 from cs336_tui.config.choices import command_of, sweep_from
-from cs336_tui.config.own_source import why_not_there
 from cs336_tui.config.presets import Preset, from_toml, to_toml
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuned_sweep import search_of
-from cs336_tui.config.variants import is_imported, is_well_formed, short
+from cs336_tui.config.variants import is_imported, is_well_formed, short, why_not_there
 from tests.samples import a_spec
 
 OWN = "mine.model:Net"
