@@ -13,7 +13,7 @@ from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.merge import Result
 from cs336_tui.cli.files import Destination, file_options
-from cs336_tui.cli.flags import Parsed, choice_options, reword, session_dir_option, timeout_option
+from cs336_tui.cli.flags import Parsed, choice_options, reword, timeout_option
 from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
@@ -167,16 +167,9 @@ SIDE = Parsed("CHOICES", _side)
 @option("--a", 'Options of A alone, such as "--precision bf16".', name="a", type=SIDE, required=True)
 @option("--b", "Options of B alone.", name="b", type=SIDE, required=True)
 @choice_options
-@option_under(
-    "How long",
-    "--rounds",
-    "Number of rounds, each in a fresh process.",
-    type=click.IntRange(2),
-    default=5,
-)
+@option_under("How long", "--rounds", "Number of rounds, each in a fresh process.", type=click.IntRange(2), default=5)
 @file_options("table")
 @timeout_option
-@session_dir_option
 def ab(
     *,
     a: Mapping[str, Any],

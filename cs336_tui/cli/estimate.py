@@ -24,7 +24,7 @@ from cs336_tui.analysis.estimates import (
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.analysis.targets import Dimension, Target, search
 from cs336_tui.cli.files import Destination, file_options, to_json
-from cs336_tui.cli.flags import COUNT, POSITIVE, Parsed, choice_options, gpu_option, session_dir_option, trust_option
+from cs336_tui.cli.flags import COUNT, POSITIVE, Parsed, choice_options, gpu_option, trust_option
 from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
@@ -79,7 +79,6 @@ _LARGEST_SHOWN = 8
 @option("--session SESSION", "Take the speed of the device from the measured cells of this session.", complete=sessions)
 @trust_option
 @file_options("table")
-@session_dir_option
 def estimate(
     *,
     gpu: str | None,
@@ -283,7 +282,6 @@ _WARMUP, _STEPS = 1, 2
 @gpu_option
 @option("--confirm", "Run what was found, and on a GPU the next larger one, to confirm it.", is_flag=True)
 @file_options("table")
-@session_dir_option
 def fit(
     *,
     by: Dimension,

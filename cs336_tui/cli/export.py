@@ -120,7 +120,6 @@ class _ListingLayouts(Command):
 @option("--no-notes", "Tables without notes.", is_flag=True)
 @option("--figures DIR", "Also write figures here, as SVG, PDF and PNG.", type=DIRECTORY)
 @file_options()
-@session_dir_option
 def export(
     *,
     sessions: Sequence[str],

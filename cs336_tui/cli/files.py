@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from cs336_tui.cli.flags import FILE
+from cs336_tui.cli.flags import FILE, session_dir_option
 from cs336_tui.cli.help import option, option_under, options, under
 from cs336_tui.cli.streams import TERMINAL, remember_verbose, shown
 from cs336_tui.config.reading import is_file
@@ -134,8 +134,9 @@ def say_written(path: Path) -> None:
 
 
 def file_options(usual: str = "markdown") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The file and its format: that of the file's name, else the usual one. The command gets both as `to`."""
-    made: Callable[[Callable[..., Any]], Callable[..., Any]] = under(
+    """The file and its format: that of the file's name, else the usual one. The command gets both as `to`; and the
+    folder of the sessions."""
+    of_file: Callable[[Callable[..., Any]], Callable[..., Any]] = under(
         "Output",
         option(
             "-o --output",
@@ -159,7 +160,7 @@ def file_options(usual: str = "markdown") -> Callable[[Callable[..., Any]], Call
         def run(*words: Any, format_: str, output: Path | None = None, force: bool = False, **given: Any) -> Any:
             return command(*words, to=Destination(format_, output, force), **given)
 
-        return made(run)
+        return of_file(session_dir_option(run))
 
     return decorate
 

@@ -335,7 +335,5 @@ timeout_option = option_under(
     name="timeout_s",
     type=POSITIVE,
 )
-bench_options = options(
-    oom_option, _explain_option, fit_check_option, timeout_option, session_dir_option, device_interval_option
-)
+bench_options = options(oom_option, _explain_option, fit_check_option, timeout_option, device_interval_option)
 """Options of a run, by their names arguments of `Bench`."""

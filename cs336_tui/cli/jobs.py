@@ -255,7 +255,6 @@ def words_of(choice: LaunchChoice) -> list[str]:
     "--low-bandwidth/--no-low-bandwidth", "The app writes less to the terminal, for slow connections.", default=None
 )
 @data_options
-@session_dir_option
 def watch(
     *,
     session: str,

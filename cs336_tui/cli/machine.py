@@ -17,7 +17,7 @@ import click
 
 from cs336_tui.analysis.gpu_words import APPLE, figures, notes, numbered
 from cs336_tui.cli.files import Destination, file_options, text_or_json, to_json
-from cs336_tui.cli.flags import COUNT, WORDS, session_dir_option
+from cs336_tui.cli.flags import COUNT, WORDS
 from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.suggestions import devices
 from cs336_tui.cli.targets import Counter, child_processes, read_environment, read_machine
@@ -180,7 +180,6 @@ Measure = Callable[[str, Precision], DevicePeak]
 @option("--threads", "CPU threads of one operation (torch's intra-op threads). [default: torch's own]", type=COUNT)
 @option("--refresh", "Measure again, in place of remembered results.", is_flag=True)
 @file_options("table")
-@session_dir_option
 def peak(
     *,
     devices: Sequence[str],

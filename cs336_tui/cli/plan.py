@@ -16,7 +16,7 @@ from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.files import Destination, file_options, to_json
-from cs336_tui.cli.flags import COUNT, DIRECTORY, Parsed, choices_of, gpu_option, session_dir_option
+from cs336_tui.cli.flags import COUNT, DIRECTORY, Parsed, choices_of, gpu_option
 from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.suggestions import sessions
 from cs336_tui.config.axis import UserError
@@ -86,7 +86,6 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
 @option("--shared-link", "FSDP's and TP's communication share a link, so that their times add up.", is_flag=True)
 @option_under("Output", "--figures DIR", "Also write figures here, as SVG, PDF and PNG.", type=DIRECTORY)
 @file_options("table")
-@session_dir_option
 def plan(
     *,
     batches: int | None,

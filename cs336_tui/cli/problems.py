@@ -14,7 +14,7 @@ from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.files import Destination, file_options
-from cs336_tui.cli.flags import a_session, gpu_option, session_dir_option, trust_option
+from cs336_tui.cli.flags import a_session, gpu_option, trust_option
 from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes
@@ -60,7 +60,6 @@ class _Here(NamedTuple):
 @gpu_option
 @trust_option
 @file_options("table")
-@session_dir_option
 def problems(
     *,
     session: str | None,

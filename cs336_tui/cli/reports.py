@@ -11,15 +11,7 @@ import click
 
 from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.files import Destination, file_options, to_json
-from cs336_tui.cli.flags import (
-    DIRECTORY,
-    choice_options,
-    fit_check_option,
-    options,
-    reword,
-    session_dir_option,
-    timeout_option,
-)
+from cs336_tui.cli.flags import DIRECTORY, choice_options, fit_check_option, options, reword, timeout_option
 from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import shown
@@ -155,7 +147,7 @@ _HELP = {
 def _command(kind: ReportKind) -> click.Command:
     """The command that makes reports of a kind, without the options that one step has no use for."""
     own = _OWN_OPTIONS.get(kind, (file_options(),))
-    run = options(choice_options, *own, timeout_option, session_dir_option)(partial(report_command, kind))
+    run = options(choice_options, *own, timeout_option)(partial(report_command, kind))
     made = command(kind, help=_HELP.get(kind, REPORTS[kind].command))(run)
     passes = f"What is timed: {', '.join(PASSES)}. [default: {','.join(REPORTS[kind].passes)}]"
     reword(made, passes=passes, warmups=None, steps=None, interval=None, sync=None)

@@ -12,7 +12,7 @@ import click
 
 from cs336_tui.analysis.eta import eta_words
 from cs336_tui.cli.files import Destination, file_options, to_json
-from cs336_tui.cli.flags import LANES, session_dir_option
+from cs336_tui.cli.flags import LANES
 from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.run import StopOnSignal
 from cs336_tui.cli.streams import StatusLines, shown
@@ -56,15 +56,8 @@ _USUAL_STEP_S = 0.05
     type=LANES,
 )
 @file_options("table")
-@session_dir_option
 def selftest(
-    *,
-    device: str,
-    size: str | None,
-    quick: bool,
-    to: Destination,
-    session_dir: Path,
-    lanes: LaneCount | None = None,
+    *, device: str, size: str | None, quick: bool, to: Destination, session_dir: Path, lanes: LaneCount | None = None
 ) -> int:
     """Time the same cell with a bare script, with `cs336-tui bench` and with the app, in turns.
 

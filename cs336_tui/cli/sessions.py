@@ -85,7 +85,6 @@ def _text(table: Table) -> str:
 @command("sessions")
 @json_option
 @file_options("table")
-@session_dir_option
 def sessions(session_dir: Path, *, to: Destination) -> str:
     """List the sessions on this machine, newest first."""
     return to.deliver(_listed(list(store.list_sessions(session_dir)), session_dir, to.format))
@@ -107,7 +106,6 @@ def _listed(infos: Sequence[SessionInfo], folder: Path, format_: str) -> str:
 @command("show")
 @session_argument
 @file_options("table")
-@session_dir_option
 def show(session: str, session_dir: Path, *, to: Destination) -> str:
     """Show what SESSION is and its results: an id, a unique prefix of one, `last` or a path.
 

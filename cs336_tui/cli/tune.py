@@ -15,7 +15,7 @@ from cs336_tui.analysis.next_step import next_step
 from cs336_tui.analysis.shortlist import lacking, plan_of, predictions_of, shortlist, started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
 from cs336_tui.cli.files import Destination, file_options, to_json
-from cs336_tui.cli.flags import Parsed, gpu_option, reword, session_dir_option, start_options, trust_option
+from cs336_tui.cli.flags import Parsed, gpu_option, reword, start_options, trust_option
 from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress, bar, cut
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
@@ -207,11 +207,7 @@ class RaceRun(HeadlessRun):
     "--within", "Limit of a candidate's peak: 70GB, or 80% of the device's memory.", type=Parsed("MEMORY", limit_of)
 )
 @option(
-    "--budget",
-    "Time for the search: 90s, 10m or 2h.",
-    name="budget_s",
-    type=Parsed("TIME", budget_of),
-    default="10m",
+    "--budget", "Time for the search: 90s, 10m or 2h.", name="budget_s", type=Parsed("TIME", budget_of), default="10m"
 )
 @option("--dry-run", "Run nothing: show candidates, predictions and the plan.", is_flag=True)
 @heading("Which device")
@@ -224,7 +220,6 @@ class RaceRun(HeadlessRun):
 @trust_option
 @option_under("Output", "--save-preset NAME", "Save the best candidate as a preset of your own.")
 @file_options("table")
-@session_dir_option
 def tune(
     *,
     dry_run: bool,

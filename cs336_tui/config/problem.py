@@ -140,11 +140,7 @@ _BUCKETS = (
     Part("an equation of DDP's overhead and of the best bucket size", person="the equations are yours"),
 )
 _SHARDING = (
-    Part(
-        "memory after initialisation, before and after the optimizer step, by what it holds",
-        (_STATE,),
-        _COMMENT,
-    ),
+    Part("memory after initialisation, before and after the optimizer step, by what it holds", (_STATE,), _COMMENT),
     Part(
         "step time with and without",
         (_SHARDED,),

@@ -68,12 +68,7 @@ def _check_heads(dims: ModelDims | Choices) -> None:
 
 # d_model, d_ff, layers, heads
 _TINY = (256, 1024, 4, 4)
-_SHARED = {
-    "tiny": _TINY,
-    "small": (768, 3072, 12, 12),
-    "medium": (1024, 4096, 24, 16),
-    "large": (1280, 5120, 36, 20),
-}
+_SHARED = {"tiny": _TINY, "small": (768, 3072, 12, 12), "medium": (1024, 4096, 24, 16), "large": (1280, 5120, 36, 20)}
 _UNTIL_2025 = _SHARED | {"xl": (1600, 6400, 48, 25), "2.7B": (2560, 10240, 32, 32)}
 _SIZES: dict[str, dict[str, tuple[int, int, int, int]]] = {
     "2024": _UNTIL_2025,

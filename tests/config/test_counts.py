@@ -38,7 +38,7 @@ def test_a_time_reads_as_it_is_written(seconds: float) -> None:
 
 def test_times_are_written_short() -> None:
     assert [duration_words(seconds) for seconds in (0.025, 0.1, 1.0, 10.0, 1.5, 90.0)] == [
-        *("25ms", "100ms", "1s", "10s", "1.5s", "90s"),
+        *("25ms", "100ms", "1s", "10s", "1.5s", "90s")
     ]
 
 

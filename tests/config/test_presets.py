@@ -297,10 +297,7 @@ def test_a_sweep_brings_its_own_models_with_what_they_are_run_with() -> None:
     )
     first, second = models_in(sweep)
     assert first == RecentModel(
-        model="my.model:LM",
-        args=(("dropout", "0"),),
-        path=("/repo",),
-        annotations=(("softmax", "my.model:softmax"),),
+        model="my.model:LM", args=(("dropout", "0"),), path=("/repo",), annotations=(("softmax", "my.model:softmax"),)
     )
     assert second.model == "x:y"
     assert models_in(Sweep()) == ()

@@ -232,8 +232,7 @@ def test_what_is_no_share_of_the_mean_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "cell"),
-    [("--size small", ("small", 768, 500)), ("--vocab-size 700", (CUSTOM_SIZE, 32, 700))],
+    ("words", "cell"), [("--size small", ("small", 768, 500)), ("--vocab-size 700", (CUSTOM_SIZE, 32, 700))]
 )
 def test_a_size_and_a_vocabulary_replace_those_of_a_preset_s_dimensions(
     monkeypatch: pytest.MonkeyPatch, words: str, cell: tuple[str, int, int]

@@ -226,10 +226,7 @@ def test_where_the_batch_is_free_it_is_the_batch() -> None:
 
 def test_ranks_share_the_batch_in_the_starting_points_words() -> None:
     tuning = a_tuning("ranks=1,2", "parallel=ddp", "batch=2,4", batches=(4,))
-    assert labels(tuning) == [
-        *("starting point", "accumulate 2"),
-        *("ranks 2, parallel ddp, batch 2",),
-    ]
+    assert labels(tuning) == [*("starting point", "accumulate 2"), *("ranks 2, parallel ddp, batch 2",)]
     assert (
         space_of(tuning).left_out[0].why == "batch 4: is no micro-batch of the 4 sequences of a step, shared by 2 ranks"
     )
