@@ -10,19 +10,16 @@ import statistics
 from pathlib import Path
 from xml.etree import ElementTree
 
-import click
 import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from cs336_tui.cli import export as export_cli
 from cs336_tui.cli.main import cli
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellsQueued, Event, ReportFinished, ReportStarted
-from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.export.writing.files import FORMATS
 from tests.attention_cells import attention_spec
@@ -53,13 +50,10 @@ def export(folder: Path, *arguments: str) -> str:
     return result.stdout
 
 
-def test_one_session_as_json_is_the_promised_document(folder: Path) -> None:
+def test_sessions_as_json_and_csv_are_the_promised_documents(folder: Path) -> None:
     document = json.loads(export(folder, "2026-b", "--format", "json"))
     assert document["schema"] == 1
     assert [run["status"] for run in document["runs"]] == ["ok"] * 8
-
-
-def test_several_sessions_as_json_and_csv(folder: Path) -> None:
     documents = json.loads(export(folder, "2026-box", "2026-laptop", "--format", "json"))["sessions"]
     assert [document["session"] for document in documents] == ["2026-box", "2026-laptop"]
     rows = list(csv.DictReader(io.StringIO(export(folder, "2026-box", "2026-laptop", "--format", "csv"))))
@@ -108,12 +102,6 @@ def test_the_roofline_needs_no_prediction_and_says_what_to_do_for_the_peak(folde
     rows = json.loads(export(folder, *arguments[1:], "--format", "json"))["rows"]
     assert {row["share_of_measured"] for row in rows} == {None}
     assert all(row["share_of_sheet"] > 0 for row in rows)
-
-
-def test_the_choices_of_reports_are_those_that_there_are() -> None:
-    (option,) = [each for each in export_cli.export.params if each.name == "report"]
-    assert isinstance(option.type, click.Choice)
-    assert tuple(option.type.choices) == tuple(REPORTS)
 
 
 def test_summary_writes_a_folder(folder: Path) -> None:

@@ -64,13 +64,10 @@ def test_the_starting_point_comes_first_and_no_cell_twice() -> None:
     assert space_of(tuning).candidates[0] == tuning.base
 
 
-def test_names_of_choices_stand_together_and_have_their_usual_values() -> None:
+def test_names_of_choices_stand_together_and_named_values_go_before_usual_ones() -> None:
     tuning = a_tuning("attention,compile")
     assert tuning.over == (Over("attention", ("naive", "sdpa")), Over("compile", ("off", "default")))
     assert a_tuning("checkpoint", checkpoints=(4,)).over[0].values == (4, 0, 1)
-
-
-def test_values_that_are_named_go_before_usual_ones() -> None:
     for over in (("attention,compile", "attention=sdpa,math"), ("attention=sdpa,math", "compile,attention")):
         assert {each.name: each.values for each in a_tuning(*over).over} == {
             "attention": ("sdpa", "math"),
@@ -150,41 +147,31 @@ def test_what_no_cell_can_be_is_left_out_with_the_reason() -> None:
 
 
 @given(
-    batch=st.integers(1, 24),
-    base_ranks=st.sampled_from((1, 2, 4)),
-    base_is=st.sampled_from(("per-rank", "global")),
-    base_accumulate=st.sampled_from((1, 2, 3)),
+    start=st.fixed_dictionaries(
+        {
+            "batch_size": st.integers(1, 24),
+            "ranks": st.sampled_from((1, 2, 4)),
+            "batch_is": st.sampled_from(("per-rank", "global")),
+            "accumulate": st.sampled_from((1, 2, 3)),
+        }
+    ),
     ranks=st.sampled_from((None, 1, 2, 3, 4)),
     choice=st.sampled_from(("none", "batch", "accumulate")),
     values=st.lists(st.integers(1, 24), min_size=1, max_size=3, unique=True),
     goal=st.sampled_from(("step", "memory")),
 )
 def test_every_step_trains_the_starting_points_tokens(
-    batch: int,
-    base_ranks: int,
-    base_is: str,
-    base_accumulate: int,
-    ranks: int | None,
-    choice: str,
-    values: list[int],
-    goal: Goal,
+    start: dict[str, Any], ranks: int | None, choice: str, values: list[int], goal: Goal
 ) -> None:
     """Whatever the ranks, the micro-batches and the meaning of the batch, of all candidates that are tried."""
-    shared: dict[str, Any] = {"parallel": "ddp"} if base_ranks > 1 else {}
+    shared = {"parallel": "ddp"} if start["ranks"] > 1 else {}
     try:
-        base = a_spec(
-            device="cpu", pass_="train-step", batch_size=batch, batch_is=base_is, ranks=base_ranks,
-            accumulate=base_accumulate, **shared,
-        )  # fmt: skip
+        base = a_spec(device="cpu", pass_="train-step", **start, **shared)
     except SpecError:
         return
     over = [Over("attention", ("naive", "sdpa"))]
     over += [Over("ranks", (ranks,)), Over("parallel", ("ddp",))] if ranks else []
-    over += {
-        "none": [],
-        "batch": [Over("batch_size", tuple(values))],
-        "accumulate": [Over("accumulate", tuple(values))],
-    }[choice]
+    over += [Over({"batch": "batch_size"}.get(choice, choice), tuple(values))] if choice != "none" else []
     try:
         space = space_of(Tuning(base=base, over=tuple(over), goal=goal))
     except SpecError:
@@ -196,7 +183,7 @@ def test_every_step_trains_the_starting_points_tokens(
     if choice == "accumulate":
         assert {spec.accumulate for spec in tried} <= set(values)
     if choice == "none":
-        assert {spec.accumulate for spec in tried} <= {base_accumulate}
+        assert {spec.accumulate for spec in tried} <= {base.accumulate}
 
 
 def test_a_smaller_micro_batch_accumulates_gradients() -> None:
@@ -333,9 +320,6 @@ def test_choices_that_presets_name_can_be_searched() -> None:
 
 
 def test_a_tuning_reads_as_it_is_written() -> None:
+    assert over_of(("threads=1,2",), a_spec(), "step") == (Over("threads", (1, 2)),), "no device is needed"
     tuning = a_tuning("attention", "checkpoint=0,1", limit={"within_share": 0.8})
     assert msgspec.json.decode(msgspec.json.encode(tuning), type=Tuning) == tuning
-
-
-def test_over_of_needs_no_device() -> None:
-    assert over_of(("threads=1,2",), a_spec(), "step") == (Over("threads", (1, 2)),)

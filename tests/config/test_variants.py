@@ -14,7 +14,7 @@ import pytest
 
 from cs336_tui.cli.flags import choice_options, oom_option, reports_option
 from cs336_tui.config.choices import command_of, sweep_from
-from cs336_tui.config.presets import Preset, from_toml, to_toml
+from cs336_tui.config.presets import Preset, to_toml
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuned_sweep import search_of
@@ -215,22 +215,6 @@ def test_a_model_of_ones_own_needs_no_d_ff() -> None:
             chosen(line)
     with pytest.raises(SpecError, match="expected a multiple of num_heads"):
         chosen(f"--model {OWN} --d-model 63 --num-layers 2 --num-heads 2")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"--model reference,{OWN} --model-arg rope_theta=1e4 --model-arg name='a b' --annotate softmax=mine.nn:softmax",
-        "--attention naive,sdpa,flash,a.b:fn --compile off,max-autotune --checkpoint 0,2 --loss a.b:loss",
-        "--optimizer adamw-fused,a.b:AdamW --pass train-step --cuda-graph off,step",
-        "--workload attention --head-dim 16,128 --no-causal --attention naive,sdpa --precision bf16",
-    ],
-)
-def test_the_command_and_the_file_say_the_whole_choice(line: str) -> None:
-    sweep = chosen(line)
-    assert chosen(command_of(sweep)) == sweep
-    written = to_toml(Preset("x", "why", sweep))
-    assert from_toml("x", written) == Preset("x", "why", sweep)
 
 
 def test_a_file_of_plain_choices_names_no_variant() -> None:
