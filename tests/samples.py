@@ -75,18 +75,9 @@ def sized(size: str, edition: str = "2026") -> dict[str, Any]:
 
 def a_spec(**changes: Any) -> CellSpec:
     """A cell of size `small` on the first GPU, with `changes`."""
-    fields: dict[str, Any] = {
-        **sized("small"),
-        "arch": "swiglu-rope",
-        "context_length": 128,
-        "batch_size": 4,
-        "pass_": "forward+backward",
-        "precision": "fp32",
-        "device": "cuda:0",
-        "warmup_steps": 2,
-        "measure_steps": 4,
-    }
-    return CellSpec(**(fields | changes))
+    cell = {"arch": "swiglu-rope", "context_length": 128, "batch_size": 4, "pass_": "forward+backward"}
+    run = {"precision": "fp32", "device": "cuda:0", "warmup_steps": 2, "measure_steps": 4}
+    return CellSpec(**sized("small") | cell | run | changes)
 
 
 def session_start(
@@ -246,21 +237,11 @@ def machine_of_gpus(gpus: int, host: str = "gpu-box") -> Environment:
 
 def a_gpu(uuid: str, busy: float = 1.0, **changes: Any) -> GpuSample:
     """A sample of a GPU that is `busy`, from 0 to 1."""
-    fields: dict[str, Any] = {
-        "uuid": uuid,
-        "name": "NVIDIA H100 80GB HBM3",
-        "memory_used_bytes": int(2e9 + busy * 40e9),
-        "memory_total_bytes": 85_029_158_912,
-        "utilisation": busy,
-        "power_w": 70 + busy * 530,
-        "power_limit_w": 700.0,
-        "temperature_c": 38 + busy * 24,
-        "sm_clock_mhz": 1980,
-        "memory_clock_mhz": 2619,
-        "clock_reasons": (),
-        "other_processes": (),
-    }
-    return GpuSample(**fields | changes)
+    memory = {"memory_used_bytes": int(2e9 + busy * 40e9), "memory_total_bytes": 85_029_158_912}
+    power = {"power_w": 70 + busy * 530, "power_limit_w": 700.0, "temperature_c": 38 + busy * 24}
+    clocks = {"sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "clock_reasons": (), "other_processes": ()}
+    named = {"uuid": uuid, "name": "NVIDIA H100 80GB HBM3", "utilisation": busy}
+    return GpuSample(**named | memory | power | clocks | changes)
 
 
 def _one_in_lanes(

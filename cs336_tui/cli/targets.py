@@ -40,10 +40,11 @@ class Machine(NamedTuple):
 
 
 class AskedCells(NamedTuple):
-    """Cells, and what each device of theirs is, by its name."""
+    """Cells, and what each device of theirs is, by its name; this machine, if they are for it."""
 
     specs: tuple[CellSpec, ...]
     targets: dict[str, Target]
+    machine: Machine | None = None
 
     def capability_of(self, spec: CellSpec) -> tuple[int, int] | None:
         """The compute capability of the GPU that the spec is for, where it is known."""
@@ -95,7 +96,8 @@ def _on_this_machine(sweep: Sweep, here: Machine) -> AskedCells:
             if error.field == "device" and spec.device.startswith("cuda"):
                 raise click.UsageError(f"{error}; use --gpu NAME for a GPU that is not in this machine") from None
             raise
-    return AskedCells(specs, {device: here.target(device) for device in dict.fromkeys(spec.device for spec in specs)})
+    targets = {device: here.target(device) for device in dict.fromkeys(spec.device for spec in specs)}
+    return AskedCells(specs, targets, here)
 
 
 def read_environment() -> Environment:

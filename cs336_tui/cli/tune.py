@@ -352,17 +352,11 @@ def show_plan(
     """The plan of a search on this machine, or on the GPU of that name, as text; empty when it went to a file. `state`
     is a session whose cells tell how fast it is; `trusted`: the code that it names, too. Raises `UserError` or
     `click.ClickException`."""
-    machine: Machine | None = None
-
-    def here() -> Machine:
-        nonlocal machine
-        machine = read()
-        return machine
-
-    asked = settle(search.start, gpu, None, here)
+    asked = settle(search.start, gpu, None, read)
     tuning = search.tuning(asked.specs[0])
     target = asked.targets[tuning.base.device]
-    refusal = machine.environment.refusal if machine else lacking(_device(find_gpu(gpu or target.name)))
+    here = asked.machine
+    refusal = here.environment.refusal if here else lacking(_device(find_gpu(gpu or target.name)))
     with predicting(asked, predictor, [tuning], state=state, trusted=trusted) as predicts:
         counter = Counter("predicting candidates")
         found = shortlist(tuning, target, refusal, lambda specs: predictions_of(predicts, specs, counter), every=True)

