@@ -38,29 +38,17 @@ from cs336_tui.stats.summaries import Summary, summarize
 START = 1_790_000_000.0
 """Unix time at which every sample session starts."""
 
+_HOST = {"host": "gpu-box", "os": "Linux 6.8", "cpu": "Some CPU 9000", "cpu_count": 64, "memory_bytes": 512 * 10**9}
+_VERSIONS = {"python": "3.12.4", "app": "0.1.0", "torch": "2.13.0", "cuda": "12.8", "driver": "580.65"}
+_GPU = {"label": "NVIDIA H100 80GB HBM3", "memory_bytes": 85_029_158_912, "uuid": "GPU-0", "capability": "9.0"}
 ENVIRONMENT = Environment(
-    host="gpu-box",
-    os="Linux 6.8",
-    cpu="Some CPU 9000",
-    cpu_count=64,
-    memory_bytes=512_000_000_000,
-    python="3.12.4",
-    app="0.1.0",
-    torch="2.13.0",
-    cuda="12.8",
-    driver="580.65",
+    **_HOST,
+    **_VERSIONS,
     threads=32,
     start_method="forkserver",
     devices=(
         DeviceInfo(name="cpu", label="Some CPU 9000", precisions=("fp32", "bf16-mixed", "bf16")),
-        DeviceInfo(
-            name="cuda:0",
-            label="NVIDIA H100 80GB HBM3",
-            precisions=("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"),
-            memory_bytes=85_029_158_912,
-            uuid="GPU-0",
-            capability="9.0",
-        ),
+        DeviceInfo(name="cuda:0", precisions=("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"), **_GPU),
     ),
 )
 

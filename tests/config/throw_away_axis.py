@@ -26,8 +26,12 @@ FLAVOUR = Axis(
     several=True,
     help="Flavour of a step: {values}",
     group="variants",
-    said=lambda value: (value,),
+    said=lambda x: (x,),
     lacks=lacks,
+)
+DOSE = Axis(sweep="doses", several=True, help="Dose", group="variants", least=0, said=lambda x: (f"{x} g",))
+SHARE = Axis(
+    sweep="shares", several=True, help="Share", group="variants", widget="chips", values=("0.25", "1.0"), least=0
 )
 axes.Choices = msgspec.defstruct(
     "Choices",
@@ -35,31 +39,9 @@ axes.Choices = msgspec.defstruct(
         ("flavour", Annotated[Literal["plain", "salted", "sweet"], FLAVOUR], "plain"),
         ("hot", Annotated[bool, Axis(help="Heat the step", group="variants", said=lambda _: ("hot",))], False),
         ("grains", Annotated[int, Axis(help="Grains of salt", group="more", least=0)], 7),
-        (
-            "dose",
-            Annotated[
-                float,
-                Axis(sweep="doses", several=True, help="Dose", group="variants", least=0, said=lambda x: (f"{x} g",)),
-            ],
-            0.5,
-        ),
+        ("dose", Annotated[float, DOSE], 0.5),
         ("heat", Annotated[float, Axis(help="Heat of a step", group="more", least=0)], 1.5),
-        (
-            "share",
-            Annotated[
-                float,
-                Axis(
-                    sweep="shares",
-                    several=True,
-                    help="Share",
-                    group="variants",
-                    widget="chips",
-                    values=("0.25", "1.0"),
-                    least=0,
-                ),
-            ],
-            1.0,
-        ),
+        ("share", Annotated[float, SHARE], 1.0),
     ],
     bases=(axes.Choices,),
     frozen=True,
