@@ -157,9 +157,7 @@ def document(estimate: Estimate) -> dict[str, Any]:
         **attributes(found, "num_params", "num_params_without_head"),
         "flops": timed_flops(found),
         "flops_by_phase": found.flops,
-        "flops_by_range": {
-            name: {"forward": each[0], "backward": each[1]} for name, each in found.flops_by_range.items()
-        },
+        "flops_by_range": {name: {"forward": f, "backward": b} for name, (f, b) in found.flops_by_range.items()},
         **attributes(found, "peak_bytes", "peak_phase", "by_category", "forward_peak_bytes", "forward_end_bytes"),
         **attributes(found, "activation_peak_bytes", "activation_peak_phase"),
         **attributes(found, "forward_end_by_category", "residual_stream_bytes", "largest"),
@@ -185,16 +183,9 @@ def _render(cells: Sequence[Estimate | Unpredicted], format_: str) -> str:
     if format_ == "json":
         predicted = _predicted(cells)
         low, high = total_s(predicted)
-        return to_json(
-            {
-                "estimates": [document(estimate) for estimate in predicted],
-                "total_low_s": low,
-                "total_high_s": high,
-                "not_predicted": [
-                    {"spec": cell.spec, "why": cell.why} for cell in cells if isinstance(cell, Unpredicted)
-                ],
-            }
-        )
+        others = [{"spec": cell.spec, "why": cell.why} for cell in cells if isinstance(cell, Unpredicted)]
+        totals = {"total_low_s": low, "total_high_s": high, "not_predicted": others}
+        return to_json({"estimates": [document(estimate) for estimate in predicted], **totals})
     if format_ == "table":
         return "\n".join(_plain(group) for group in groups)
     if format_ == TERMINAL:

@@ -33,13 +33,9 @@ def counts(info: SessionInfo) -> str:
     """The states of its cells, in words."""
     if info.problem:
         return "log damaged"
-    parts = [
-        (info.ok, "ok"),
-        (info.oom, "out of memory"),
-        (info.failed, "failed"),
-        (info.skipped, "skipped"),
-        (info.left, "running or waiting" if info.stage == "running" else "left to run"),
-    ]
+    left = "running or waiting" if info.stage == "running" else "left to run"
+    parts = [(info.ok, "ok"), (info.oom, "out of memory"), (info.failed, "failed"), (info.skipped, "skipped")]
+    parts.append((info.left, left))
     reports = f"; {counted(info.reports, 'report')}" if info.reports else ""
     return f"{info.cells}: " + (", ".join(f"{n} {word}" for n, word in parts if n) or "none") + reports
 
