@@ -180,9 +180,7 @@ def noisy_session(tmp_path: Path) -> Path:
 
 
 def exported(folder: Path, *arguments: str) -> str:
-    result = run(folder, "export", "one", *arguments)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
+    return export(folder, "one", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,6 @@ FEW = ("--where", "context=128", "--where", "precision=fp32")
 """Two of the cells."""
 
 
-@pytest.mark.parametrize("name", ["nsys_profile", "2026/nsys-profile"])
-def test_a_problem_in_the_place_of_a_session_is_told_from_one(name: str, tmp_path: Path) -> None:
-    found = CliRunner().invoke(cli, ["problems", name, "--session-dir", str(tmp_path)])
-    assert found.exit_code == 2
-    said = found.stderr.splitlines()[-1]
-    assert f"{name} is a problem, and what goes here is a session" in said
-    assert "cs336-tui bench --preset 2026/nsys_profile, then cs336-tui export last --problem nsys_profile" in said
-
-
 def said(folder: Path, **more: Any) -> str:
     options: dict[str, Any] = {
         "session": None, "edition": None, "gpu": None, "format_": "json", "output": None, "force": False,

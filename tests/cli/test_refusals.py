@@ -10,6 +10,8 @@ import pytest
 from tests.commands import DIMS, SMALL, call
 
 D, RUN = " ".join(DIMS), " ".join(SMALL)
+RUN_IT = "cs336-tui bench --preset 2026/nsys_profile, then cs336-tui export last --problem nsys_profile"
+MESSAGE = "--workload collective --size 1MB --device cpu"
 TUNE = f"tune {D} --context 8 --batch 4 --device cpu --threads 1"
 AB = "ab --a '' --size tiny --threads 1 --b"
 OVER = "--over attention=naive,sdpa --over optimizer=adamw,adamw-for-loop --over checkpoint=0,1"
@@ -49,12 +51,30 @@ REFUSED = [
     (f"tune --size tiny {OVER} --dry-run --gpu H100 --within 200GB", "within 200 GB: H100 SXM 80GB has 84.9 GB"),
     ("tune --over attention --trust", "--trust is for the log of a session; name it with --session"),
     ("estimate --trust", "--trust is for the log of a session; name it with --session"),
+    ("estimate --gpu H300", "GPU H300: expected one of H100 SXM 80GB, "),
+    ("estimate --gpu V100 --precision bf16", "precision bf16: V100 ", " can do fp32, fp16-mixed\n"),
+    ("estimate --gpu T4 --precision fp32,tf32", "precision tf32: T4 ", " can do fp32, fp16-mixed\n"),
+    ("estimate --gpu H100 --device cpu", "--device cpu is another device"),
+    ("estimate --device cuda:77", "device cuda:77: this machine has cpu", "; use --gpu NAME"),
+    ("fit --batch 4,8", "--batch 4,8: fit finds the batch; give one value to start from, or none"),
+    ("fit --by context --context 1,2", "--context 1,2: fit finds the context"),
+    ("fit --gpu H100 --confirm", "--confirm runs on this machine and --gpu H100 names a GPU elsewhere"),
     ("plan --link 450GB/s", "--gpu"),
     ("plan --gpu H100 --link 450GB", "450GB/s"),
     ("plan --gpu H100 --link 450GB/s --ranks 4..2", "1..1024"),
     ("plan --gpu H100 --link 450GB/s --flops fast", "7e14"),
     ("plan --gpu T4 --link 1GB/s", "--flops"),
     ("plan --gpu L4", "--link"),
+    *(
+        (f"{command} {MESSAGE}", "workload collective: a collective has no model, so there is no ")
+        for command in ("kernels", "memory", "precision", "estimate", "fit")
+    ),
+    (f"ab --a '{MESSAGE}' --b '{MESSAGE}'", "--a: collectives are not run in turns; cs336-tui comm --repeats"),
+    ("comm --dtype fp16", "dtype fp16: a message is fp32 or bf16"),
+    ("problems nsys_profile", "nsys_profile is a problem, and what goes here is a session", RUN_IT),
+    ("problems 2026/nsys-profile", "2026/nsys-profile is a problem, and what goes here is a session", RUN_IT),
+    ("selftest --device cpu --quick --size huge", "size huge"),
+    ("selftest --device cpu --quick -o missing/selftest.md", "does not exist"),
     ("kernels --device cpu --phase loss --format json", "--phase loss: JSON has every phase and part"),
     ("kernels --device cpu --part head --format json", "--part head: JSON has every phase and part"),
 ]
@@ -65,7 +85,7 @@ def test_it_is_one_line_with_exit_code_2_and_nothing_is_written(words: str, says
     command, *more = shlex.split(words)
     done = call(command, "--session-dir", str(tmp_path / "sessions"), *more, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.strip().splitlines()
+    assert len(done.stderr.strip().splitlines()) == 1
     for part in says:
-        assert part in line
+        assert part in done.stderr
     assert not list(tmp_path.iterdir())
