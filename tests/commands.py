@@ -24,10 +24,10 @@ DIMS = "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64".spl
 SMALL = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 3 --device cpu --threads 1".split()]
 
 
-def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [COMMAND, *words], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
-    )
+def run(*words: str, cwd: Path, program: str = COMMAND, **environment: str) -> subprocess.CompletedProcess[str]:
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    env = os.environ | environment
+    return subprocess.run([program, *words], cwd=cwd, env=env, text=True, timeout=PATIENCE_S, **streams)
 
 
 def bench(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -70,64 +70,34 @@ def a_kernel_report(spec: CellSpec | None = None, **changes: Any) -> KernelRepor
     groups: tuple[KernelGroup, ...] = changes.pop("groups", STEP)
     total = sum(sum(group.durations_ns) for group in groups)
     phases = [phase for phase in _PHASE_ORDER if any(group.phase == phase for group in groups)]
-    fields: dict[str, Any] = {
-        "spec": spec or a_spec(pass_="train-step", device="cuda:0"),
-        "activity": "kernels",
-        "device_name": "NVIDIA H100 80GB HBM3",
-        "torch": "2.13.0+cu130",
-        "groups": groups,
-        "total_ns": total,
-        "span_ns": round(total / 0.9),
-        "phase_spans_ns": {
-            phase: round(sum(sum(group.durations_ns) for group in groups if group.phase == phase) / 0.9)
-            for phase in phases
-        },
-        "busy_ns": total,
-        "launches": sum(len(group.durations_ns) for group in groups),
-        "host_ns": 2_400_000,
+    spans = {
+        phase: round(sum(sum(group.durations_ns) for group in groups if group.phase == phase) / 0.9) for phase in phases
     }
-    return KernelReport(**(fields | changes))
+    fields: dict[str, Any] = {"activity": "kernels", "device_name": "NVIDIA H100 80GB HBM3", "torch": "2.13.0+cu130"}
+    fields |= {"groups": groups, "total_ns": total, "busy_ns": total, "host_ns": 2_400_000}
+    fields |= {"span_ns": round(total / 0.9), "phase_spans_ns": spans}
+    fields |= {"launches": sum(len(group.durations_ns) for group in groups)}
+    return KernelReport(**{"spec": spec or a_spec(pass_="train-step", device="cuda:0")} | fields | changes)
 
 
 def an_operator_report(spec: CellSpec | None = None, **changes: Any) -> KernelReport:
     """The operators of a forward and backward on a CPU."""
-    return a_kernel_report(
-        spec or a_spec(pass_="forward+backward", device="cpu"),
-        **{
-            "activity": "operators",
-            "device_name": "AMD EPYC 7B13",
-            "torch": "2.13.0+cpu",
-            "groups": OPERATORS,
-            "host_ns": None,
-        }
-        | changes,
-    )
+    fields = {"activity": "operators", "device_name": "AMD EPYC 7B13", "torch": "2.13.0+cpu", "groups": OPERATORS}
+    spec = spec or a_spec(pass_="forward+backward", device="cpu")
+    return a_kernel_report(spec, **fields | {"host_ns": None} | changes)
 
 
 def a_prediction_for(spec: CellSpec, **changes: Any) -> Prediction:
     """FLOPs of one layer's attention beside kernels; memory is of no interest here and small."""
-    fields: dict[str, Any] = {
-        "spec": spec,
-        "num_params": 1_000_000,
-        "num_params_without_head": 800_000,
-        "flops": {"forward": 6_000_000, "backward": 12_000_000},
-        "flops_by_range": {
-            "attention scores": (1_000_000, 2_000_000),
-            "final matmul": (1_000_000, 2_000_000),
-            "feed-forward": (4_000_000, 8_000_000),
-        },
-        "softmax_flops": (50_000, 40_000),
-        "min_bytes_moved": 16_000_000,
-        "peak_bytes": 40_000_000,
-        "peak_phase": "backward",
-        "by_category": {"parameters": 40_000_000},
-        "forward_peak_bytes": 30_000_000,
-        "forward_end_bytes": 30_000_000,
-        "forward_end_by_category": {"parameters": 30_000_000},
-        "residual_stream_bytes": spec.tokens_per_step * spec.d_model * 4,
-        "largest": (),
-    }
-    return Prediction(**(fields | changes))
+    size = {"num_params": 1_000_000, "num_params_without_head": 800_000, "min_bytes_moved": 16_000_000}
+    work = {"flops": {"forward": 6_000_000, "backward": 12_000_000}, "softmax_flops": (50_000, 40_000)}
+    attention = dict.fromkeys(("attention scores", "final matmul"), (1_000_000, 2_000_000))
+    work["flops_by_range"] = attention | {"feed-forward": (4_000_000, 8_000_000)}
+    peak = {"peak_bytes": 40_000_000, "peak_phase": "backward", "by_category": {"parameters": 40_000_000}}
+    forward = {"forward_peak_bytes": 30_000_000, "forward_end_bytes": 30_000_000}
+    forward["forward_end_by_category"] = {"parameters": 30_000_000}
+    rest = {"residual_stream_bytes": spec.tokens_per_step * spec.d_model * 4, "largest": ()}
+    return Prediction(**{"spec": spec} | size | work | peak | forward | rest | changes)
 
 
 STEP: tuple[KernelGroup, ...] = (

@@ -75,27 +75,18 @@ class MemoryMaker:
             for (name, first), end in zip(self._phases, ends, strict=True)
         ]
         place = {site: index for index, site in enumerate(sites)}
-        fields: dict[str, Any] = {
-            "spec": a_spec(),
-            "recorder": "CUDA allocator history",
-            "device_name": "NVIDIA H100 80GB HBM3",
-            "torch": "2.13.0",
-            "events": self.events,
-            "bytes": tuple(made.bytes for made in self._made),
-            "born": tuple(made.born for made in self._made),
-            "died": tuple(self._died.get(number, -1) for number in range(len(self._made))),
-            "categories": tuple(CATEGORIES.index(made.category) for made in self._made),
-            "site_of": tuple(place[made.site] for made in self._made),
-            "sites": tuple(sites),
-            "phases": tuple(spans),
-            "peak_bytes": max(totals),
-            "peak_event": totals.index(max(totals)),
-            "forward_end_bytes": next((totals[span.end - 1] for span in spans if span.phase == "forward"), 0),
-            "allocator_peak_bytes": max(totals),
-            "form_of": tuple(forms.index(made.form) if made.form else -1 for made in self._made),
-            "forms": tuple(forms),
-        }
-        return MemoryReport(**(fields | more))
+        of_run = {"spec": a_spec(), "recorder": "CUDA allocator history", "torch": "2.13.0", "events": self.events}
+        of_run |= {"device_name": "NVIDIA H100 80GB HBM3", "sites": tuple(sites), "forms": tuple(forms)}
+        of_blocks: dict[str, Any] = {"bytes": tuple(made.bytes for made in self._made)}
+        of_blocks |= {"born": tuple(made.born for made in self._made)}
+        of_blocks |= {"died": tuple(self._died.get(number, -1) for number in range(len(self._made)))}
+        of_blocks |= {"categories": tuple(CATEGORIES.index(made.category) for made in self._made)}
+        of_blocks |= {"site_of": tuple(place[made.site] for made in self._made)}
+        of_blocks |= {"form_of": tuple(forms.index(made.form) if made.form else -1 for made in self._made)}
+        of_phases = {"phases": tuple(spans), "peak_bytes": max(totals), "peak_event": totals.index(max(totals))}
+        of_phases |= {"allocator_peak_bytes": max(totals)}
+        of_phases |= {"forward_end_bytes": next((totals[s.end - 1] for s in spans if s.phase == "forward"), 0)}
+        return MemoryReport(**of_run | of_blocks | of_phases | more)
 
     def _totals(self) -> list[int]:
         change = [0] * self.events
@@ -198,26 +189,14 @@ def a_prediction(spec: CellSpec, *, peak_bytes: int = 3_500 * MB, **more: Any) -
     by_category = dict.fromkeys(CATEGORIES, 0)
     by_category |= {"parameters": peak_bytes // 4, "activations": peak_bytes - 2 * (peak_bytes // 4)}
     by_category["optimizer_state"] = peak_bytes // 4
-    fields: dict[str, Any] = {
-        "spec": spec,
-        "num_params": 128_634_624,
-        "num_params_without_head": 120_954_624,
-        "flops": {"forward": 10**12, "backward": 2 * 10**12},
-        "flops_by_range": {"feed-forward": (6 * 10**11, 12 * 10**11)},
-        "softmax_flops": (10**9, 8 * 10**8),
-        "min_bytes_moved": 10**9,
-        "peak_bytes": peak_bytes,
-        "peak_phase": "backward",
-        "by_category": by_category,
-        "forward_peak_bytes": peak_bytes * 8 // 10,
-        "forward_end_bytes": peak_bytes * 7 // 10,
-        "forward_end_by_category": {category: size * 7 // 10 for category, size in by_category.items()},
-        "residual_stream_bytes": 1_572_864,
-        "largest": some_blocks(4),
-        "activation_peak_bytes": by_category["activations"],
-        "activation_peak_phase": "backward",
-    }
-    return Prediction(**(fields | more))
+    size = {"num_params": 128_634_624, "num_params_without_head": 120_954_624, "residual_stream_bytes": 1_572_864}
+    work = {"flops": {"forward": 10**12, "backward": 2 * 10**12}, "softmax_flops": (10**9, 8 * 10**8)}
+    work |= {"flops_by_range": {"feed-forward": (6 * 10**11, 12 * 10**11)}, "min_bytes_moved": 10**9}
+    peak = {"peak_bytes": peak_bytes, "peak_phase": "backward", "by_category": by_category, "largest": some_blocks(4)}
+    peak |= {"activation_peak_bytes": by_category["activations"], "activation_peak_phase": "backward"}
+    forward = {"forward_peak_bytes": peak_bytes * 8 // 10, "forward_end_bytes": peak_bytes * 7 // 10}
+    at_end = {category: size * 7 // 10 for category, size in by_category.items()}
+    return Prediction(**{"spec": spec, "forward_end_by_category": at_end} | size | work | peak | forward | more)
 
 
 def some_blocks(count: int, *, bytes_: int = 400 * MB) -> tuple[MemoryBlock, ...]:
@@ -239,17 +218,9 @@ def an_oom_report(*, observed: bool = True, **more: Any) -> OomReport:
         "parameters": 13_600 * MB, "gradients": 0, "optimizer_state": 27_200 * MB, "activations": 38_000 * MB,
         "temporary": 1_200 * MB, "buffers": 16 * MB,
     }  # fmt: skip
-    fields: dict[str, Any] = {
-        "spec": spec,
-        "phase": "forward",
-        "request_bytes": 2_147_483_648,
-        "live_bytes": sum(by_category.values()),
-        "by_category": by_category,
-        "largest": some_blocks(20, bytes_=2_000 * MB),
-        "observed": observed,
-        "capacity_bytes": 81_000 * MB,
-        "prediction": a_prediction(spec, peak_bytes=96_000 * MB),
-    }
+    fields: dict[str, Any] = {"spec": spec, "phase": "forward", "observed": observed, "by_category": by_category}
+    fields |= {"request_bytes": 2_147_483_648, "live_bytes": sum(by_category.values()), "capacity_bytes": 81_000 * MB}
+    fields |= {"largest": some_blocks(20, bytes_=2_000 * MB), "prediction": a_prediction(spec, peak_bytes=96_000 * MB)}
     return OomReport(**(fields | more))
 
 
@@ -280,21 +251,9 @@ def many_events(events: int, *, live: int = 5_000, phases: Iterable[str] = ("for
         PhaseSpan(name, edges[number], edges[number + 1], max(totals[edges[number] - 1 : edges[number + 1]]))
         for number, name in enumerate(names)
     )
-    base = a_memory_report()
-    return msgspec.structs.replace(
-        base,
-        events=events,
-        bytes=tuple(sizes),
-        born=tuple(born),
-        died=tuple(died),
-        categories=tuple(number % len(CATEGORIES) for number in range(blocks)),
-        site_of=tuple(number % len(sites) for number in range(blocks)),
-        sites=sites,
-        phases=spans,
-        peak_bytes=max(totals),
-        peak_event=totals.index(max(totals)),
-        forward_end_bytes=totals[spans[0].end - 1],
-        allocator_peak_bytes=max(totals),
-        form_of=(),
-        forms=(),
-    )
+    of_blocks: dict[str, Any] = {"bytes": tuple(sizes), "born": tuple(born), "died": tuple(died), "events": events}
+    of_blocks |= {"categories": tuple(number % len(CATEGORIES) for number in range(blocks)), "form_of": (), "forms": ()}
+    of_blocks |= {"site_of": tuple(number % len(sites) for number in range(blocks)), "sites": sites}
+    of_phases = {"phases": spans, "peak_bytes": max(totals), "peak_event": totals.index(max(totals))}
+    of_phases |= {"forward_end_bytes": totals[spans[0].end - 1], "allocator_peak_bytes": max(totals)}
+    return msgspec.structs.replace(a_memory_report(), **of_blocks | of_phases)

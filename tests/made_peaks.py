@@ -22,17 +22,8 @@ def made_peak(
     )  # fmt: skip
     median_s = 2 * 2**30 / copy_bytes_per_s
     copy = CopyTrial(bytes=2**30, median_s=median_s, fastest_s=0.98 * median_s, timings=10, spread=0.003)
-    fields: dict[str, Any] = {
-        "device": "cuda:0",
-        "device_name": "NVIDIA H100 80GB HBM3",
-        "precision": precision,
-        "dtype": "float32" if precision in ("fp32", "tf32") else "bfloat16",
-        "matmul_precision": "high" if precision == "tf32" else "highest",
-        "allow_tf32": precision == "tf32",
-        "threads": 32,
-        "torch": "2.13.0",
-        "at": START,
-        "matmul": trials,
-        "copy": copy,
-    }
+    fields: dict[str, Any] = {"device": "cuda:0", "device_name": "NVIDIA H100 80GB HBM3", "precision": precision}
+    fields |= {"dtype": "float32" if precision in ("fp32", "tf32") else "bfloat16"}
+    fields |= {"matmul_precision": "high" if precision == "tf32" else "highest", "allow_tf32": precision == "tf32"}
+    fields |= {"threads": 32, "torch": "2.13.0", "at": START, "matmul": trials, "copy": copy}
     return DevicePeak(**(fields | changes))

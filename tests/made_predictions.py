@@ -37,34 +37,21 @@ def made_prediction(spec: CellSpec, **changes: Any) -> Prediction:
         "buffers": MIB,
     }
     at_end = at_peak | {"gradients": 0, "temporary": 0}
-    fields: dict[str, Any] = {
-        "spec": spec,
-        "num_params": 128_634_624,
-        "num_params_without_head": 120_954_624,
-        "flops": {phase: phases[phase] for phase in timed.get(spec.pass_, tuple(phases))},
-        "flops_by_range": {"feed-forward": (forward, 2 * forward if has_backward else 0)},
-        "softmax_flops": (5000, 4000 if has_backward else 0),
-        "min_bytes_moved": _PARAMETERS * (2 if has_backward else 1),
-        "peak_bytes": sum(at_peak.values()),
-        "peak_phase": "backward" if has_backward else "forward",
-        "by_category": at_peak,
-        "forward_peak_bytes": sum(at_end.values()) + 5 * MIB,
-        "forward_end_bytes": sum(at_end.values()),
-        "forward_end_by_category": at_end,
-        "residual_stream_bytes": spec.tokens_per_step * spec.d_model * 4,
-        "largest": (
-            MemoryBlock(30 * MIB, "parameters", Site("aten::empty"), (10_000, 768), "float32"),
-            MemoryBlock(30 * MIB, "parameters", Site("aten::empty"), (10_000, 768), "float32"),
-            MemoryBlock(
-                3 * MIB, "activations", Site("aten::bmm", "transformer.py:124 score", "attention scores", "forward"),
-                (4, 12, 128, 128), "float32",
-            ),
-        ),
-        "activation_peak_bytes": activations + 10 * MIB,
-        "activation_peak_phase": "backward" if has_backward else "forward",
-        "note": "" if has_backward else f"{spec.pass_} has no gradients",
-    }  # fmt: skip
-    return Prediction(**(fields | changes))
+    parameter = MemoryBlock(30 * MIB, "parameters", Site("aten::empty"), (10_000, 768), "float32")
+    site = Site("aten::bmm", "transformer.py:124 score", "attention scores", "forward")
+    scores = MemoryBlock(3 * MIB, "activations", site, (4, 12, 128, 128), "float32")
+    phase = "backward" if has_backward else "forward"
+    size = {"num_params": 128_634_624, "num_params_without_head": 120_954_624}
+    work = {"flops": {name: phases[name] for name in timed.get(spec.pass_, tuple(phases))}}
+    work |= {"flops_by_range": {"feed-forward": (forward, 2 * forward if has_backward else 0)}}
+    work |= {"softmax_flops": (5000, 4000 if has_backward else 0), "min_bytes_moved": _PARAMETERS * (1 + has_backward)}
+    peak = {"peak_bytes": sum(at_peak.values()), "peak_phase": phase, "by_category": at_peak}
+    peak |= {"activation_peak_bytes": activations + 10 * MIB, "activation_peak_phase": phase}
+    end = {"forward_end_bytes": sum(at_end.values()), "forward_end_by_category": at_end}
+    end |= {"forward_peak_bytes": sum(at_end.values()) + 5 * MIB}
+    rest = {"residual_stream_bytes": spec.tokens_per_step * spec.d_model * 4, "largest": (parameter, parameter, scores)}
+    rest |= {"note": "" if has_backward else f"{spec.pass_} has no gradients"}
+    return Prediction(**{"spec": spec} | size | work | peak | end | rest | changes)
 
 
 class MadePredictor:

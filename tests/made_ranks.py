@@ -30,14 +30,9 @@ def a_rank_memory_report(spec: CellSpec) -> RankMemoryReport:
 def _moment(spec: CellSpec, rank: int, step: int, moment: str) -> RankMoment:
     has_state = step > 1 or moment == "after optimizer"
     state = 20_000_000 if spec.parallel == "ddp" else 9_000_000 + 2_000_000 * rank
-    uses = {
-        "parameters": 10_000_000,
-        "gradients": 10_000_000 if "optimizer" in moment else 0,
-        "optimizer_state": state if has_state else 0,
-        "activations": 1_000_000,
-        "communication": 10_000_000,
-        "buffers": 100_000,
-    }
+    uses = {"parameters": 10_000_000, "gradients": 10_000_000 if "optimizer" in moment else 0}
+    uses |= {"optimizer_state": state if has_state else 0, "activations": 1_000_000}
+    uses |= {"communication": 10_000_000, "buffers": 100_000}
     live = sum(uses.values()) + 3_000_000
     return RankMoment(
         rank=rank, step=step, moment=moment, by_category=uses, live_bytes=live, peak_bytes=live + 1_000_000
@@ -61,16 +56,9 @@ def a_traffic_report(ranks: int = 2, backend: Any = "auto", **changes: Any) -> K
 
 def _traffic(rank: int, changes: dict[str, Any]) -> RankTraffic:
     overlapped = 1_000_000 if not rank else 2_000_000
-    fields = {
-        "rank": rank,
-        "span_ns": 8_000_000,
-        "compute_ns": 4_000_000,
-        "communication_ns": 4_000_000,
-        "overlapped_ns": overlapped,
-        "operations": {"gloo:all_gather": 3, "gloo:all_reduce": 2},
-        "compute_over_time": (1.0,) * 30 + (0.0,) * 30,
-        "communication_over_time": (0.0,) * 20 + (1.0,) * 10 + (0.25,) * 20 + (0.0,) * 10,
-        "trace": f"/traces/rank{rank}.json.gz",
-        "all_gathers": ALL_GATHERS,
-    }
+    fields = {"rank": rank, "trace": f"/traces/rank{rank}.json.gz", "all_gathers": ALL_GATHERS}
+    fields |= {"span_ns": 8_000_000, "compute_ns": 4_000_000, "communication_ns": 4_000_000}
+    fields |= {"overlapped_ns": overlapped, "operations": {"gloo:all_gather": 3, "gloo:all_reduce": 2}}
+    fields |= {"compute_over_time": (1.0,) * 30 + (0.0,) * 30}
+    fields |= {"communication_over_time": (0.0,) * 20 + (1.0,) * 10 + (0.25,) * 20 + (0.0,) * 10}
     return RankTraffic(**(fields | changes))

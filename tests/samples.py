@@ -38,29 +38,17 @@ from cs336_tui.stats.summaries import Summary, summarize
 START = 1_790_000_000.0
 """Unix time at which every sample session starts."""
 
+_HOST = {"host": "gpu-box", "os": "Linux 6.8", "cpu": "Some CPU 9000", "cpu_count": 64, "memory_bytes": 512 * 10**9}
+_VERSIONS = {"python": "3.12.4", "app": "0.1.0", "torch": "2.13.0", "cuda": "12.8", "driver": "580.65"}
+_GPU = {"label": "NVIDIA H100 80GB HBM3", "memory_bytes": 85_029_158_912, "uuid": "GPU-0", "capability": "9.0"}
 ENVIRONMENT = Environment(
-    host="gpu-box",
-    os="Linux 6.8",
-    cpu="Some CPU 9000",
-    cpu_count=64,
-    memory_bytes=512_000_000_000,
-    python="3.12.4",
-    app="0.1.0",
-    torch="2.13.0",
-    cuda="12.8",
-    driver="580.65",
+    **_HOST,
+    **_VERSIONS,
     threads=32,
     start_method="forkserver",
     devices=(
         DeviceInfo(name="cpu", label="Some CPU 9000", precisions=("fp32", "bf16-mixed", "bf16")),
-        DeviceInfo(
-            name="cuda:0",
-            label="NVIDIA H100 80GB HBM3",
-            precisions=("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"),
-            memory_bytes=85_029_158_912,
-            uuid="GPU-0",
-            capability="9.0",
-        ),
+        DeviceInfo(name="cuda:0", precisions=("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"), **_GPU),
     ),
 )
 
@@ -75,18 +63,9 @@ def sized(size: str, edition: str = "2026") -> dict[str, Any]:
 
 def a_spec(**changes: Any) -> CellSpec:
     """A cell of size `small` on the first GPU, with `changes`."""
-    fields: dict[str, Any] = {
-        **sized("small"),
-        "arch": "swiglu-rope",
-        "context_length": 128,
-        "batch_size": 4,
-        "pass_": "forward+backward",
-        "precision": "fp32",
-        "device": "cuda:0",
-        "warmup_steps": 2,
-        "measure_steps": 4,
-    }
-    return CellSpec(**(fields | changes))
+    cell = {"arch": "swiglu-rope", "context_length": 128, "batch_size": 4, "pass_": "forward+backward"}
+    run = {"precision": "fp32", "device": "cuda:0", "warmup_steps": 2, "measure_steps": 4}
+    return CellSpec(**sized("small") | cell | run | changes)
 
 
 def session_start(
@@ -246,21 +225,11 @@ def machine_of_gpus(gpus: int, host: str = "gpu-box") -> Environment:
 
 def a_gpu(uuid: str, busy: float = 1.0, **changes: Any) -> GpuSample:
     """A sample of a GPU that is `busy`, from 0 to 1."""
-    fields: dict[str, Any] = {
-        "uuid": uuid,
-        "name": "NVIDIA H100 80GB HBM3",
-        "memory_used_bytes": int(2e9 + busy * 40e9),
-        "memory_total_bytes": 85_029_158_912,
-        "utilisation": busy,
-        "power_w": 70 + busy * 530,
-        "power_limit_w": 700.0,
-        "temperature_c": 38 + busy * 24,
-        "sm_clock_mhz": 1980,
-        "memory_clock_mhz": 2619,
-        "clock_reasons": (),
-        "other_processes": (),
-    }
-    return GpuSample(**fields | changes)
+    memory = {"memory_used_bytes": int(2e9 + busy * 40e9), "memory_total_bytes": 85_029_158_912}
+    power = {"power_w": 70 + busy * 530, "power_limit_w": 700.0, "temperature_c": 38 + busy * 24}
+    clocks = {"sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "clock_reasons": (), "other_processes": ()}
+    named = {"uuid": uuid, "name": "NVIDIA H100 80GB HBM3", "utilisation": busy}
+    return GpuSample(**named | memory | power | clocks | changes)
 
 
 def _one_in_lanes(

@@ -13,6 +13,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
+from tests.samples import a_spec
 
 PATIENCE_S = 60.0
 """Time limit of every wait. Far longer than anything should take; a test that reaches it fails."""
@@ -50,25 +51,14 @@ class Watch:
 
 def small_spec(**changes: Any) -> CellSpec:
     """A model whose step takes about a millisecond on any machine."""
-    fields: dict[str, Any] = {
-        "size": "custom",
-        "edition": "2026",
-        "arch": "swiglu-rope",
-        "d_model": 32,
-        "d_ff": 64,
-        "num_layers": 1,
-        "num_heads": 2,
-        "vocab_size": 64,
-        "context_length": 8,
-        "batch_size": 1,
-        "pass_": "forward",
-        "precision": "fp32",
-        "device": "cpu",
+    shape = {"size": "custom", "d_model": 32, "d_ff": 64, "num_layers": 1, "num_heads": 2, "vocab_size": 64}
+    fields: dict[str, Any] = {"context_length": 8, "batch_size": 1, "pass_": "forward", "device": "cpu"}
+    fields |= {
         "warmup_steps": 1,
         "measure_steps": 3,
-        "threads": 1,  # on a busy machine two threads wait for one another
-    }
-    return CellSpec(**(fields | changes))
+        "threads": 1,
+    }  # on a busy machine two threads wait for one another
+    return a_spec(**shape | fields | changes)
 
 
 def endless_spec(**changes: Any) -> CellSpec:

@@ -13,15 +13,15 @@ from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.merge import Result
 from cs336_tui.cli.files import Destination, file_options
-from cs336_tui.cli.flags import Parsed, choice_options, reword, session_dir_option, timeout_option
-from cs336_tui.cli.help import command, heading, option
+from cs336_tui.cli.flags import Parsed, choice_options, reword, timeout_option
+from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import shown
 from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.order import check_sides
 from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
-from cs336_tui.config.sweep import UNRESOLVED, Sweep
+from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.subjects.comparison import turns_table
 from cs336_tui.export.subjects.results import results_of
@@ -58,7 +58,7 @@ def side_sweep(name: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         raise click.UsageError(f"{name}: {error}") from None
     if sweep.lanes != 1:
         raise click.UsageError(f"{name}: cells in turns have no lanes; choose a preset without lanes")
-    _one_cell(name, _somewhere(sweep))
+    _one_cell(name, sweep.resolved_to("cpu"))  # what can be checked without asking the machine
     return sweep
 
 
@@ -80,11 +80,6 @@ def _flags(sweep: Sweep) -> list[tuple[str, ...]]:
         else:
             found[-1] += (word,)
     return found
-
-
-def _somewhere(sweep: Sweep) -> Sweep:
-    """The sweep as if the device that the machine chooses were the CPU, for what can be checked without asking it."""
-    return sweep.with_devices(tuple("cpu" if device in UNRESOLVED else device for device in sweep.devices))
 
 
 def _one_cell(name: str, sweep: Sweep) -> CellSpec:
@@ -169,20 +164,12 @@ SIDE = Parsed("CHOICES", _side)
 
 @command("ab")
 @heading("The two sides")
-@click.option("--a", "a", type=SIDE, required=True, help='Options of A alone, such as "--precision bf16".')
-@click.option("--b", "b", type=SIDE, required=True, help="Options of B alone.")
+@option("--a", 'Options of A alone, such as "--precision bf16".', name="a", type=SIDE, required=True)
+@option("--b", "Options of B alone.", name="b", type=SIDE, required=True)
 @choice_options
-@option(
-    "How long",
-    "--rounds",
-    type=click.IntRange(2),
-    default=5,
-    show_default=True,
-    help="Number of rounds, each in a fresh process.",
-)
+@option_under("How long", "--rounds", "Number of rounds, each in a fresh process.", type=click.IntRange(2), default=5)
 @file_options("table")
 @timeout_option
-@session_dir_option
 def ab(
     *,
     a: Mapping[str, Any],
@@ -201,7 +188,7 @@ def ab(
     when interrupted; rounds that are whole count.
     """
     asked_a, asked_b = side_sweep("--a", a, choices), side_sweep("--b", b, choices)
-    check_sides(*(_one_cell(name, _somewhere(sweep)) for name, sweep in (("--a", asked_a), ("--b", asked_b))))
+    check_sides(_one_cell("--a", asked_a.resolved_to("cpu")), _one_cell("--b", asked_b.resolved_to("cpu")))
     run = _AbRun()
     bench = Bench(run.sink, session_dir=session_dir, timeout_s=timeout_s, explain_oom=False)
 

@@ -23,7 +23,7 @@ from cs336_tui.cli.flags import (
     take_over_option,
     trust_option,
 )
-from cs336_tui.cli.help import command, heading, option
+from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.jobs import (
     cells_of,
     follow,
@@ -62,10 +62,8 @@ _OF_BENCH = (
 @ddof_option
 @data_options
 @heading("How it runs")
-@click.option("--in-process", is_flag=True, help="Run the cells in this process, as external profilers need it.")
-@click.option(
-    "--nvtx", is_flag=True, help="Mark steps, phases and parts with NVTX ranges; under nsys this is always on."
-)
+@option("--in-process", "Run the cells in this process, as external profilers need it.", is_flag=True)
+@option("--nvtx", "Mark steps, phases and parts with NVTX ranges; under nsys this is always on.", is_flag=True)
 @reports_option
 @lanes_option
 @order_options
@@ -162,15 +160,12 @@ def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterato
 
 @command("resume")
 @session_argument
-@option("Session", "--failed", is_flag=True, help="Also run failed and killed cells again.")
+@option_under("Session", "--failed", "Also run failed and killed cells again.", is_flag=True)
 @take_over_option
 @trust_option
 @lanes_option
-@option(
-    "Jobs elsewhere",
-    "--detach",
-    is_flag=True,
-    help="Of a session of jobs: submit, print the session's name and return.",
+@option_under(
+    "Jobs elsewhere", "--detach", "Of a session of jobs: submit, print the session's name and return.", is_flag=True
 )
 @data_options
 @bench_options

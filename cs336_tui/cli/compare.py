@@ -16,8 +16,8 @@ from cs336_tui.analysis.published import own, published
 from cs336_tui.analysis.reference import add_from, matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import profiles_said
 from cs336_tui.cli.files import Destination, file_options, json_option, to_json
-from cs336_tui.cli.flags import a_session, session_argument, session_dir_option
-from cs336_tui.cli.help import command, option
+from cs336_tui.cli.flags import a_session, session_argument
+from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.streams import TERMINAL, on_terminal
 from cs336_tui.config.reading import is_file
 from cs336_tui.export.reference import reference_tables
@@ -44,7 +44,6 @@ _OUTCOMES: Mapping[Outcome, str] = {
 @a_session("b")
 @json_option
 @file_options("table")
-@session_dir_option
 def compare(a: str, b: str, session_dir: Path, *, to: Destination) -> str:
     """Compare the step times of A with those of B: ratio, its 95 % interval and the outcome.
 
@@ -227,14 +226,10 @@ def _results(session: str, session_dir: Path) -> tuple[tuple[Result, ...], Sessi
 
 @command("reference")
 @session_argument
-@option(
-    "Session",
-    "--keep",
-    metavar="TITLE",
-    help="Only keep the session's results as reference points of your own, under TITLE.",
+@option_under(
+    "Session", "--keep TITLE", "Only keep the session's results as reference points of your own, under TITLE."
 )
 @file_options("table")
-@session_dir_option
 def reference(session: str, keep: str | None, session_dir: Path, *, to: Destination) -> str:
     """Show published step times, peaks and kernels beside those of SESSION: as lines of text, or as tables."""
     if keep:

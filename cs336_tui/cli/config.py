@@ -14,7 +14,7 @@ import msgspec
 
 from cs336_tui.cli import suggestions
 from cs336_tui.cli.flags import session_dir_option
-from cs336_tui.cli.help import Group, option
+from cs336_tui.cli.help import Group, option_under
 from cs336_tui.cli.suggestions import of_setting, offer
 from cs336_tui.config import settings
 from cs336_tui.config.choices import command_of
@@ -24,7 +24,9 @@ from cs336_tui.export.writing.texts import one_line
 
 
 @click.group("config", cls=Group, invoke_without_command=True)
-@option("Output", "--path", "path_only", is_flag=True, help="Print the path of the file alone; it need not be there.")
+@option_under(
+    "Output", "--path", "Print the path of the file alone; it need not be there.", name="path_only", is_flag=True
+)
 @session_dir_option
 @click.pass_context
 def config(context: click.Context, path_only: bool, session_dir: Path) -> str | int | None:  # noqa: ARG001

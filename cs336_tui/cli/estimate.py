@@ -1,14 +1,15 @@
-"""`cs336-tui estimate`: what cells will need, whether they fit and how long they will take, before anything runs."""
+"""`cs336-tui estimate`: what cells will need, whether they fit and how long they will take, before anything runs; and
+`fit`: the largest batch or context that fits a device, by prediction and, if asked, by running it."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter as Counted
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from cs336_tui.analysis.estimates import (
     Estimate,
@@ -21,32 +22,37 @@ from cs336_tui.analysis.estimates import (
     total_s,
 )
 from cs336_tui.analysis.merge import grouped
+from cs336_tui.analysis.targets import Dimension, Target, search
 from cs336_tui.cli.files import Destination, file_options, to_json
-from cs336_tui.cli.flags import Parsed, choice_options, gpu_option, session_dir_option, trust_option
-from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.run import EXIT_CELL_FAILED
+from cs336_tui.cli.flags import COUNT, POSITIVE, Parsed, choice_options, gpu_option, trust_option
+from cs336_tui.cli.help import command, heading, option
+from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
-from cs336_tui.cli.suggestions import offer, sessions
+from cs336_tui.cli.suggestions import sessions
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from, with_model
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.config.tuning import COUNTS
 from cs336_tui.config.values import bytes_per_s_of
-from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.prediction import Prediction, prediction_key
 from cs336_tui.export.subjects.estimates import (
+    Fitted,
     category_table,
     communication_table,
     estimate_notes,
     estimate_table,
+    fit_document,
+    fit_table,
     sweep_note,
 )
 from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.export.writing.tables import Table, attributes
 from cs336_tui.export.writing.terminal import Notes
+from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.predictor import PredictionError, Predictor
-from cs336_tui.runner.trust import Trust
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted, gigabytes
 
 _LARGEST_SHOWN = 8
@@ -56,35 +62,23 @@ _LARGEST_SHOWN = 8
 @choice_options
 @heading("Which device")
 @gpu_option
-@click.option(
-    "--peak",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="TFLOPS",
-    help="Peak of the target for this precision, in place of the data sheet's.",
+@option("--peak TFLOPS", "Peak of the target for this precision, in place of the data sheet's.", type=POSITIVE)
+@option(
+    "--timeout SECONDS",
+    "Give up predicting a cell after this time, and go on. [default: 60 for code of your own]",
+    name="timeout_s",
+    type=POSITIVE,
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Give up predicting a cell after this time, and go on. [default: 60 for code of your own]",
-)
-@click.option(
+@option(
     "--link",
-    "link_bytes_per_s",
-    type=Parsed("RATE", bytes_per_s_of),
-    help="Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s; gives several ranks' "
+    "Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s; gives several ranks' "
     "least time to communicate. [default: NVLink's by the GPU's data sheet]",
+    name="link_bytes_per_s",
+    type=Parsed("RATE", bytes_per_s_of),
 )
-@click.option(
-    "--session",
-    metavar="SESSION",
-    help="Take the speed of the device from the measured cells of this session.",
-    shell_complete=offer(sessions),
-)
+@option("--session SESSION", "Take the speed of the device from the measured cells of this session.", complete=sessions)
 @trust_option
 @file_options("table")
-@session_dir_option
 def estimate(
     *,
     gpu: str | None,
@@ -113,7 +107,6 @@ def estimate(
         raise click.UsageError("--trust is for the log of a session; name it with --session")
     asked = settle(with_model(sweep_from(**choices), "prediction"), gpu, peak, read, link_bytes_per_s)
     state = store.load(store.find(session, session_dir)) if session else None
-    measured = unpredicted(state, asked, trusted=trusted) if state else ()
     failed: dict[CellSpec, PredictionError] = {}
     counter = Counter("predicting", len(asked.specs))
 
@@ -121,10 +114,8 @@ def estimate(
         failed[prediction_key(spec)] = error
         counter()
 
-    with predicting(asked, predictor, measured) as predicts:
+    with predicting(asked, predictor, state=state, trusted=trusted, within_s=timeout_s) as predicts:
         predictions = predicts.predict(asked.specs, counter, within_s=timeout_s, give_up=give_up)
-        if state:
-            complete(state, measured, predicts, timeout_s)
     counter.clear()
     if failed and len(asked.specs) == 1:
         raise next(iter(failed.values()))
@@ -135,33 +126,6 @@ def estimate(
     click.echo(text, nl=False)
     click.echo(f"{len(cells) - len(_predicted(cells))} of {counted(len(cells), 'cell')} not predicted", err=True)
     return EXIT_CELL_FAILED
-
-
-def unpredicted(state: SessionState, asked: AskedCells, *, trusted: bool) -> tuple[CellSpec, ...]:
-    """The session's measured cells that are of the targets' kinds and that nobody has predicted yet. Leaves out, with a
-    line on standard error, those whose code the log alone names, unless it is `trusted`."""
-    trust = Trust()
-    trust.name(*asked.specs)
-    kinds = {target.kind for target in asked.targets.values()}
-    found: list[CellSpec] = []
-    withheld: dict[str, None] = {}
-    for spec in (cell.spec for cell in state.cells.values() if cell.running.n):
-        if spec.device.partition(":")[0] not in kinds or state.prediction_of(spec) is not None:
-            continue
-        if not trusted and (why := trust.refusal(spec)):
-            withheld[why] = None
-        else:
-            found.append(spec)
-    for why in withheld:
-        click.echo(f"note: {why}, and the speed of its cells is left out; --trust imports it", err=True)
-    return tuple(found)
-
-
-def complete(state: SessionState, missing: Sequence[CellSpec], predicts: Predictor, timeout_s: float | None) -> None:
-    """Predict these cells of the session, where it can be done."""
-    if missing:
-        found = predicts.predict(missing, within_s=timeout_s, give_up=lambda _spec, _why: None)
-        state.apply(CellsPredicted(at=time.time(), predictions=found))
 
 
 def _judged(
@@ -193,9 +157,7 @@ def document(estimate: Estimate) -> dict[str, Any]:
         **attributes(found, "num_params", "num_params_without_head"),
         "flops": timed_flops(found),
         "flops_by_phase": found.flops,
-        "flops_by_range": {
-            name: {"forward": each[0], "backward": each[1]} for name, each in found.flops_by_range.items()
-        },
+        "flops_by_range": {name: {"forward": f, "backward": b} for name, (f, b) in found.flops_by_range.items()},
         **attributes(found, "peak_bytes", "peak_phase", "by_category", "forward_peak_bytes", "forward_end_bytes"),
         **attributes(found, "activation_peak_bytes", "activation_peak_phase"),
         **attributes(found, "forward_end_by_category", "residual_stream_bytes", "largest"),
@@ -221,16 +183,9 @@ def _render(cells: Sequence[Estimate | Unpredicted], format_: str) -> str:
     if format_ == "json":
         predicted = _predicted(cells)
         low, high = total_s(predicted)
-        return to_json(
-            {
-                "estimates": [document(estimate) for estimate in predicted],
-                "total_low_s": low,
-                "total_high_s": high,
-                "not_predicted": [
-                    {"spec": cell.spec, "why": cell.why} for cell in cells if isinstance(cell, Unpredicted)
-                ],
-            }
-        )
+        others = [{"spec": cell.spec, "why": cell.why} for cell in cells if isinstance(cell, Unpredicted)]
+        totals = {"total_low_s": low, "total_high_s": high, "not_predicted": others}
+        return to_json({"estimates": [document(estimate) for estimate in predicted], **totals})
     if format_ == "table":
         return "\n".join(_plain(group) for group in groups)
     if format_ == TERMINAL:
@@ -304,3 +259,106 @@ def _largest(prediction: Prediction) -> Iterator[str]:
         what = f"{list(shape)} {dtype}" if shape is not None else ""
         where = " · ".join(filter(None, (site.range, site.frame or site.op)))
         yield f"{times + gigabytes(size):>11} GB  {category.replace('_', ' '):<15}  {what:<30}  {where}".rstrip()
+
+
+_WARMUP, _STEPS = 1, 2
+"""Steps of a cell that is run to see whether it fits: from the second on the optimizer's state is there."""
+
+
+@command("fit")
+@choice_options
+@heading("The search")
+@option("--by", "What to increase.", type=click.Choice(["batch", "context"]), default="batch")
+@option("--limit", "Largest value to try.", type=COUNT)
+@gpu_option
+@option("--confirm", "Run what was found, and on a GPU the next larger one, to confirm it.", is_flag=True)
+@file_options("table")
+def fit(
+    *,
+    by: Dimension,
+    gpu: str | None,
+    limit: int | None,
+    confirm: bool,
+    to: Destination,
+    session_dir: Path,
+    predictor: Predictor | None = None,
+    read: Callable[[], Machine] = read_machine,
+    **choices: Any,
+) -> int:
+    """Find the largest batch (or context length) that fits, by bisection on the prediction.
+
+    Exits with 0 when something fits, 1 when not even the smallest does or what was found did not run.
+
+    \f
+    As JSON ``{"fits": [...]}``, for every combination of the other choices. With `confirm` the largest is run, and on a
+    GPU the next larger one too. Raises `SpecError` or `click.ClickException` for what cannot be asked.
+    """
+    sweep = with_model(sweep_from(**choices), "prediction")
+    starts = sweep.batches if by == "batch" else sweep.contexts
+    if len(starts) > 1:
+        given = ",".join(map(str, starts))
+        raise click.UsageError(f"--{by} {given}: fit finds the {by}; give one value to start from, or none")
+    if confirm and gpu is not None:
+        raise click.UsageError(
+            f"--confirm runs on this machine and --gpu {gpu} names a GPU elsewhere; use one of the two"
+        )
+    asked = settle(sweep, gpu, None, read)
+    tried = Counter("predicted")
+    with predicting(asked, predictor) as predicts:
+        results = [_fitted(spec, by, asked.targets[spec.device], predicts, limit, tried) for spec in asked.specs]
+    tried.clear()
+    if confirm and any(result.fit.spec for result in results):
+        return _confirmed(results, to, session_dir)
+    click.echo(to.deliver(_render_fit(results, to.format)), nl=False)
+    return EXIT_OK if all(result.fit.spec for result in results) else EXIT_CELL_FAILED
+
+
+def _fitted(
+    spec: CellSpec, by: Dimension, target: Target, predicts: Predictor, limit: int | None, tried: Counter
+) -> Fitted:
+    room = target.room_bytes(spec.ranks)
+    if room is None:
+        raise click.UsageError(f"{target.name}: its memory is not known; --gpu NAME is for a GPU that is")
+    known: dict[CellSpec, Prediction] = {}
+
+    def need(candidate: CellSpec) -> int:
+        (known[candidate],) = predicts.predict([candidate])
+        return known[candidate].needed_of(room)
+
+    fit = search(spec, by, need, room, limit=limit, on_try=tried)
+    found, following = (known.get(each) if each else None for each in (fit.spec, fit.next_spec))
+    return Fitted(spec, fit, target, found, following)
+
+
+def _confirmed(results: Sequence[Fitted], to: Destination, session_dir: Path) -> int:
+    """Run what was found, then say how it went. Off a GPU nothing larger is tried: what a host cannot hold takes other
+    programs' memory before it fails."""
+    larger = [result.fit.next_spec for result in results if result.target.kind == "cuda" and result.fit.spec]
+    wanted = [spec for spec in (*(result.fit.spec for result in results), *larger) if spec is not None]
+    fixed = {field: AXES[field].default for field in COUNTS} | {"warmup_steps": _WARMUP, "measure_steps": _STEPS}
+    cells = [(msgspec.structs.replace(spec, **fixed), 1) for spec in wanted]
+    run = HeadlessRun()
+    bench = Bench(run.sink, session_dir=session_dir, skip_after_oom=False, explain_oom=False)
+
+    def work() -> None:
+        bench.add(cells)
+        bench.work()
+
+    code = carry_out(bench, run, work, Outputs(lambda state: _render_fit(_as_run(results, state), to.format), to))
+    fits = all(result.ran is not None and result.ran.status == "ok" for result in _as_run(results, run.state))
+    return code or (EXIT_OK if fits else EXIT_CELL_FAILED)
+
+
+def _as_run(results: Sequence[Fitted], state: SessionState) -> list[Fitted]:
+    cells = {prediction_key(cell.spec): cell for cell in state.cells.values()}
+
+    def cell_of(spec: CellSpec | None) -> CellState | None:
+        return cells.get(prediction_key(spec)) if spec else None
+
+    return [each._replace(ran=cell_of(each.fit.spec), ran_next=cell_of(each.fit.next_spec)) for each in results]
+
+
+def _render_fit(results: Sequence[Fitted], format_: str) -> str:
+    if format_ == "json":
+        return to_json({"fits": [fit_document(result) for result in results]})
+    return shown([fit_table(results)], format_)

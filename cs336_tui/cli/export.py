@@ -18,9 +18,9 @@ from cs336_tui.analysis.pivot import VALUES, pivot
 from cs336_tui.analysis.problems import Material
 from cs336_tui.cli.files import Destination, file_options, say_written
 from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, refuse, session_dir_option, sessions_argument
-from cs336_tui.cli.help import Command, command, heading, option
+from cs336_tui.cli.help import Command, command, heading, option, option_under
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
-from cs336_tui.cli.suggestions import columns, conditions, layouts, offer, pivots, problems
+from cs336_tui.cli.suggestions import columns, conditions, layouts, pivots, problems
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.catalogue import axes_of
@@ -70,81 +70,56 @@ class _ListingLayouts(Command):
 @command("export", cls=_ListingLayouts)
 @sessions_argument
 @heading("Which table")
-@click.option(
-    "--pivot",
-    "pivot_on",
-    metavar="ROWS:COLUMNS",
-    help="Pivot table, such as size:pass or size,context:precision; auto chooses.",
-    shell_complete=offer(pivots),
+@option(
+    "--pivot ROWS:COLUMNS",
+    "Pivot table, such as size:pass or size,context:precision; auto chooses.",
+    name="pivot_on",
+    complete=pivots,
 )
-@click.option("--value", type=click.Choice(tuple(VALUES)), help="Content of the pivot. [default: mean]")
-@click.option(
-    "--baseline",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Baseline of the speed-up, such as precision=fp32.",
-    shell_complete=offer(conditions),
-)
-@click.option(
-    "--layout",
-    metavar="NAME",
-    help="Table as found in write-ups; listed below.",
-    shell_complete=offer(layouts),
-)
-@click.option(
-    "--columns",
-    type=WORDS,
-    help="Columns of the results table, such as size,pass,mean,std.",
-    shell_complete=offer(columns),
-)
-@click.option("--reference", is_flag=True, help="Times, peaks and kernels beside published ones.")
-@click.option("--compare", is_flag=True, help="Comparison of the first of two sessions with the second.")
-@click.option("--report", type=click.Choice(tuple(REPORTS)), help="Tables of reports of this kind.")
-@click.option(
-    "--range",
-    "ranges",
-    multiple=True,
-    metavar="NAME",
-    help="With --report kernels: only kernels in this phase or range, such as forward, 'step 3' or 'nccl:*'; several: "
+@option("--value", "Content of the pivot. [default: mean]", type=click.Choice(tuple(VALUES)))
+@option("--baseline KEY=VALUE", "Baseline of the speed-up, such as precision=fp32.", multiple=True, complete=conditions)
+@option("--layout NAME", "Table as found in write-ups; listed below.", complete=layouts)
+@option("--columns", "Columns of the results table, such as size,pass,mean,std.", type=WORDS, complete=columns)
+@option("--reference", "Times, peaks and kernels beside published ones.", is_flag=True)
+@option("--compare", "Comparison of the first of two sessions with the second.", is_flag=True)
+@option("--report", "Tables of reports of this kind.", type=click.Choice(tuple(REPORTS)))
+@option(
+    "--range NAME",
+    "With --report kernels: only kernels in this phase or range, such as forward, 'step 3' or 'nccl:*'; several: "
     "in all of them.",
-)
-@click.option(
-    "--problem",
-    metavar="NAME",
-    help="The tables and figures of a problem of the handouts, part by part; cs336-tui problems lists them.",
-    shell_complete=offer(problems),
+    name="ranges",
+    multiple=True,
 )
 @option(
-    "Which cells",
-    "--where",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Only these cells, such as precision=fp32.",
-    shell_complete=offer(conditions),
+    "--problem NAME",
+    "The tables and figures of a problem of the handouts, part by part; cs336-tui problems lists them.",
+    complete=problems,
+)
+@option_under(
+    "Which cells", "--where KEY=VALUE", "Only these cells, such as precision=fp32.", multiple=True, complete=conditions
 )
 @heading("Output")
-@click.option("--unit", type=click.Choice(UNITS), help="Unit of times in text. [default: ms]")
-@click.option(
-    "--digits", type=click.IntRange(0, 9), help="Decimal places of times. [default: as many as the std supports]"
-)
-@click.option(
-    "--ddof", type=click.IntRange(0, 1), help="Every std divides by n - ddof. [default: as the session; kernels: 1]"
-)
-@click.option("--caption", default="", metavar="TEXT", help="Caption of the table, in place of its own.")
-@click.option(
+@option("--unit", "Unit of times in text. [default: ms]", type=click.Choice(UNITS))
+@option("--digits", "Decimal places of times. [default: as many as the std supports]", type=click.IntRange(0, 9))
+@option("--ddof", "Every std divides by n - ddof. [default: as the session; kernels: 1]", type=click.IntRange(0, 1))
+@option("--caption TEXT", "Caption of the table, in place of its own.", default="")
+@option(
     "--style",
-    type=click.Choice(["pandas"]),
-    help="Markdown as pandas' to_markdown writes it: names and rows as in published tables, six significant digits, "
+    "Markdown as pandas' to_markdown writes it: names and rows as in published tables, six significant digits, "
     "no notes.",
+    type=click.Choice(["pandas"]),
 )
-@click.option(
-    "--index/--no-index", "with_index", default=True, help="The index as the first column, with --style pandas."
+@option(
+    "--index/--no-index",
+    "The index as the first column, with --style pandas.",
+    name="with_index",
+    default=True,
+    show_default=False,
 )
-@click.option("--notes", type=FILE, metavar="FILE", help="Write the notes here, not below the tables.")
-@click.option("--no-notes", is_flag=True, help="Tables without notes.")
-@click.option("--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
+@option("--notes FILE", "Write the notes here, not below the tables.", type=FILE)
+@option("--no-notes", "Tables without notes.", is_flag=True)
+@option("--figures DIR", "Also write figures here, as SVG, PDF and PNG.", type=DIRECTORY)
 @file_options()
-@session_dir_option
 def export(
     *,
     sessions: Sequence[str],
@@ -294,8 +269,8 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
 @command("summary")
 @sessions_argument
 @heading("Output")
-@click.option("-o", "--output", type=DIRECTORY, required=True, help="Folder to write; must not exist yet.")
-@click.option("--force", is_flag=True, help="Replace an earlier summary there.")
+@option("-o --output", "Folder to write; must not exist yet.", type=DIRECTORY, required=True)
+@option("--force", "Replace an earlier summary there.", is_flag=True)
 @session_dir_option
 def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, force: bool) -> None:
     """Write the summary of SESSION... as a folder: summary.md and summary.html, tables/, figures/ and the logs."""

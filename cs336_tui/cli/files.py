@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from cs336_tui.cli.flags import FILE
-from cs336_tui.cli.help import option, options, under
+from cs336_tui.cli.flags import FILE, session_dir_option
+from cs336_tui.cli.help import option, option_under, options, under
 from cs336_tui.cli.streams import TERMINAL, remember_verbose, shown
 from cs336_tui.config.reading import is_file
 from cs336_tui.export.writing.files import (
@@ -59,35 +59,34 @@ def _settled(usual: str) -> Callable[[click.Context, click.Parameter, str | None
     return settle
 
 
-verbose_option = option(
+verbose_option = option_under(
     "Output",
-    "-v",
-    "--verbose",
+    "-v --verbose",
+    "On a terminal: the notes on the numbers, too.",
     is_flag=True,
     expose_value=False,
     callback=remember_verbose,
-    help="On a terminal: the notes on the numbers, too.",
 )
 _AS_JSON = "cs336_tui.as_json"
-json_option = option(
+json_option = option_under(
     "Output",
     "--json",
+    "The same as --format json.",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=lambda context, _, given: context.meta.__setitem__(_AS_JSON, given),
-    help="The same as --format json.",
 )
 
 
 text_or_json = under(
     "Output",
-    click.option(
+    option(
         "--format",
-        "format_",
+        "Format of the output. [default: table]",
+        name="format_",
         type=_FormatChoice(("table", "json"), case_sensitive=False),
         callback=_settled("table"),
-        help="Format of the output. [default: table]",
     ),
     json_option,
 )
@@ -135,25 +134,24 @@ def say_written(path: Path) -> None:
 
 
 def file_options(usual: str = "markdown") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The file and its format: that of the file's name, else the usual one. The command gets both as `to`."""
-    made: Callable[[Callable[..., Any]], Callable[..., Any]] = under(
+    """The file and its format: that of the file's name, else the usual one. The command gets both as `to`; and the
+    folder of the sessions."""
+    of_file: Callable[[Callable[..., Any]], Callable[..., Any]] = under(
         "Output",
-        click.option(
-            "-o",
-            "--output",
+        option(
+            "-o --output",
+            f"Write here instead of standard output, in the format of the name's suffix: {named_suffixes()}.",
             type=FILE,
             is_eager=True,
-            help=f"Write here instead of standard output, in the format of the name's suffix: {named_suffixes()}.",
         ),
-        click.option(
+        option(
             "--format",
-            "format_",
+            f"Format of the output. [default: by the suffix of -o, else {usual}; on a terminal a table of its width]",
+            name="format_",
             type=_FormatChoice((usual, *(each for each in FORMATS if each != usual)), case_sensitive=False),
             callback=_settled(usual),
-            help="Format of the output. "
-            f"[default: by the suffix of -o, else {usual}; on a terminal a table of its width]",
         ),
-        click.option("--force", is_flag=True, is_eager=True, help="Overwrite existing files."),
+        option("--force", "Overwrite existing files.", is_flag=True, is_eager=True),
         verbose_option,
     )
 
@@ -162,7 +160,7 @@ def file_options(usual: str = "markdown") -> Callable[[Callable[..., Any]], Call
         def run(*words: Any, format_: str, output: Path | None = None, force: bool = False, **given: Any) -> Any:
             return command(*words, to=Destination(format_, output, force), **given)
 
-        return made(run)
+        return of_file(session_dir_option(run))
 
     return decorate
 
@@ -175,11 +173,10 @@ def _markdown_file(_context: click.Context, _option: click.Parameter, given: str
 
 data_options = options(
     file_options(),
-    option(
+    option_under(
         "Output",
-        "--summary",
-        metavar="FILE|auto",
+        "--summary FILE|auto",
+        "Also keep a session summary here, as markdown; auto names it.",
         callback=_markdown_file,
-        help="Also keep a session summary here, as markdown; auto names it.",
     ),
 )

@@ -8,9 +8,9 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from cs336_tui.cli.help import heading, option, under
+from cs336_tui.cli.help import heading, option, option_under, under
 from cs336_tui.cli.help import options as options
-from cs336_tui.cli.suggestions import gpus, of_choice, offer, presets, sessions
+from cs336_tui.cli.suggestions import OF_CHOICES, gpus, offer, presets, sessions
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST, Counted, auto_of, share_of, share_words
 from cs336_tui.config.order import Order
@@ -79,6 +79,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 WORDS = comma_list(str)
+COUNT, POSITIVE = click.IntRange(1), click.FloatRange(min=0, min_open=True)
 FILE = click.Path(dir_okay=False, path_type=Path)
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
@@ -86,17 +87,15 @@ DIRECTORY = click.Path(file_okay=False, path_type=Path)
 def _text(axis: Axis) -> str:
     """The help of a choice with the value it has when not given."""
     usual = axis.sweep_default
-    words = ",".join(map(_default_text, usual)) if isinstance(usual, tuple) else axis.hint if usual is None else usual
+    words = axis.hint if usual is None else usual
+    if isinstance(usual, tuple):
+        words = ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in usual)
     if axis.kind is bool:
         words = axis.option if usual else f"no-{axis.option}"
     values = ", ".join(axis.values) + (f", or package.module:{axis.own}" if axis.own else "")
     most = USUAL_MOST.get(axis.field)  # type: ignore[call-overload]
     about = axis.help.format(values=values, default=words, most=most)
     return about if about.endswith((".", "]")) else f"{about}. [default: {words}]"
-
-
-def _default_text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _type(axis: Axis) -> Any:
@@ -114,16 +113,15 @@ def _option(axis: Axis) -> Callable[[F], F]:
     name = axis.sweep or axis.field
     if axis.kind is bool:
         both = f"--{axis.option}/--no-{axis.option}"
-        return option(axis.heading, both, name, default=None, help=_text(axis))
-    return option(
+        return option_under(axis.heading, both, _text(axis), name=name, default=None)
+    return option_under(
         axis.heading,
-        f"--{axis.option}",
-        name,
+        f"--{axis.option} {axis.metavar or ''}",
+        _text(axis),
+        name=name,
         type=_type(axis),
-        metavar=axis.metavar,
         multiple=axis.kind is tuple,
-        help=_text(axis),
-        shell_complete=of_choice(axis.field, axis.values),
+        complete=OF_CHOICES.get(axis.field, axis.values),
     )
 
 
@@ -132,28 +130,26 @@ def _options_of(*fields: str) -> list[Callable[[F], F]]:
 
 
 _LAST = ("workload", "causal")
-_INTERVAL = option(
+_INTERVAL = option_under(
     "How long",
     "--interval",
-    type=Parsed("SHARE", share_of),
-    help="With --steps auto: target width of the 95 % interval of the mean, as a share of it; whole width of the "
+    "With --steps auto: target width of the 95 % interval of the mean, as a share of it; whole width of the "
     f"interval, so 2% is ± 1 %. [default: {share_words(INTERVAL)}]",
+    type=Parsed("SHARE", share_of),
 )
-_HEAD_DIM = option(
+_HEAD_DIM = option_under(
     "One operation alone",
-    "--head-dim",
-    "--width",
-    "head_dims",
+    "--head-dim --width",
+    "Widths, with --workload attention (queries, keys, values) or norm (rows).",
+    name="head_dims",
     type=comma_list(int),
-    help="Widths, with --workload attention (queries, keys, values) or norm (rows).",
 )
-_PRESET = option(
+_PRESET = option_under(
     "What to run",
-    "--preset",
-    "preset_name",
-    metavar="NAME",
-    help="Start from this preset; other options change it.",
-    shell_complete=offer(presets),
+    "--preset NAME",
+    "Start from this preset; other options change it.",
+    name="preset_name",
+    complete=presets,
 )
 _UNTIL_STEPS = list(AXES)[: list(AXES).index("measure_steps") + 1]
 
@@ -196,27 +192,22 @@ def _default_session_dir() -> Path:
 comm_options = options(
     _PRESET,
     heading("What to run"),
-    click.option(
+    option(
         "--op",
-        "collectives",
+        f"Operations: {', '.join(AXES['collective'].values)}. [default: all-reduce]",
+        name="collectives",
         type=WORDS,
-        help=f"Operations: {', '.join(AXES['collective'].values)}. [default: all-reduce]",
-        shell_complete=offer(AXES["collective"].values),
+        complete=AXES["collective"].values,
     ),
-    click.option(
-        "--size", "sizes", type=WORDS, help="Sizes of the whole array, such as 10MB or 10MiB. [default: 10MB]"
-    ),
-    click.option(
-        "--ranks", "ranks", type=comma_list(int), help="Number of ranks: processes that communicate. [default: 2]"
-    ),
+    option("--size", "Sizes of the whole array, such as 10MB or 10MiB. [default: 10MB]", name="sizes", type=WORDS),
+    option("--ranks", "Number of ranks: processes that communicate. [default: 2]", name="ranks", type=comma_list(int)),
     *_options_of("backend"),
-    click.option(
-        "--precision",
-        "--dtype",
-        "precisions",
+    option(
+        "--precision --dtype",
+        "Data type: fp32, bf16. [default: fp32]",
+        name="precisions",
         type=WORDS,
-        help="Data type: fp32, bf16. [default: fp32]",
-        shell_complete=offer(("fp32", "bf16")),
+        complete=("fp32", "bf16"),
     ),
     *_options_of("device", "warmup_steps", "measure_steps"),
     _INTERVAL,
@@ -227,48 +218,41 @@ choice_options = _choices()
 """The options that choose what to run, the same for the app and headless."""
 start_options = _choices("within")
 """Those of a search's starting point, whose ``--within`` is a limit of memory."""
-session_dir_option = option(
+session_dir_option = option_under(
     "Session",
     "--session-dir",
+    "Folder of the session logs. [default: this platform's user data folder]",
     type=DIRECTORY,
     default=_default_session_dir,
-    help="Folder of the session logs. [default: this platform's user data folder]",
 )
-ddof_option = option(
-    "Output", "--ddof", type=click.IntRange(0, 1), default=1, show_default=True, help="Every std divides by n - ddof."
-)
-device_interval_option = option(
+ddof_option = option_under("Output", "--ddof", "Every std divides by n - ddof.", type=click.IntRange(0, 1), default=1)
+device_interval_option = option_under(
     "Session",
-    "--device-interval",
-    "device_interval_s",
+    "--device-interval SECONDS",
+    "Time between samples of GPU and host during a run; 0: no samples.",
+    name="device_interval_s",
     type=click.FloatRange(min=0),
     default=0.5,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between samples of GPU and host during a run; 0: no samples.",
 )
-reports_option = option(
+reports_option = option_under(
     "How it runs",
-    "--reports",
+    "--reports LIST",
+    f"Reports to make after all cells, of those that ended well: {', '.join(ASKED_REPORTS)}; none.",
     type=comma_list(str),
-    metavar="LIST",
-    help=f"Reports to make after all cells, of those that ended well: {', '.join(ASKED_REPORTS)}; none.",
-    shell_complete=offer((*ASKED_REPORTS, "none")),
+    complete=(*ASKED_REPORTS, "none"),
 )
 order_options = under(
     "How it runs",
-    click.option(
-        "--repeats",
-        type=click.IntRange(1),
+    option(
+        "--repeats R",
+        "Run all cells R times, round after round, so that drift of the machine affects all alike.",
+        type=COUNT,
         default=1,
-        show_default=True,
-        metavar="R",
-        help="Run all cells R times, round after round, so that drift of the machine affects all alike.",
     ),
-    click.option(
+    option(
         "--order",
+        "Order of the cells. [default: smallest-first; in lanes longest-first, by the work of all steps]",
         type=click.Choice(get_args(Order)),
-        help="Order of the cells. [default: smallest-first; in lanes longest-first, by the work of all steps]",
     ),
 )
 
@@ -284,45 +268,42 @@ def _lane_count(text: str) -> LaneCount:
 
 
 LANES = Parsed("N|auto", _lane_count)
-lanes_option = option(
+lanes_option = option_under(
     "How it runs",
     "--lanes",
-    type=LANES,
-    shell_complete=offer(("auto",)),
-    help="Run this many cells side by side, each on a device of its own (on a CPU: on cores of its own); auto: one "
+    "Run this many cells side by side, each on a device of its own (on a CPU: on cores of its own); auto: one "
     "for each device. They share the devices of --device, and each cell runs once. [default: 1]",
+    type=LANES,
+    complete=("auto",),
 )
-oom_option = option(
+oom_option = option_under(
     "How it runs",
     f"--oom-skip/{NO_OOM_SKIP}",
-    default=None,
-    help="After an out-of-memory, skip waiting cells of its kind that need at least as much. "
+    "After an out-of-memory, skip waiting cells of its kind that need at least as much. "
     "[default: skip, unless the preset or the session says otherwise]",
+    default=None,
 )
 
 
-gpu_option = option(
+gpu_option = option_under(
     "Which device",
-    "--gpu",
-    metavar="NAME",
-    help='Target GPU, here or elsewhere, such as "H100 80GB"; an unknown name lists all. [default: this machine]',
-    shell_complete=offer(gpus),
+    "--gpu NAME",
+    'Target GPU, here or elsewhere, such as "H100 80GB"; an unknown name lists all. [default: this machine]',
+    complete=gpus,
 )
-_explain_option = option(
+_explain_option = option_under(
     "How it runs",
     "--oom-explain/--no-oom-explain",
-    "explain_oom",
+    "Run a cell that ran out of memory once more, apart, to see what filled the memory.",
+    name="explain_oom",
     default=True,
-    show_default=True,
-    help="Run a cell that ran out of memory once more, apart, to see what filled the memory.",
 )
-fit_check_option = option(
+fit_check_option = option_under(
     "How it runs",
     "--fit-check/--no-fit-check",
-    "check_fit",
+    "On a CPU, skip cells whose predicted memory does not fit.",
+    name="check_fit",
     default=True,
-    show_default=True,
-    help="On a CPU, skip cells whose predicted memory does not fit.",
 )
 
 
@@ -333,29 +314,26 @@ def a_session(name: str = "session", **attributes: Any) -> Callable[[F], F]:
 
 session_argument = a_session(default="last")
 sessions_argument = a_session("sessions", nargs=-1, required=True, metavar="SESSION...")
-trust_option = option(
+trust_option = option_under(
     "Session",
     "--trust",
-    "trusted",
-    is_flag=True,
-    help="Run what the session's log names and the command line does not: code outside of the current folder, "
+    "Run what the session's log names and the command line does not: code outside of the current folder, "
     "machines and options of its jobs.",
+    name="trusted",
+    is_flag=True,
 )
-take_over_option = option(
+take_over_option = option_under(
     "Session",
     "--take-over",
+    "Write the session although another process is named as its writer; only if that one is gone.",
     is_flag=True,
-    help="Write the session although another process is named as its writer; only if that one is gone.",
 )
-timeout_option = option(
+timeout_option = option_under(
     "How long",
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="End a cell after this time, and go on with the next.",
+    "--timeout SECONDS",
+    "End a cell after this time, and go on with the next.",
+    name="timeout_s",
+    type=POSITIVE,
 )
-bench_options = options(
-    oom_option, _explain_option, fit_check_option, timeout_option, session_dir_option, device_interval_option
-)
+bench_options = options(oom_option, _explain_option, fit_check_option, timeout_option, device_interval_option)
 """Options of a run, by their names arguments of `Bench`."""

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 import click
 from click.core import ParameterSource
 
+from cs336_tui.cli.suggestions import Source, offer
 from cs336_tui.config.axis import Section
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,9 +80,24 @@ def under(title: Heading, *several: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-def option(title: Heading, *names: str, **attributes: Any) -> Callable[[F], F]:
-    """As `click.option`, under this heading in every command."""
-    return under(title, click.option(*names, **attributes))
+def option(
+    said: str, about: str, *, name: str | None = None, complete: Source | Sequence[str] = (), **attributes: Any
+) -> Callable[[F], F]:
+    """As `click.option`, its names as help has them, with the word for the value: ``--where KEY=VALUE``. `name` is that
+    of its parameter, `complete` has the values that a shell completes. Help shows a default, unless it is none."""
+    names = said.split()
+    usual = attributes.get("default")
+    attributes.setdefault("show_default", bool(usual) and isinstance(usual, str | int | float))
+    if not names[-1].startswith("-"):
+        attributes["metavar"] = names.pop()
+    if complete:
+        attributes["shell_complete"] = offer(complete)
+    return click.option(*names, *filter(None, [name]), help=about, **attributes)
+
+
+def option_under(title: Heading, said: str, about: str, **attributes: Any) -> Callable[[F], F]:
+    """An `option` that stands under this heading in every command."""
+    return under(title, option(said, about, **attributes))
 
 
 def heading_of(option: click.Option) -> Heading:

@@ -1,9 +1,14 @@
-"""`bench --launcher`: submits the cells of a sweep as jobs, and follows them without a screen. `cs336-tui run-job` and
-`run-ranks`: the processes of a job, on the machines that run it."""
+"""`bench --launcher`: submits the cells of a sweep as jobs, and follows them without a screen. `cs336-tui watch` and
+`cancel`: sessions that run elsewhere or in another process. `run-job` and `run-ranks`: the processes of a job, on the
+machines that run it."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,9 +21,17 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from cs336_tui.cli.files import Destination
-from cs336_tui.cli.flags import Parsed, device_interval_option
-from cs336_tui.cli.help import under
+from cs336_tui.cli.files import Destination, data_options
+from cs336_tui.cli.flags import (
+    COUNT,
+    Parsed,
+    device_interval_option,
+    session_argument,
+    session_dir_option,
+    take_over_option,
+    trust_option,
+)
+from cs336_tui.cli.help import command, heading, option, under
 from cs336_tui.cli.run import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -28,7 +41,9 @@ from cs336_tui.cli.run import (
     carry_out,
     hand_over,
     name_of_log,
+    renderer,
 )
+from cs336_tui.cli.suggestions import themes
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.order import Order, in_order, in_rounds, usual_order
 from cs336_tui.config.spec import CellSpec
@@ -45,8 +60,11 @@ from cs336_tui.runner.jobs.job import (
     read_choice,
     read_request,
 )
+from cs336_tui.session import store
+from cs336_tui.session.lock import Writer, writer_of
 from cs336_tui.stats.quantities import counted
 
+_STOPS_WITHIN_S = 20.0
 _OF_CHOICE = ("launcher", "partition", "nodes", "gpus_per_node", "time", "form", "parameters")
 _OPTIONS = {"parameters": "slurm", "form": "as"}
 """Options of the fields of a choice that are called otherwise."""
@@ -64,36 +82,31 @@ def _sbatch_option(text: str) -> tuple[str, str]:
 
 launch_options = under(
     "Jobs elsewhere",
-    click.option(
-        "--launcher",
+    option(
+        "--launcher slurm",
+        "Run the cells as Slurm jobs, and watch them from here.",
         type=click.Choice(["slurm", "local"]),
-        metavar="slurm",
-        help="Run the cells as Slurm jobs, and watch them from here.",
     ),
-    click.option("--partition", metavar="NAME", help="Slurm partition."),
-    click.option("--nodes", type=click.IntRange(1), metavar="N", help="Nodes of one allocation that runs all cells."),
-    click.option("--gpus-per-node", type=click.IntRange(0), metavar="N", help="GPUs of each node."),
-    click.option(
-        "--time",
-        metavar="LIMIT",
-        help="Time limit of a job, as Slurm writes it: 0:30 is half a minute, 1:00:00 an hour.",
-    ),
-    click.option(
+    option("--partition NAME", "Slurm partition."),
+    option("--nodes N", "Nodes of one allocation that runs all cells.", type=COUNT),
+    option("--gpus-per-node N", "GPUs of each node.", type=click.IntRange(0)),
+    option("--time LIMIT", "Time limit of a job, as Slurm writes it: 0:30 is half a minute, 1:00:00 an hour."),
+    option(
         "--slurm",
-        "parameters",
+        "Another sbatch option, such as account=lab; may be repeated.",
+        name="parameters",
         multiple=True,
         type=Parsed("KEY[=VALUE]", _sbatch_option),
-        help="Another sbatch option, such as account=lab; may be repeated.",
     ),
-    click.option(
+    option(
         "--as",
-        "form",
-        type=click.Choice(["array", "allocation"]),
-        help="array: one job per cell; allocation: one job for all cells, in lanes. "
+        "array: one job per cell; allocation: one job for all cells, in lanes. "
         "[default: array, unless nodes, GPUs or lanes are given]",
+        name="form",
+        type=click.Choice(["array", "allocation"]),
     ),
-    click.option("--dry-run", is_flag=True, help="Only print what would be submitted."),
-    click.option("--detach", is_flag=True, help="Submit, print the session's name and return."),
+    option("--dry-run", "Only print what would be submitted.", is_flag=True),
+    option("--detach", "Submit, print the session's name and return.", is_flag=True),
 )
 """Options of jobs."""
 
@@ -117,10 +130,14 @@ def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
     return LaunchChoice(**chosen, lanes=lanes)
 
 
+def _is_given(name: str) -> bool:
+    """True if the command line has the option of this parameter."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
 def settings_of(session: str, **given: Any) -> JobRequest:
     """A request with the settings of these options, and no cells. Jobs sample devices rarer unless told how often."""
-    source = click.get_current_context().get_parameter_source("device_interval_s")
-    interval = {"device_interval_s": given["device_interval_s"]} if source is ParameterSource.COMMANDLINE else {}
+    interval = {"device_interval_s": given["device_interval_s"]} if _is_given("device_interval_s") else {}
     taken = {name: given[name] for name in OF_REQUEST if name in given}
     skip = given.get("skip_after_oom")
     return JobRequest(session=session, job="", cells=(), skip_after_oom=skip is not False, **taken, **interval)
@@ -227,10 +244,91 @@ def words_of(choice: LaunchChoice) -> list[str]:
     return words
 
 
+@command("watch")
+@session_argument
+@heading("Session")
+@take_over_option
+@trust_option
+@heading("The app")
+@option("--theme NAME", "Colour theme of the app.", complete=themes)
+@option(
+    "--low-bandwidth/--no-low-bandwidth", "The app writes less to the terminal, for slow connections.", default=None
+)
+@data_options
+def watch(
+    *,
+    session: str,
+    session_dir: Path,
+    take_over: bool,
+    trusted: bool,
+    to: Destination,
+    summary: str | None,
+    **of_app: Any,
+) -> int:
+    """Follow a session that another process runs, or its jobs: in the app on a terminal, else until all is over, then
+    print its data.
+
+    SESSION is an id, a unique prefix of one, `last` or a path. Closing it changes nothing for the session. With an
+    option of the data, such as --format, it follows without the app on a terminal, too.
+    """
+    opens_app = not (take_over or trusted or any(map(_is_given, ("format_", "output", "summary", "force"))))
+    opens_app = opens_app and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    if not opens_app and (name := next((name for name, value in of_app.items() if value is not None), None)):
+        raise click.UsageError(f"--{name.replace('_', '-')} is of the app, which does not open here; leave it out")
+    path = store.find(session, session_dir)
+    if opens_app:
+        from cs336_tui.cli.launch import open_watch
+
+        return open_watch(path, **of_app)
+    run = HeadlessRun()
+    bench = JobsBench(run.sink, path, trusted=trusted)
+    outputs = Outputs(renderer(to.format), to, summary)
+    return follow(bench, run, lambda: bench.watch(run.recall, take_over=take_over), outputs)
+
+
+@command("cancel")
+@session_argument
+@trust_option
+@session_dir_option
+def cancel(*, session: str, trusted: bool, session_dir: Path) -> str:
+    """Cancel the jobs of SESSION, or stop the process that runs it on this machine."""
+    path = store.find(session, session_dir)
+    if not has_jobs(path):
+        return _stop(path, writer_of(path))
+    run = HeadlessRun()
+    bench = JobsBench(run.sink, path, trusted=trusted)
+    try:
+        with StopOnSignal(lambda: False):
+            bench.watch(run.recall)
+            number = bench.jobs_going_on
+            if not bench.cancel():
+                return f"session {path.stem}: no job goes on"
+            bench.work()
+    finally:
+        bench.close()
+        run.progress.clear()
+    return f"session {path.stem}: {counted(number, 'job')} cancelled"
+
+
+def _stop(path: Path, writer: Writer | None) -> str:
+    """Ask the writer of a session without jobs to stop, and wait until it has."""
+    if writer is None:
+        return f"session {path.stem}: nothing runs"
+    if writer.host != socket.gethostname():
+        raise click.ClickException(f"session {path.stem} is written by {writer}; cancel it there")
+    os.kill(writer.pid, signal.SIGTERM)
+    give_up_at = time.monotonic() + _STOPS_WITHIN_S
+    while writer_of(path) == writer:
+        if time.monotonic() > give_up_at:
+            raise click.ClickException(f"session {path.stem}: {writer} was asked to stop and still runs")
+        time.sleep(0.05)
+    return f"session {path.stem}: stopped"
+
+
 @click.command("run-job", hidden=True)
 @click.argument("request", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--node", type=click.IntRange(0), default=0, help="A further node of the job; it runs its share alone.")
-@click.option("--trust", "trusted", is_flag=True, help="Import the code that the request names, wherever it is.")
+@option("--node", "A further node of the job; it runs its share alone.", type=click.IntRange(0), default=0)
+@option("--trust", "Import the code that the request names, wherever it is.", name="trusted", is_flag=True)
 def run_job(request: Path, node: int, *, trusted: bool) -> int:
     """Run the cells of a job as the file REQUEST tells; its log is written beside that file."""
     from cs336_tui.runner.bench import Bench

@@ -11,13 +11,12 @@ import platformdirs
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.reading import is_file
-from cs336_tui.config.settings import Settings, read_settings
+from cs336_tui.config.settings import Found, Settings, read_settings
 from cs336_tui.events.environment import fields_of_preset
 from cs336_tui.session.log import Sink
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
-    from cs336_tui.tui.app import Cs336App
 
 
 def open_app(
@@ -70,44 +69,30 @@ def open_app(
             device_interval_s=device_interval_s,
         )
 
-    from cs336_tui.tui.app import Cs336App
     from cs336_tui.tui.requests import RunOptions
 
     return _run(
-        Cs336App(
-            None if replay else make_bench,
-            replay=replay,
-            speed=speed,
-            theme=theme,
-            refresh_hz=refresh or found.settings.refresh,
-            low_bandwidth=found.settings.low_bandwidth if low_bandwidth is None else low_bandwidth,
-            initial=sweep,
-            initial_name=choices["preset_name"] if given == ["preset_name"] else "command line",
-            options=RunOptions(ddof=ddof, timeout_s=timeout_s),
-            may_leave_out=of_preset,
-            summary_path=summary,
-            user_theme_dir=theme_dir(),
-            session_dir=session_dir,
-            settings=found,
-        )
+        found,
+        low_bandwidth,
+        bench_factory=None if replay else make_bench,
+        replay=replay,
+        speed=speed,
+        theme=theme,
+        refresh_hz=refresh or found.settings.refresh,
+        initial=sweep,
+        initial_name=choices["preset_name"] if given == ["preset_name"] else "command line",
+        options=RunOptions(ddof=ddof, timeout_s=timeout_s),
+        may_leave_out=of_preset,
+        summary_path=summary,
+        session_dir=session_dir,
     )
 
 
 def open_watch(path: Path, *, theme: str | None, low_bandwidth: bool | None) -> int:
     """Run the app on the session with this log, which others run, until it is quit; returns its exit code."""
-    from cs336_tui.tui.app import Cs336App
-
     found = read_settings()
     return _run(
-        Cs336App(
-            watch=path,
-            theme=theme,
-            refresh_hz=found.settings.refresh,
-            low_bandwidth=found.settings.low_bandwidth if low_bandwidth is None else low_bandwidth,
-            user_theme_dir=theme_dir(),
-            session_dir=path.parent,
-            settings=found,
-        )
+        found, low_bandwidth, watch=path, theme=theme, refresh_hz=found.settings.refresh, session_dir=path.parent
     )
 
 
@@ -115,7 +100,12 @@ def theme_dir() -> Path:
     return platformdirs.user_config_path("cs336-tui", appauthor=False) / "themes"
 
 
-def _run(app: Cs336App) -> int:
+def _run(found: Found, low_bandwidth: bool | None, **of_app: Any) -> int:
+    from cs336_tui.tui.app import Cs336App
+
+    if low_bandwidth is None:
+        low_bandwidth = found.settings.low_bandwidth
+    app = Cs336App(settings=found, low_bandwidth=low_bandwidth, user_theme_dir=theme_dir(), **of_app)
     try:
         app.run()
     finally:

@@ -17,9 +17,9 @@ import click
 
 from cs336_tui.analysis.gpu_words import APPLE, figures, notes, numbered
 from cs336_tui.cli.files import Destination, file_options, text_or_json, to_json
-from cs336_tui.cli.flags import WORDS, session_dir_option
-from cs336_tui.cli.help import command, heading
-from cs336_tui.cli.suggestions import devices, offer
+from cs336_tui.cli.flags import COUNT, WORDS
+from cs336_tui.cli.help import command, heading, option
+from cs336_tui.cli.suggestions import devices
 from cs336_tui.cli.targets import Counter, child_processes, read_environment, read_machine
 from cs336_tui.config.reading import exists
 from cs336_tui.config.spec import Precision, SpecError
@@ -124,15 +124,8 @@ def missing(env: Environment, nvml: NvmlReport) -> list[str]:
 @command("doctor")
 @text_or_json
 @heading("Your model")
-@click.option(
-    "--code",
-    multiple=True,
-    metavar="MODULE:NAME",
-    help="Only say whether this code of yours is found; may be repeated.",
-)
-@click.option(
-    "--model-path", "folders", multiple=True, metavar="DIRECTORY", help="Folder to look for it in; may be repeated."
-)
+@option("--code MODULE:NAME", "Only say whether this code of yours is found; may be repeated.", multiple=True)
+@option("--model-path DIRECTORY", "Folder to look for it in; may be repeated.", name="folders", multiple=True)
 def doctor(*, format_: str, code: tuple[str, ...], folders: tuple[str, ...]) -> str:
     """Say what this machine offers for benchmarks and what is missing."""
     as_json = format_ == "json"
@@ -167,31 +160,26 @@ Measure = Callable[[str, Precision], DevicePeak]
 
 @command("peak")
 @heading("What to run")
-@click.option(
+@option(
     "--device",
-    "devices",
+    "Where to measure: auto, every, cpu, mps, cuda, cuda:N. [default: auto]",
+    name="devices",
     type=WORDS,
     default=(),
-    help="Where to measure: auto, every, cpu, mps, cuda, cuda:N. [default: auto]",
-    shell_complete=offer(devices),
+    complete=devices,
 )
-@click.option(
+@option(
     "--precision",
-    "precisions",
+    "Precisions to measure. [default: all that the device can do]",
+    name="precisions",
     type=WORDS,
     default=(),
-    help="Precisions to measure. [default: all that the device can do]",
-    shell_complete=offer(get_args(Precision)),
+    complete=get_args(Precision),
 )
 @heading("How it runs")
-@click.option(
-    "--threads",
-    type=click.IntRange(1),
-    help="CPU threads of one operation (torch's intra-op threads). [default: torch's own]",
-)
-@click.option("--refresh", is_flag=True, help="Measure again, in place of remembered results.")
+@option("--threads", "CPU threads of one operation (torch's intra-op threads). [default: torch's own]", type=COUNT)
+@option("--refresh", "Measure again, in place of remembered results.", is_flag=True)
 @file_options("table")
-@session_dir_option
 def peak(
     *,
     devices: Sequence[str],

@@ -23,8 +23,8 @@ from cs336_tui.cli.flags import (
     session_dir_option,
     timeout_option,
 )
-from cs336_tui.cli.help import Command, Group, heading, option, write_sections
-from cs336_tui.cli.suggestions import offer, themes
+from cs336_tui.cli.help import Command, Group, heading, option, option_under, write_sections
+from cs336_tui.cli.suggestions import themes
 from cs336_tui.config.axis import UserError
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
 
@@ -58,11 +58,11 @@ COMMANDS: dict[str, Listed] = {
     "reference": Listed("compare", "Results", "Published times, peaks and kernels beside a session's own."),
     "open": Listed("sessions", "Results", "Make a session of traces, memory snapshots and nsys reports of others."),
     "estimate": Listed("estimate", "Look ahead", "Predict memory, FLOPs and time; runs nothing."),
-    "fit": Listed("fit", "Look ahead", "The largest batch or context length that fits."),
+    "fit": Listed("estimate", "Look ahead", "The largest batch or context length that fits."),
     "plan": Listed("plan", "Look ahead", "From how many ranks on communication is the limit; runs nothing."),
     **{kind: Listed("reports", "Profile", REPORTS[kind].command) for kind in ASKED_FOR},
-    "watch": Listed("watch", "Cluster", "Follow a session that runs elsewhere, until it is over."),
-    "cancel": Listed("watch", "Cluster", "Cancel the jobs of a session, or stop the process that runs it."),
+    "watch": Listed("jobs", "Cluster", "Follow a session that runs elsewhere, until it is over."),
+    "cancel": Listed("jobs", "Cluster", "Cancel the jobs of a session, or stop the process that runs it."),
     "config": Listed("config", "Maintain", "Your settings: theme, preset, columns, keys and others."),
     "doctor": Listed("machine", "Maintain", "Say what this machine offers and what is missing."),
     "peak": Listed("machine", "Maintain", "Measure the peak of this machine's devices: matrix products and copies."),
@@ -129,24 +129,19 @@ class _Commands(Group):
 @click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cs336-tui", message="%(prog)s %(version)s")
 @heading("The app")
-@click.option("--replay", type=FILE, help="Replay this session log in the app; nothing is run.")
-@click.option(
-    "--speed", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Replay speed; 0: all at once."
-)
-@click.option("--theme", metavar="NAME", help="Colour theme of the app.", shell_complete=offer(themes))
-@click.option(
-    "--refresh",
+@option("--replay", "Replay this session log in the app; nothing is run.", type=FILE)
+@option("--speed", "Replay speed; 0: all at once.", type=click.FloatRange(min=0), default=1.0)
+@option("--theme NAME", "Colour theme of the app.", complete=themes)
+@option(
+    "--refresh HZ",
+    "Screen updates a second during a run, 0.2 to 30. [default: 2]",
     type=click.FloatRange(min=0.2, max=30),
-    metavar="HZ",
-    help="Screen updates a second during a run, 0.2 to 30. [default: 2]",
 )
-@click.option(
-    "--low-bandwidth/--no-low-bandwidth", default=None, help="Write less to the terminal, for slow connections."
-)
+@option("--low-bandwidth/--no-low-bandwidth", "Write less to the terminal, for slow connections.", default=None)
 @choice_options
 @reports_option
 @lanes_option
-@option("Output", "--summary", type=FILE, help="Write a session summary here, anew after every finished cell.")
+@option_under("Output", "--summary", "Write a session summary here, anew after every finished cell.", type=FILE)
 @ddof_option
 @timeout_option
 @session_dir_option

@@ -16,9 +16,9 @@ from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.files import Destination, file_options, to_json
-from cs336_tui.cli.flags import DIRECTORY, Parsed, choices_of, gpu_option, session_dir_option
-from cs336_tui.cli.help import command, heading, option
-from cs336_tui.cli.suggestions import offer, sessions
+from cs336_tui.cli.flags import COUNT, DIRECTORY, Parsed, choices_of, gpu_option
+from cs336_tui.cli.help import command, heading, option, option_under
+from cs336_tui.cli.suggestions import sessions
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
@@ -34,66 +34,58 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
 
 @command("plan")
 @choices_of("size", "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length")
-@option(
+@option_under(
     "What to run",
-    "--batch",
-    "batches",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Sequences of the whole batch, which all ranks share. [default: 4]",
+    "--batch N",
+    "Sequences of the whole batch, which all ranks share. [default: 4]",
+    name="batches",
+    type=COUNT,
 )
 @heading("Which device")
 @gpu_option
-@click.option(
+@option(
     "--flops",
-    "flops_per_s",
+    "FLOP/s of a device, such as 700TFLOP/s or 7e14, in place of the data sheet's peak.",
+    name="flops_per_s",
     type=Parsed("RATE", flops_per_s_of),
-    help="FLOP/s of a device, such as 700TFLOP/s or 7e14, in place of the data sheet's peak.",
-)
-@click.option(
-    "--link",
-    "link_bytes_per_s",
-    type=Parsed("RATE", bytes_per_s_of),
-    help="Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s. [default: NVLink's by the GPU's data sheet]",
-)
-@click.option(
-    "--measured",
-    "sessions",
-    multiple=True,
-    metavar="SESSION",
-    shell_complete=offer(sessions),
-    help="In place of --link the busbw of this session's collectives, in place of --gpu the FLOP/s of its cells or its "
-    "device's measured peak; may be repeated.",
 )
 @option(
+    "--link",
+    "Outgoing bandwidth of a device: 450GB/s, or in bits 400Gb/s. [default: NVLink's by the GPU's data sheet]",
+    name="link_bytes_per_s",
+    type=Parsed("RATE", bytes_per_s_of),
+)
+@option(
+    "--measured SESSION",
+    "In place of --link the busbw of this session's collectives, in place of --gpu the FLOP/s of its cells or its "
+    "device's measured peak; may be repeated.",
+    name="sessions",
+    multiple=True,
+    complete=sessions,
+)
+@option_under(
     "Several ranks",
     "--ranks",
+    "Numbers of ranks: 1,2,6, or 1..1024, by doubling.",
     type=Parsed("N,...|N..N", rank_counts_of),
     default="1..1024",
-    show_default=True,
-    help="Numbers of ranks: 1,2,6, or 1..1024, by doubling.",
 )
 @heading("What to run")
-@click.option(
+@option(
     "--part",
+    "The whole model, or one feed-forward layer, as the handout's calculations have it.",
     type=click.Choice(PARTS),
     default="model",
-    show_default=True,
-    help="The whole model, or one feed-forward layer, as the handout's calculations have it.",
 )
-@click.option(
+@option(
     "--precision",
+    "Precision of all numbers (bf16: 2 bytes, else 4) and of the data sheet's peak.",
     type=click.Choice(tuple(_BYTES)),
     default="bf16",
-    show_default=True,
-    help="Precision of all numbers (bf16: 2 bytes, else 4) and of the data sheet's peak.",
 )
-@click.option(
-    "--shared-link", is_flag=True, help="FSDP's and TP's communication share a link, so that their times add up."
-)
-@option("Output", "--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
+@option("--shared-link", "FSDP's and TP's communication share a link, so that their times add up.", is_flag=True)
+@option_under("Output", "--figures DIR", "Also write figures here, as SVG, PDF and PNG.", type=DIRECTORY)
 @file_options("table")
-@session_dir_option
 def plan(
     *,
     batches: int | None,
@@ -119,16 +111,23 @@ def plan(
     """
     choices |= {"batches": batches and (batches,), "passes": ("train-step",), "devices": ("cpu",)}
     sweep = sweep_from(**choices)
-    found = _measured(sessions, session_dir)
-    if found and link_bytes_per_s is not None and (gpu or flops_per_s is not None):
+    states = [store.load(store.find(name, session_dir)) for name in sessions]
+    results, names = merge([(title_of(state), state) for state in states]), f"session {', '.join(sessions)}"
+    if sessions and link_bytes_per_s is not None and (gpu or flops_per_s is not None):
         raise click.UsageError("--measured takes the place of --link and of --gpu or --flops; leave one of them out")
-    link = _given_link(gpu, link_bytes_per_s) if found is None or link_bytes_per_s else _measured_link(found)
+    is_given = not sessions or link_bytes_per_s
+    link = _given_link(gpu, link_bytes_per_s) if is_given else _measured_link(results, names)
     plans = []
     for spec in (msgspec.structs.replace(each, precision=precision) for each in sweep.cells()):
         if gpu is not None or flops_per_s is not None:
             speed, source = _speed(gpu, flops_per_s, precision)
         else:
-            speed, source = _measured_speed(found, spec, precision, link, PeakCache())
+            if not sessions:
+                raise click.UsageError(
+                    'how fast is a device? give --gpu, such as "H100", --flops, such as 700TFLOP/s, or --measured '
+                    "SESSION"
+                )
+            speed, source = _measured_speed(results, names, spec, precision, link)
         device = Device(speed, link.bytes_per_s, link.by_operation)
         sources = (source, *link.sources)
         plans.append(planned(spec, part, _BYTES[precision], device, ranks, shared_link=shared_link, sources=sources))
@@ -147,17 +146,6 @@ class _Link(NamedTuple):
     """The kind of the device that it was measured on."""
 
 
-class _Measured(NamedTuple):
-    names: str
-    results: tuple[Result, ...]
-
-
-def _measured(sessions: Sequence[str], folder: Path) -> _Measured | None:
-    states = [store.load(store.find(name, folder)) for name in sessions]
-    results = merge([(title_of(state), state) for state in states])
-    return _Measured(f"session {', '.join(sessions)}", results) if sessions else None
-
-
 def _given_link(gpu: str | None, bytes_per_s: float | None) -> _Link:
     """The bandwidth that was given, or that of the GPU's data sheet."""
     if bytes_per_s is not None:
@@ -168,11 +156,11 @@ def _given_link(gpu: str | None, bytes_per_s: float | None) -> _Link:
     return _Link(target.link_bytes_per_s, {}, (target.link_text,))
 
 
-def _measured_link(found: _Measured) -> _Link:
-    rates = link_rates(found.results)
+def _measured_link(results: Sequence[Result], names: str) -> _Link:
+    rates = link_rates(results)
     if not rates:
         meant = f"cs336-tui comm --op {','.join(IN_RINGS)} --size 100MB --ranks 2"
-        raise UserError(f"{found.names}: no collective was measured there; run {meant}, or give --link")
+        raise UserError(f"{names}: no collective was measured there; run {meant}, or give --link")
     instead = rates.get("all-reduce") or min(rates.values(), key=lambda each: each.bytes_per_s)
     used = {operation: rates.get(operation, instead) for operation in IN_RINGS}
     sources = tuple(_source(operation, used[operation], operation in rates) for operation in IN_RINGS)
@@ -186,18 +174,14 @@ def _source(operation: str, rate: LinkRate, own: bool) -> str:
 
 
 def _measured_speed(
-    found: _Measured | None, spec: CellSpec, precision: Format, link: _Link, peaks: PeakCache
+    results: Sequence[Result], names: str, spec: CellSpec, precision: Format, link: _Link
 ) -> tuple[float, str]:
-    if found is None:
-        raise click.UsageError(
-            'how fast is a device? give --gpu, such as "H100", --flops, such as 700TFLOP/s, or --measured SESSION'
-        )
-    speed = speed_of(found.results, spec, precision, peaks.get, link.kind)
+    speed = speed_of(results, spec, precision, PeakCache().get, link.kind)
     if speed is None:
         named = PRECISIONS_OF[precision][-1]
         where = f" on {link.kind}" if link.kind else ""
         raise UserError(
-            f"{found.names}: no FLOP/s in {precision} were measured{where}; run cs336-tui peak --precision {named}, or "
+            f"{names}: no FLOP/s in {precision} were measured{where}; run cs336-tui peak --precision {named}, or "
             f"bench cells with --precision {named}, choose another --precision, or give --gpu or --flops"
         )
     return speed.flops_per_s, f"{_rate(speed.flops_per_s)}: {speed.text}"

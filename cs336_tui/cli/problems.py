@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from cs336_tui.analysis.estimates import Estimate, judge_all
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
-from cs336_tui.analysis.targets import named_target
-from cs336_tui.cli.estimate import complete, unpredicted
+from cs336_tui.analysis.targets import Target, named_target
 from cs336_tui.cli.files import Destination, file_options
-from cs336_tui.cli.flags import a_session, gpu_option, session_dir_option, trust_option
-from cs336_tui.cli.help import command, option
+from cs336_tui.cli.flags import a_session, gpu_option, trust_option
+from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine
 from cs336_tui.config.order import relative_work, rough_peak_bytes
 from cs336_tui.config.problem import Problem
@@ -32,36 +30,17 @@ from cs336_tui.session.state import SessionState
 EDITIONS = tuple(sorted({edition for row in PROBLEMS for edition in row.editions}, reverse=True))
 
 
-class _Here(NamedTuple):
-    """The device of the cells, and the session that tells how fast it is."""
-
-    machine: Machine | None
-    asked: AskedCells
-    state: SessionState | None
-
-    @property
-    def device(self) -> str:
-        return next(iter(self.asked.targets))
-
-    def can_run(self, spec: CellSpec) -> bool:
-        if self.machine is not None:
-            return self.machine.environment.refusal(spec) is None
-        gpu = self.asked.targets[self.device].gpu
-        return gpu is None or spec.precision in gpu.precisions
-
-
 @command("problems")
 @a_session(required=False)
-@option(
+@option_under(
     "What to run",
     "--edition",
+    "Handout edition. [default: the session's, or the newest]",
     type=click.Choice([*EDITIONS, "all"]),
-    help="Handout edition. [default: the session's, or the newest]",
 )
 @gpu_option
 @trust_option
 @file_options("table")
-@session_dir_option
 def problems(
     *,
     session: str | None,
@@ -85,18 +64,15 @@ def problems(
     results = merge([(title_of(state), state)]) if state else ()
     wanted = edition or next(iter(editions_of(reversed(results))), EDITIONS[0])
     rows = [(each, row) for each, row in every_problem() if wanted in (each, "all")]
-    here = _here(gpu, state, read)
-    measured = unpredicted(state, here.asked, trusted=trusted) if state and here.machine else ()
-    with predicting(here.asked, predictor, measured) as predicts:
-        if state:
-            complete(state, measured, predicts, None)
+    asked = _asked(gpu, read)
+    with predicting(asked, predictor, state=state if asked.machine else None, trusted=trusted) as predicts:
         count = Counter("predicting", len(rows))
         needs = []
         for each, row in rows:
             progress = progress_of(row, each, [state], results) if state else None
-            needs.append(_needs(each, row, here, predicts)._replace(progress=progress))
+            needs.append(_needs(each, row, asked, state, predicts)._replace(progress=progress))
             count()
-    target = here.asked.targets[here.device]
+    (target,) = asked.targets.values()
     return to.show([problems_table(needs, title_of(state) if state else "", target.name)])
 
 
@@ -115,21 +91,30 @@ def _log_of(session: str | None, folder: Path) -> Path:
         raise
 
 
-def _here(gpu: str | None, state: SessionState | None, read: Callable[[], Machine]) -> _Here:
+def _asked(gpu: str | None, read: Callable[[], Machine]) -> AskedCells:
+    """The one device of the cells: the GPU of that name, or this machine's best."""
     if gpu is not None:
-        return _Here(None, AskedCells((), {"cuda:0": named_target(find_gpu(gpu))}), state)
+        return AskedCells((), {"cuda:0": named_target(find_gpu(gpu))})
     machine = read()
     (device,) = machine.environment.resolve(("auto",))
-    return _Here(machine, AskedCells((), {device: machine.target(device)}), state)
+    return AskedCells((), {device: machine.target(device)}, machine)
 
 
-def _needs(edition: str, problem: Problem, here: _Here, predicts: Predictor) -> Needs:
+def _can_run(spec: CellSpec, asked: AskedCells) -> bool:
+    if asked.machine is not None:
+        return asked.machine.environment.refusal(spec) is None
+    gpu = asked.targets[spec.device].gpu
+    return gpu is None or spec.precision in gpu.precisions
+
+
+def _needs(edition: str, problem: Problem, asked: AskedCells, state: SessionState | None, predicts: Predictor) -> Needs:
+    ((device, target),) = asked.targets.items()
     sweeps = sweeps_of(problem, edition)
-    of_each = (sweep.with_devices((here.device,)).cells() for sweep in sweeps.values())
+    of_each = (sweep.with_devices((device,)).cells() for sweep in sweeps.values())
     cells = list(dict.fromkeys(cell for several in of_each for cell in several))
-    can = [cell for cell in cells if here.can_run(cell)]
-    largest = _estimate(max(can, key=rough_peak_bytes), here, predicts) if can else None
-    capacity = here.asked.targets[here.device].capacity_bytes
+    can = [cell for cell in cells if _can_run(cell, asked)]
+    largest = _estimate(max(can, key=rough_peak_bytes), target, state, predicts) if can else None
+    capacity = target.capacity_bytes
     fit = [cell for cell in can if capacity is None or rough_peak_bytes(cell) <= capacity]
     low_s, high_s = _times_s(largest, fit)
     reports = tuple(dict.fromkeys(report for sweep in sweeps.values() for report in sweep.reports))
@@ -149,10 +134,10 @@ def _times_s(largest: Estimate | None, cells: Sequence[CellSpec]) -> tuple[float
     return low_s, high_s
 
 
-def _estimate(spec: CellSpec, here: _Here, predicts: Predictor) -> Estimate | None:
+def _estimate(spec: CellSpec, target: Target, state: SessionState | None, predicts: Predictor) -> Estimate | None:
     """The estimate of one cell; None if it cannot be predicted."""
     try:
         (prediction,) = predicts.predict([spec])
     except PredictionError:
         return None
-    return judge_all([prediction], here.asked.targets[here.device], here.state, [spec])[0]
+    return judge_all([prediction], target, state, [spec])[0]

@@ -11,16 +11,8 @@ import click
 
 from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.files import Destination, file_options, to_json
-from cs336_tui.cli.flags import (
-    DIRECTORY,
-    choice_options,
-    fit_check_option,
-    options,
-    reword,
-    session_dir_option,
-    timeout_option,
-)
-from cs336_tui.cli.help import command, option
+from cs336_tui.cli.flags import DIRECTORY, choice_options, fit_check_option, options, reword, timeout_option
+from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import shown
 from cs336_tui.config.choices import sweep_from, with_model
@@ -108,31 +100,26 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
 
 _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "kernels": (
-        option(
+        option_under(
             "Which table",
             "--phase",
+            "Only the kernels of this phase, as one table.",
             type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
-            help="Only the kernels of this phase, as one table.",
         ),
-        option(
+        option_under(
             "Which table",
             "--part",
+            "Only the kernels of this part of the model, as one table.",
             type=click.Choice((*RANGES, FUSED)),
-            help="Only the kernels of this part of the model, as one table.",
         ),
         file_options(),
         fit_check_option,
     ),
     "memory": (
-        option(
-            "Output",
-            "--min-mb",
-            type=click.FloatRange(min=0),
-            default=0.0,
-            metavar="MB",
-            help="Leave out allocations below this.",
+        option_under(
+            "Output", "--min-mb MB", "Leave out allocations below this.", type=click.FloatRange(min=0), default=0.0
         ),
-        option("Output", "--figures", type=DIRECTORY, help="Also write the figures here, as SVG, PDF and PNG."),
+        option_under("Output", "--figures", "Also write the figures here, as SVG, PDF and PNG.", type=DIRECTORY),
         file_options(),
         fit_check_option,
     ),
@@ -160,7 +147,7 @@ _HELP = {
 def _command(kind: ReportKind) -> click.Command:
     """The command that makes reports of a kind, without the options that one step has no use for."""
     own = _OWN_OPTIONS.get(kind, (file_options(),))
-    run = options(choice_options, *own, timeout_option, session_dir_option)(partial(report_command, kind))
+    run = options(choice_options, *own, timeout_option)(partial(report_command, kind))
     made = command(kind, help=_HELP.get(kind, REPORTS[kind].command))(run)
     passes = f"What is timed: {', '.join(PASSES)}. [default: {','.join(REPORTS[kind].passes)}]"
     reword(made, passes=passes, warmups=None, steps=None, interval=None, sync=None)

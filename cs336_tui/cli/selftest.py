@@ -12,11 +12,11 @@ import click
 
 from cs336_tui.analysis.eta import eta_words
 from cs336_tui.cli.files import Destination, file_options, to_json
-from cs336_tui.cli.flags import LANES, session_dir_option
-from cs336_tui.cli.help import command, heading
+from cs336_tui.cli.flags import LANES
+from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.run import StopOnSignal
 from cs336_tui.cli.streams import StatusLines, shown
-from cs336_tui.cli.suggestions import devices, offer, sizes
+from cs336_tui.cli.suggestions import devices, sizes
 from cs336_tui.cli.targets import read_machine
 from cs336_tui.config.spec import SpecError, canonical_device, dims_of
 from cs336_tui.config.sweep import LaneCount
@@ -42,30 +42,22 @@ _USUAL_STEP_S = 0.05
 
 @command("selftest")
 @heading("How it runs")
-@click.option(
+@option(
     "--device",
+    "Where to run: auto, cpu, mps, cuda, cuda:N; with --lanes the devices that lanes share",
     default="auto",
-    show_default=True,
-    help="Where to run: auto, cpu, mps, cuda, cuda:N; with --lanes the devices that lanes share",
-    shell_complete=offer(devices),
+    complete=devices,
 )
-@click.option("--size", help="Model size. [default: tiny on a CPU, small elsewhere]", shell_complete=offer(sizes))
-@click.option("--quick", is_flag=True, help="Fewer starts and rounds: about a minute, and wider intervals.")
-@click.option(
+@option("--size", "Model size. [default: tiny on a CPU, small elsewhere]", complete=sizes)
+@option("--quick", "Fewer starts and rounds: about a minute, and wider intervals.", is_flag=True)
+@option(
     "--lanes",
+    "Measure what running side by side costs, in this many lanes; auto: one for each GPU or core.",
     type=LANES,
-    help="Measure what running side by side costs, in this many lanes; auto: one for each GPU or core.",
 )
 @file_options("table")
-@session_dir_option
 def selftest(
-    *,
-    device: str,
-    size: str | None,
-    quick: bool,
-    to: Destination,
-    session_dir: Path,
-    lanes: LaneCount | None = None,
+    *, device: str, size: str | None, quick: bool, to: Destination, session_dir: Path, lanes: LaneCount | None = None
 ) -> int:
     """Time the same cell with a bare script, with `cs336-tui bench` and with the app, in turns.
 

@@ -12,7 +12,7 @@ import msgspec
 
 from cs336_tui.cli.files import Destination, file_options, json_option
 from cs336_tui.cli.flags import a_session, session_argument, session_dir_option, sessions_argument
-from cs336_tui.cli.help import command, option
+from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.streams import TERMINAL, StatusLines, on_terminal
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes
@@ -33,13 +33,9 @@ def counts(info: SessionInfo) -> str:
     """The states of its cells, in words."""
     if info.problem:
         return "log damaged"
-    parts = [
-        (info.ok, "ok"),
-        (info.oom, "out of memory"),
-        (info.failed, "failed"),
-        (info.skipped, "skipped"),
-        (info.left, "running or waiting" if info.stage == "running" else "left to run"),
-    ]
+    left = "running or waiting" if info.stage == "running" else "left to run"
+    parts = [(info.ok, "ok"), (info.oom, "out of memory"), (info.failed, "failed"), (info.skipped, "skipped")]
+    parts.append((info.left, left))
     reports = f"; {counted(info.reports, 'report')}" if info.reports else ""
     return f"{info.cells}: " + (", ".join(f"{n} {word}" for n, word in parts if n) or "none") + reports
 
@@ -85,7 +81,6 @@ def _text(table: Table) -> str:
 @command("sessions")
 @json_option
 @file_options("table")
-@session_dir_option
 def sessions(session_dir: Path, *, to: Destination) -> str:
     """List the sessions on this machine, newest first."""
     return to.deliver(_listed(list(store.list_sessions(session_dir)), session_dir, to.format))
@@ -107,7 +102,6 @@ def _listed(infos: Sequence[SessionInfo], folder: Path, format_: str) -> str:
 @command("show")
 @session_argument
 @file_options("table")
-@session_dir_option
 def show(session: str, session_dir: Path, *, to: Destination) -> str:
     """Show what SESSION is and its results: an id, a unique prefix of one, `last` or a path.
 
@@ -214,7 +208,7 @@ def _annotated(session: str, session_dir: Path, **given: str) -> str:
 
 @command("delete")
 @sessions_argument
-@option("Session", "--yes", is_flag=True, help="Do not ask.")
+@option_under("Session", "--yes", "Do not ask.", is_flag=True)
 @session_dir_option
 def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path) -> None:
     """Delete SESSION... for good; asks for each."""
@@ -229,14 +223,13 @@ def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path) -> None:
 
 @command("open", epilog=f"What can be opened: {', '.join(each.what for each in FORMATS)}.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
-@option(
+@option_under(
     "Which cells",
-    "--phase",
-    "phases",
-    multiple=True,
-    metavar="PHASE=RANGE",
-    help="Range that counts as this phase, besides the usual names, such as forward=model_fwd or optimizer='adam*'; "
+    "--phase PHASE=RANGE",
+    "Range that counts as this phase, besides the usual names, such as forward=model_fwd or optimizer='adam*'; "
     "may be repeated.",
+    name="phases",
+    multiple=True,
 )
 @session_dir_option
 def open(*, files: Sequence[Path], phases: Sequence[str], session_dir: Path) -> str:

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -186,8 +186,3 @@ OF_CHOICES: dict[str, Source | Sequence[str]] = {
     "measure_steps": ("auto",),
 }
 """Values of choices that are no list of names, by the choice."""
-
-
-def of_choice(field: str, values: Sequence[str]) -> Any:
-    """`offer` for a choice; None without anything to offer."""
-    return offer(OF_CHOICES[field]) if field in OF_CHOICES else offer(values) if values else None

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +18,13 @@ from cs336_tui.cli.streams import StatusLines
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.environment import Environment, capability_pair
-from cs336_tui.events.events import DeviceSampled
+from cs336_tui.events.events import CellsPredicted, DeviceSampled
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.predictor import Predictor
-from cs336_tui.runner.trust import HasCode
+from cs336_tui.runner.trust import HasCode, Trust
+from cs336_tui.session.state import SessionState
 
 
 class Machine(NamedTuple):
@@ -39,10 +40,11 @@ class Machine(NamedTuple):
 
 
 class AskedCells(NamedTuple):
-    """Cells, and what each device of theirs is, by its name."""
+    """Cells, and what each device of theirs is, by its name; this machine, if they are for it."""
 
     specs: tuple[CellSpec, ...]
     targets: dict[str, Target]
+    machine: Machine | None = None
 
     def capability_of(self, spec: CellSpec) -> tuple[int, int] | None:
         """The compute capability of the GPU that the spec is for, where it is known."""
@@ -94,7 +96,8 @@ def _on_this_machine(sweep: Sweep, here: Machine) -> AskedCells:
             if error.field == "device" and spec.device.startswith("cuda"):
                 raise click.UsageError(f"{error}; use --gpu NAME for a GPU that is not in this machine") from None
             raise
-    return AskedCells(specs, {device: here.target(device) for device in dict.fromkeys(spec.device for spec in specs)})
+    targets = {device: here.target(device) for device in dict.fromkeys(spec.device for spec in specs)}
+    return AskedCells(specs, targets, here)
 
 
 def read_environment() -> Environment:
@@ -128,15 +131,46 @@ def read_machine() -> Machine:
 
 @contextmanager
 def predicting(
-    asked: AskedCells, predictor: Predictor | None = None, also: Iterable[HasCode] = ()
+    asked: AskedCells,
+    predictor: Predictor | None = None,
+    also: Iterable[HasCode] = (),
+    *,
+    state: SessionState | None = None,
+    trusted: bool = False,
+    within_s: float | None = None,
 ) -> Iterator[Predictor]:
-    """The predictor, or one with child processes of its own, which import the code of what is asked and of `also`."""
-    if predictor is not None:
+    """The predictor, or one with child processes of its own, which import the code of what is asked and of `also`. It
+    has predicted the measured cells of the session in `state`, where it can be done: they tell how fast a device is."""
+    measured = _unpredicted(state, asked, trusted=trusted) if state else ()
+    with ExitStack() as opened:
+        if predictor is None:
+            launcher = opened.enter_context(child_processes())
+            predictor = opened.enter_context(closing(Predictor(launcher, capability_of=asked.capability_of)))
+            launcher.trust.name(*asked.specs, *also, *measured)
+        if state and measured:
+            found = predictor.predict(measured, within_s=within_s, give_up=lambda _spec, _why: None)
+            state.apply(CellsPredicted(at=time.time(), predictions=found))
         yield predictor
-        return
-    with child_processes() as launcher, closing(Predictor(launcher, capability_of=asked.capability_of)) as predictor:
-        launcher.trust.name(*asked.specs, *also)
-        yield predictor
+
+
+def _unpredicted(state: SessionState, asked: AskedCells, *, trusted: bool) -> tuple[CellSpec, ...]:
+    """The session's measured cells that are of the targets' kinds and that nobody has predicted yet. Leaves out, with a
+    line on standard error, those whose code the log alone names, unless it is `trusted`."""
+    trust = Trust()
+    trust.name(*asked.specs)
+    kinds = {target.kind for target in asked.targets.values()}
+    found: list[CellSpec] = []
+    withheld: dict[str, None] = {}
+    for spec in (cell.spec for cell in state.cells.values() if cell.running.n):
+        if spec.device.partition(":")[0] not in kinds or state.prediction_of(spec) is not None:
+            continue
+        if not trusted and (why := trust.refusal(spec)):
+            withheld[why] = None
+        else:
+            found.append(spec)
+    for why in withheld:
+        click.echo(f"note: {why}, and the speed of its cells is left out; --trust imports it", err=True)
+    return tuple(found)
 
 
 @contextmanager

@@ -14,14 +14,13 @@ import click
 from cs336_tui.analysis.next_step import next_step
 from cs336_tui.analysis.shortlist import lacking, plan_of, predictions_of, shortlist, started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
-from cs336_tui.cli.estimate import complete, unpredicted
 from cs336_tui.cli.files import Destination, file_options, to_json
-from cs336_tui.cli.flags import Parsed, gpu_option, reword, session_dir_option, start_options, trust_option
-from cs336_tui.cli.help import command, heading, option
+from cs336_tui.cli.flags import Parsed, gpu_option, reword, start_options, trust_option
+from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress, bar, cut
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
-from cs336_tui.cli.suggestions import offer, searched, sessions
+from cs336_tui.cli.suggestions import searched, sessions
 from cs336_tui.cli.targets import Counter, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.counts import Auto
@@ -191,48 +190,37 @@ class RaceRun(HeadlessRun):
 @command("tune")
 @start_options
 @heading("The search")
-@click.option(
-    "--over",
-    metavar="CHOICE[=VALUE,...]",
-    multiple=True,
-    shell_complete=offer(searched),
-    help="Choices to search: names with commas, or one with its values as attention=sdpa,my_repo.flash:attn; may be "
+@option(
+    "--over CHOICE[=VALUE,...]",
+    "Choices to search: names with commas, or one with its values as attention=sdpa,my_repo.flash:attn; may be "
     f"repeated. [default: those of the preset or with several values, else {', '.join(USUAL_OVER)}]",
+    multiple=True,
+    complete=searched,
 )
-@click.option(
+@option(
     "--goal",
+    "What to improve: the time of a step, tokens a second, tokens a joule, or the peak of memory. With step and "
+    "memory each step trains the same tokens; a batch that is searched is then a micro-batch.",
     type=click.Choice(GOALS),
     default="step",
-    show_default=True,
-    help="What to improve: the time of a step, tokens a second, tokens a joule, or the peak of memory. With step and "
-    "memory each step trains the same tokens; a batch that is searched is then a micro-batch.",
 )
-@click.option(
-    "--within",
-    type=Parsed("MEMORY", limit_of),
-    help="Limit of a candidate's peak: 70GB, or 80% of the device's memory.",
+@option(
+    "--within", "Limit of a candidate's peak: 70GB, or 80% of the device's memory.", type=Parsed("MEMORY", limit_of)
 )
-@click.option(
-    "--budget",
-    "budget_s",
-    type=Parsed("TIME", budget_of),
-    default="10m",
-    show_default=True,
-    help="Time for the search: 90s, 10m or 2h.",
+@option(
+    "--budget", "Time for the search: 90s, 10m or 2h.", name="budget_s", type=Parsed("TIME", budget_of), default="10m"
 )
-@click.option("--dry-run", is_flag=True, help="Run nothing: show candidates, predictions and the plan.")
+@option("--dry-run", "Run nothing: show candidates, predictions and the plan.", is_flag=True)
 @heading("Which device")
 @gpu_option
-@click.option(
-    "--session",
-    metavar="SESSION",
-    help="With --dry-run: take the speed of the device from the measured cells of this session.",
-    shell_complete=offer(sessions),
+@option(
+    "--session SESSION",
+    "With --dry-run: take the speed of the device from the measured cells of this session.",
+    complete=sessions,
 )
 @trust_option
-@option("Output", "--save-preset", metavar="NAME", help="Save the best candidate as a preset of your own.")
+@option_under("Output", "--save-preset NAME", "Save the best candidate as a preset of your own.")
 @file_options("table")
-@session_dir_option
 def tune(
     *,
     dry_run: bool,
@@ -365,21 +353,12 @@ def show_plan(
     """The plan of a search on this machine, or on the GPU of that name, as text; empty when it went to a file. `state`
     is a session whose cells tell how fast it is; `trusted`: the code that it names, too. Raises `UserError` or
     `click.ClickException`."""
-    machine: Machine | None = None
-
-    def here() -> Machine:
-        nonlocal machine
-        machine = read()
-        return machine
-
-    asked = settle(search.start, gpu, None, here)
+    asked = settle(search.start, gpu, None, read)
     tuning = search.tuning(asked.specs[0])
     target = asked.targets[tuning.base.device]
-    refusal = machine.environment.refusal if machine else lacking(_device(find_gpu(gpu or target.name)))
-    measured = unpredicted(state, asked, trusted=trusted) if state else ()
-    with predicting(asked, predictor, [tuning, *measured]) as predicts:
-        if state is not None:
-            complete(state, measured, predicts, None)
+    here = asked.machine
+    refusal = here.environment.refusal if here else lacking(_device(find_gpu(gpu or target.name)))
+    with predicting(asked, predictor, [tuning], state=state, trusted=trusted) as predicts:
         counter = Counter("predicting candidates")
         found = shortlist(tuning, target, refusal, lambda specs: predictions_of(predicts, specs, counter), every=True)
         counter.clear()

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from cs336_tui.config.axis import Axis, Cell, Kind, axes_of
+from cs336_tui.config.axis import Axis, Cell, Kind
 from cs336_tui.config.values import (
     ATTENTIONS,
     COMPUTING,
@@ -381,8 +381,3 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         applies=lambda spec: bool(spec.recording),
     )] = ""
 # fmt: on
-
-
-def all_axes(choices: type[Choices]) -> dict[str, Axis]:
-    """Every choice by its field, in the order of the fields."""
-    return axes_of(choices, globals())

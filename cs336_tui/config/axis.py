@@ -192,11 +192,6 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
         return self.section or _SECTIONS[self.group]
 
     @property
-    def is_rare(self) -> bool:
-        """True if presets and commands leave its default out."""
-        return self.group == "variants" or self.field == "vocab_size"
-
-    @property
     def sweep_default(self) -> Any:
         value = self.default if self.usual is None else self.usual
         return value if not self.several or isinstance(value, tuple) else (value,)

@@ -17,7 +17,7 @@ from cs336_tui.config.presets import preset
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, NOT_OF_COLLECTIVES, OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL, NO_MODEL, sharing_of
-from cs336_tui.config.variants import is_imported, short
+from cs336_tui.config.variants import is_imported, short, why_not_there
 
 
 def sweep_from(
@@ -90,8 +90,6 @@ def check_names(axis: Axis, values: Iterable[Any], folders: Sequence[str]) -> No
     """Raise `SpecError` for a value of a choice that names code which cannot be there. Annotations are pairs."""
     names = [sharing_of(value[1] if isinstance(value, tuple) else str(value)).name for value in values]
     for name in filter(is_imported, names):
-        from cs336_tui.config.own_source import why_not_there
-
         if why := why_not_there(name, folders):
             raise SpecError(axis.name, name, why)
 
@@ -201,7 +199,10 @@ def _arguments(specs: Sequence[CellSpec]) -> tuple[tuple[str, str], ...]:
 def command_of(sweep: Sweep, ddof: int = 1) -> str:
     """The headless command line that runs a sweep again; `ddof` is named when it is not the default."""
     words = ["cs336-tui", "comm" if sweep.is_collective else "bench", *_workload_words(sweep)]
-    for axis in sorted((axis for axis in AXES.values() if axis.sweep), key=_place_in_command):
+    # The device after the steps, then variants, and last what is seldom changed.
+    places = {"variants": 2, "more": 3}
+    named = [axis for axis in AXES.values() if axis.sweep]
+    for axis in sorted(named, key=lambda axis: 1 if axis.field == "device" else places.get(axis.group, 0)):
         if sweep.is_collective and axis.field not in OF_COLLECTIVES:
             continue
         words += _words_of(sweep, axis)
@@ -231,13 +232,13 @@ def _workload_words(sweep: Sweep) -> Iterator[str]:
 def _words_of(sweep: Sweep, axis: Axis) -> Iterator[str]:
     """The option of a choice; none if it is a default that commands leave out."""
     value = getattr(sweep, axis.sweep)
-    given = value if isinstance(value, tuple) else (value,)
+    given, is_rare = value if isinstance(value, tuple) else (value,), axis.group == "variants"
     match axis.field:
         case "workload" | "causal" | "warmup_auto" | "warmup_for" | "steps_auto" | "steps_for":
             return
         case "size" if sweep.has_widths or sweep.dims_alone:
             return
-        case "vocab_size" if sweep.is_alone or sweep.dims:
+        case "vocab_size" if sweep.is_alone or sweep.dims or value == axis.sweep_default:
             return
         case "model_path" | "annotations" if not sweep.own_code:
             return
@@ -256,10 +257,5 @@ def _words_of(sweep: Sweep, axis: Axis) -> Iterator[str]:
             yield from (f"--{axis.option}", each if isinstance(each, str) else "=".join(each))
     elif axis.kind is bool:
         yield from () if value == axis.sweep_default else (f"--{'' if value else 'no-'}{axis.option}",)
-    elif value is not None and not (axis.is_rare and value == axis.sweep_default):
+    elif value is not None and (not is_rare or value != axis.sweep_default):
         yield from (f"--{axis.option}", ",".join(map(str, given)))
-
-
-def _place_in_command(axis: Axis) -> int:
-    """The device after the steps, then variants, and last what is seldom changed."""
-    return 1 if axis.field == "device" else {"variants": 2, "more": 3}.get(axis.group, 0)

@@ -3,10 +3,14 @@ problems of several ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 Pairs = tuple[tuple[str, str], ...]
 Source = Literal["results", "phases", "layout", "pivot", "report", "figure"]
+
+
+_TIMES = "times of a GPU"
 
 
 class Answer(NamedTuple):
@@ -33,9 +37,8 @@ class Answer(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of a problem. `letter` is empty if there is one only."""
+    """A part of a problem."""
 
-    letter: str
     asks: str
     """The question, in a few words."""
     answers: tuple[Answer, ...] = ()
@@ -45,6 +48,8 @@ class Part(NamedTuple):
     """The preset's name without its edition, if it is not the problem's."""
     command: str = ""
     """The command that answers it by calculation, without cells."""
+    letter: str = ""
+    """By its place; empty if it is the only one."""
 
 
 class Problem(NamedTuple):
@@ -54,9 +59,18 @@ class Problem(NamedTuple):
     editions: tuple[str, ...]
     title: str
     parts: tuple[Part, ...]
-    gpu: str = "times of a GPU"
-    preset_name: str = ""
+    gpu: str
+    preset_name: str
     """The preset's name without its edition, if it is another one."""
+
+    @classmethod
+    def of(
+        cls, name: str, editions: tuple[str, ...], title: str, *parts: Part, gpu: str = _TIMES, preset_name: str = ""
+    ) -> Problem:
+        """The problem of these parts, which get their letters."""
+        letters = "abcdef" if len(parts) > 1 else ("",)
+        lettered = tuple(part._replace(letter=letter) for part, letter in zip(parts, letters, strict=False))
+        return cls(name, editions, title, lettered, gpu, preset_name)
 
     @property
     def is_measured(self) -> bool:
@@ -68,6 +82,13 @@ class Problem(NamedTuple):
         return f"{edition}/{(part.preset if part else '') or self.preset_name or self.name}"
 
 
+def by_edition(
+    name: str, title: str, parts: Mapping[tuple[str, ...], Sequence[Part]], **more: str
+) -> Iterator[Problem]:
+    """The problem of each of these editions, whose parts differ."""
+    return (Problem.of(name, editions, title, *each, **more) for editions, each in parts.items())
+
+
 _RANKS: Pairs = (("workload", "language-model"), ("ranks", "2+"))
 _COLLECTIVE: Pairs = (("workload", "collective"),)
 _COMMENT = "the comment is yours"
@@ -77,6 +98,8 @@ _TWO_NODES = "2024's setting of two nodes is not here"
 _WRAPPERS = Answer("layout", "data-parallel", where=_RANKS)
 _SEVERAL_WRAPPERS = _WRAPPERS._replace(over="parallel")
 _TRAFFIC = Answer("report", "kernels/rank-communication", where=_RANKS)
+_STATE = Answer("report", "rank-memory", where=_RANKS, over="parallel")
+_SHARDED = Answer("layout", "sharding", where=_RANKS, over="parallel")
 _OVERLAP = _TRAFFIC._replace(columns=("rank", "communication_ns", "overlapped_ns", "overlapped_share"))
 
 
@@ -86,68 +109,52 @@ def _own(*functions: str) -> str:
 
 
 _NAIVE = Part(
-    "",
     "step time with the gradient of each parameter all-reduced after backward, and the share that communicates",
     (_WRAPPERS,),
     _own("get_naive"),
 )
 _FLAT = Part(
-    "",
     "the same with one all-reduce of all gradients, beside one of each",
     (_SEVERAL_WRAPPERS,),
     _own("get_naive", "get_flat"),
 )
 _OVERLAP_PARTS = (
     Part(
-        "a",
         "step time with communication during backward, beside the two before",
         (_SEVERAL_WRAPPERS,),
         _own("get_naive", "get_flat", "get_ddp"),
     ),
     Part(
-        "b",
         "a profile with and without overlap",
         (_TRAFFIC,),
         "pictures are taken in Perfetto, from each rank's Chrome trace beside the session's log, or in Nsight Systems",
     ),
 )
-_RATIO = Part("c", "share of communication during which something is computed", (_OVERLAP,), _COMMENT)
+_RATIO = Part("share of communication during which something is computed", (_OVERLAP,), _COMMENT)
 _BUCKETS = (
     Part(
-        "a",
         "step time over bucket sizes",
         (_SEVERAL_WRAPPERS,),
         f"{_own('get_ddp_bucketed:1MB', 'get_ddp_bucketed:10MB')}; {_COMMENT}",
     ),
-    Part("b", "an equation of DDP's overhead and of the best bucket size", person="the equations are yours"),
+    Part("an equation of DDP's overhead and of the best bucket size", person="the equations are yours"),
 )
 _SHARDING = (
+    Part("memory after initialisation, before and after the optimizer step, by what it holds", (_STATE,), _COMMENT),
     Part(
-        "a",
-        "memory after initialisation, before and after the optimizer step, by what it holds",
-        (Answer("report", "rank-memory", where=_RANKS, over="parallel"),),
-        _COMMENT,
-    ),
-    Part(
-        "b",
         "step time with and without",
-        (Answer("layout", "sharding", where=_RANKS, over="parallel"),),
+        (_SHARDED,),
         "your sharded optimizer is named with --optimizer my.adapters:get_sharded_optimizer",
     ),
-    Part("c", "ZeRO stage 1 beside it", person="how the two differ is an argument"),
+    Part("ZeRO stage 1 beside it", person="how the two differ is an argument"),
 )
 _FSDP = (
     Part(
-        "a",
         "memory that FSDP saves at the peak",
-        (
-            Answer("layout", "sharding", where=_RANKS, over="parallel"),
-            Answer("report", "rank-memory", where=_RANKS, over="parallel"),
-        ),
+        (_SHARDED, _STATE),
         "what is to be expected is yours to derive; yours is named with --parallel ddp,my.adapters:get_fsdp",
     ),
     Part(
-        "b",
         "whether the all-gather of weights ends in time for the forward",
         (Answer("report", "kernels/all-gathers", where=_RANKS), _TRAFFIC),
         "pictures of Nsight Systems are taken in its window",
@@ -157,92 +164,81 @@ _FORMULAS = "the expressions are yours; the command has the numbers for given sp
 _PLAN = "cs336-tui plan --part ffn --size xl --gpu H100 --link 450GB/s"
 
 
-def _calculated(name: str, title: str, *asks: str, first: str = "", shared_link: str = "") -> Problem:
-    """A problem of a letter for each of `asks`; `first` is the reason for which the first is a person's."""
-    letters = "abcd"[: len(asks)]
-    commands = ["" if first and letter == "a" else _PLAN for letter in letters]
-    if shared_link:
-        commands[letters.index(shared_link)] += " --shared-link"
+def _calculated(name: str, title: str, *asks: str, first: str = "", last_shares_link: bool = False) -> Problem:
+    """A problem of a part for each of `asks`; `first` is the reason for which the first is a person's."""
+    commands = [_PLAN] * len(asks)
+    if first:
+        commands[0] = ""
+    if last_shares_link:
+        commands[-1] += " --shared-link"
     parts = (
-        Part(letter, each, person=_FORMULAS if command else first, command=command)
-        for letter, each, command in zip(letters, asks, commands, strict=True)
+        Part(each, person=_FORMULAS if command else first, command=command)
+        for each, command in zip(asks, commands, strict=True)
     )
-    return Problem(name, ("2026",), title, tuple(parts), gpu="")
+    return Problem.of(name, ("2026",), title, *parts, gpu="")
 
 
 SEVERAL_RANKS: tuple[Problem, ...] = (
-    Problem(
+    Problem.of(
         "distributed_communication_single_node",
         ("2024", "2025", "2026"),
         "all-reduce over sizes and ranks in one node",
-        (
-            Part(
-                "",
-                "time of an all-reduce for each size, number of ranks and backend",
-                (
-                    Answer("layout", "collectives", where=_COLLECTIVE),
-                    Answer("figure", "busbw", where=_COLLECTIVE, over="size"),
-                ),
-                _COMMENT,
+        Part(
+            "time of an all-reduce for each size, number of ranks and backend",
+            (
+                Answer("layout", "collectives", where=_COLLECTIVE),
+                Answer("figure", "busbw", where=_COLLECTIVE, over="size"),
             ),
+            _COMMENT,
         ),
         gpu="up to 6 GPUs and their times",
         preset_name="all_reduce",
     ),
-    *(
-        Problem("naive_ddp_benchmarking", editions, "a step of naive data parallel on two ranks", (part,), _TWO_GPUS)
-        for editions, part in (
-            (("2024",), _NAIVE._replace(person=f"{_NAIVE.person}; {_TWO_NODES}")),
-            (("2025", "2026"), _NAIVE),
-        )
+    *by_edition(
+        "naive_ddp_benchmarking",
+        "a step of naive data parallel on two ranks",
+        {("2024",): (_NAIVE._replace(person=f"{_NAIVE.person}; {_TWO_NODES}"),), ("2025", "2026"): (_NAIVE,)},
+        gpu=_TWO_GPUS,
     ),
-    *(
-        Problem(
-            "minimal_ddp_flat_benchmarking", editions, "a step with flat gradients beside naive", (part,), _TWO_GPUS
-        )
-        for editions, part in (
-            (("2024",), _FLAT._replace(person=f"{_FLAT.person}; {_TWO_NODES}")),
-            (("2025", "2026"), _FLAT),
-        )
+    *by_edition(
+        "minimal_ddp_flat_benchmarking",
+        "a step with flat gradients beside naive",
+        {("2024",): (_FLAT._replace(person=f"{_FLAT.person}; {_TWO_NODES}"),), ("2025", "2026"): (_FLAT,)},
+        gpu=_TWO_GPUS,
     ),
-    *(
-        Problem(
-            "ddp_overlap_individual_parameters_benchmarking",
-            editions,
-            "a step with communication during backward beside naive and flat",
-            parts,
-            _TWO_GPUS,
-        )
-        for editions, parts in ((("2024",), (*_OVERLAP_PARTS, _RATIO)), (("2025", "2026"), _OVERLAP_PARTS))
+    *by_edition(
+        "ddp_overlap_individual_parameters_benchmarking",
+        "a step with communication during backward beside naive and flat",
+        {("2024",): (*_OVERLAP_PARTS, _RATIO), ("2025", "2026"): _OVERLAP_PARTS},
+        gpu=_TWO_GPUS,
     ),
-    Problem("ddp_bucketed_benchmarking", ("2024", "2025"), "a step over the size of buckets", _BUCKETS, _TWO_GPUS),
-    Problem(
+    Problem.of(
+        "ddp_bucketed_benchmarking", ("2024", "2025"), "a step over the size of buckets", *_BUCKETS, gpu=_TWO_GPUS
+    ),
+    Problem.of(
         "communication_accounting",
         ("2025",),
         "memory and communication of a model of 126 blocks, on paper",
-        (
-            Part("a", "memory of one device", person="it is arithmetic on paper"),
-            Part("b", "memory of a device with everything sharded", person="it is arithmetic on paper"),
-            Part(
-                "c",
-                "the batch from which on 16 x 4 devices are bound by computation",
-                person="the command takes a batch and says up to how many ranks it is bound by computation; its model "
-                "of links has no meshes",
-                command="cs336-tui plan --part ffn --arch gelu-learned --d-model 16384 --d-ff 53248 --num-layers 126 "
-                "--num-heads 128 --context 1 --batch 65536 --flops 4.6e14 --link 180GB/s --ranks 64",
-            ),
-            Part("d", "other ways to a smaller batch", person="it is an argument"),
+        Part("memory of one device", person="it is arithmetic on paper"),
+        Part("memory of a device with everything sharded", person="it is arithmetic on paper"),
+        Part(
+            "the batch from which on 16 x 4 devices are bound by computation",
+            person="the command takes a batch and says up to how many ranks it is bound by computation; its model "
+            "of links has no meshes",
+            command="cs336-tui plan --part ffn --arch gelu-learned --d-model 16384 --d-ff 53248 --num-layers 126 "
+            "--num-heads 128 --context 1 --batch 65536 --flops 4.6e14 --link 180GB/s --ranks 64",
         ),
+        Part("other ways to a smaller batch", person="it is an argument"),
         gpu="",
     ),
-    Problem(
+    Problem.of(
         "optimizer_state_sharding_accounting",
         ("2024", "2025", "2026"),
         "memory and step time of two ranks with and without sharded optimizer state",
-        _SHARDING,
+        *_SHARDING,
         gpu=_TWO_GPUS,
     ),
-    Problem("fsdp_accounting", ("2026",), "memory that FSDP saves, and its all-gathers", _FSDP, gpu=_TWO_GPUS),
+    Problem.of("fsdp_accounting", ("2026",), "memory that FSDP saves, and its all-gathers", *_FSDP, gpu=_TWO_GPUS),
     _calculated(
         "data_parallel_calcs",
         "when data parallel is bound by communication",
@@ -273,7 +269,7 @@ SEVERAL_RANKS: tuple[Problem, ...] = (
         "time of its communication",
         "the most ranks, if communication along both axes overlaps",
         "the most ranks, if both axes share a link",
-        shared_link="d",
+        last_shares_link=True,
     ),
 )
 """In the order of the handouts."""

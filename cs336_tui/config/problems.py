@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from cs336_tui.config.axis import SpecError
-from cs336_tui.config.problem import SEVERAL_RANKS, Answer, Pairs, Part, Problem
+from cs336_tui.config.problem import SEVERAL_RANKS, Answer, Pairs, Part, Problem, by_edition
 
 _MODEL: Pairs = (("workload", "language-model"),)
 _ALONE: Pairs = (("workload", "attention"),)
@@ -35,7 +35,6 @@ _CONTEXTS = Answer("figure", "context-length", where=_MODEL, over="context")
 _OVER_CELLS = Answer("report", "kernels-over-cells", where=_MODEL)
 _KERNEL_PARTS = (
     Part(
-        "a",
         "total time of the forward pass, profiled beside timed",
         (
             _OVER_CELLS._replace(
@@ -46,7 +45,6 @@ _KERNEL_PARTS = (
         _COMMENT,
     ),
     Part(
-        "b",
         "the kernel that takes most of forward, its count, and whether it is the same with backward",
         (
             _OVER_CELLS._replace(columns=("part", "top_short", "top_instances", "top_share", "same_as_forward")),
@@ -54,7 +52,6 @@ _KERNEL_PARTS = (
         ),
     ),
     Part(
-        "c",
         "kernels of forward beside matrix products",
         (
             Answer("report", "kernels/kernel-kinds", where=_FORWARD),
@@ -62,7 +59,6 @@ _KERNEL_PARTS = (
         ),
     ),
     Part(
-        "d",
         "share of matrix products in a training step against forward, and of the others",
         (
             _OVER_CELLS._replace(columns=("part", "matmul_share", "softmax_share", "optimizer_share")),
@@ -70,16 +66,14 @@ _KERNEL_PARTS = (
         ),
     ),
     Part(
-        "e",
         "softmax against matrix products inside attention, in time and in FLOPs",
         (Answer("report", "kernels/attention", where=_FORWARD),),
     ),
 )
 _RANGES = Answer("report", "kernels/kernel-ranges", where=_FORWARD)
 _ACCUMULATION = (Answer("report", "precision/accumulation"),)
-_TOY = Part("a", "dtypes in the toy model under autocast", (Answer("report", "precision/toy-dtypes"),))
+_TOY = Part("dtypes in the toy model under autocast", (Answer("report", "precision/toy-dtypes"),))
 _MIXED = Part(
-    "c",
     "passes with and without mixed precision, for each size",
     (
         Answer("report", "mixed-precision", over="precision"),
@@ -94,9 +88,9 @@ _SCRIPT = "the script is yours to write; cs336-tui bench is one that does what i
 _HELD = (("category", "parameters"), ("category", "buffers"))
 
 
-def _norm_under_autocast(letter: str, toy: str) -> Part:
+def _norm_under_autocast(toy: str) -> Part:
     why = f"which operations of layer norm are sensitive, and why, is an argument; the dtypes are at ({toy})"
-    return Part(letter, "layer norm under autocast", person=why)
+    return Part("layer norm under autocast", person=why)
 
 
 def _memory(sizes: str, context: int = 0) -> tuple[Part, ...]:
@@ -112,20 +106,17 @@ def _memory(sizes: str, context: int = 0) -> tuple[Part, ...]:
     inference = (("pass", "inference,forward"), ("precision", "fp32"))
     return (
         Part(
-            "a",
             "memory over a step: inference and a whole training step",
             (Answer("figure", "memory-timeline"), Answer("report", "memory/memory-phases")),
             f"pictures of memory_viz are taken in a browser, from the snapshots beside the session's log; {_COMMENT}",
         ),
-        Part("b", "peaks of inference and of a training step", peaks("fp32")),
-        Part("c", "the same peaks in mixed precision", peaks(low), _COMMENT),
+        Part("peaks of inference and of a training step", peaks("fp32")),
+        Part("the same peaks in mixed precision", peaks(low), _COMMENT),
         Part(
-            "d",
             "size of a tensor of the residual stream, with its derivation",
             (Answer("report", "memory/residual-stream", where=(("precision", "fp32"),), context=context),),
         ),
         Part(
-            "e",
             "the largest allocations of forward, and where they come from",
             (Answer("report", "memory/memory-largest", where=inference, but=_HELD, most=8),),
         ),
@@ -133,7 +124,6 @@ def _memory(sizes: str, context: int = 0) -> tuple[Part, ...]:
 
 
 _RESIDUALS = Part(
-    "f",
     "memory that a block saves for backward, its five largest contributors, and the gradients of a block by how its "
     "backward changes memory",
     (
@@ -172,191 +162,164 @@ _OWN_NORM = (
 )
 
 ONE_DEVICE: tuple[Problem, ...] = (
-    Problem(
+    Problem.of(
         "benchmarking_script",
         ("2024", "2025", "2026"),
         "forward, backward and optimizer step of every size",
-        (
-            Part("a", "a script that times passes", person=_SCRIPT),
-            Part("b", "mean and std of each pass and size, after warm-up", _TIMINGS, _COMMENT),
-            Part("c", "the same without warm-up, and with a step or two", _WARM_UP, _COMMENT, "warmup"),
-        ),
+        Part("a script that times passes", person=_SCRIPT),
+        Part("mean and std of each pass and size, after warm-up", _TIMINGS, _COMMENT),
+        Part("the same without warm-up, and with a step or two", _WARM_UP, _COMMENT, "warmup"),
     ),
-    Problem(
+    Problem.of(
         "warmup",
         ("2024", "2025", "2026"),
         "what steps without warm-up cost: benchmarking_script (c) alone",
-        (Part("", "steps without warm-up, and with a step or two", _WARM_UP, _COMMENT),),
+        Part("steps without warm-up, and with a step or two", _WARM_UP, _COMMENT),
     ),
     *(
-        Problem(
+        Problem.of(
             "end_to_end",
             (edition,),
             f"a sweep over {over}, as write-ups show it",
-            (Part("", "step times, tokens/s and memory of the whole sweep", answers),),
+            Part("step times, tokens/s and memory of the whole sweep", answers),
         )
         for edition, over, answers in (
             ("2025", "sizes, passes and warm-up", _SWEEP),
             ("2026", "sizes, contexts and passes", (*_SWEEP, _CONTEXTS)),
         )
     ),
-    Problem(
-        "nsys_profile", ("2025", "2026"), "kernels of each pass over sizes and contexts", _KERNEL_PARTS, gpu=_KERNELS
+    Problem.of(
+        "nsys_profile", ("2025", "2026"), "kernels of each pass over sizes and contexts", *_KERNEL_PARTS, gpu=_KERNELS
     ),
-    Problem("function_call_table", ("2024",), "kernels of each pass of xl", _KERNEL_PARTS[:4], gpu=_KERNELS),
-    Problem(
+    Problem.of("function_call_table", ("2024",), "kernels of each pass of xl", *_KERNEL_PARTS[:4], gpu=_KERNELS),
+    Problem.of(
         "flame_graph",
         ("2024",),
         "shares of parts of the model in forward",
-        (
-            Part(
-                "a",
-                "a flame graph",
-                person="another program draws the picture; the Chrome trace beside the session's log opens in Perfetto",
-            ),
-            Part("b", "share of RMSNorm", (_RANGES._replace(rows=(("name", "norms"),)),)),
-            Part("c", "share of softmax", (_RANGES._replace(rows=(("name", "softmax"),)),)),
-            Part("d", "what was not expected", person="what you expected is yours to say"),
+        Part(
+            "a flame graph",
+            person="another program draws the picture; the Chrome trace beside the session's log opens in Perfetto",
         ),
+        Part("share of RMSNorm", (_RANGES._replace(rows=(("name", "norms"),)),)),
+        Part("share of softmax", (_RANGES._replace(rows=(("name", "softmax"),)),)),
+        Part("what was not expected", person="what you expected is yours to say"),
         gpu=_KERNELS,
     ),
-    Problem(
+    Problem.of(
         "mixed_precision_accumulation",
         ("2025", "2026"),
         "0.01 added 1,000 times in four ways",
-        (Part("", "the four sums, and how far each is off", _ACCUMULATION, _COMMENT),),
+        Part("the four sums, and how far each is off", _ACCUMULATION, _COMMENT),
         gpu="",
     ),
-    *(
-        Problem(
-            "benchmarking_mixed_precision", editions, "mixed precision against fp32, and dtypes of a toy model", parts
-        )
-        for editions, parts in (
-            (("2024",), (_MIXED._replace(letter="a"), _TOY._replace(letter="b"), _norm_under_autocast("c", toy="b"))),
-            (("2025", "2026"), (_TOY, _norm_under_autocast("b", toy="a"), _MIXED)),
-        )
+    *by_edition(
+        "benchmarking_mixed_precision",
+        "mixed precision against fp32, and dtypes of a toy model",
+        {
+            ("2024",): (_MIXED, _TOY, _norm_under_autocast(toy="b")),
+            ("2025", "2026"): (_TOY, _norm_under_autocast(toy="a"), _MIXED),
+        },
     ),
-    Problem(
+    Problem.of(
         "pytorch_layernorm",
         ("2024",),
         "RMSNorm against torch's LayerNorm, alone and in the model",
-        (
-            Part("a", "forward of both norms alone over four widths", _NORMS_ALONE, _COMMENT),
-            Part("b", "forward of every size with either norm", _NORMS_FORWARD, _COMMENT),
-        ),
+        Part("forward of both norms alone over four widths", _NORMS_ALONE, _COMMENT),
+        Part("forward of every size with either norm", _NORMS_FORWARD, _COMMENT),
     ),
-    Problem(
+    Problem.of(
         "rmsnorm_forward_benchmarking",
         ("2024",),
         "forward of your RMSNorm against both norms",
-        (
-            Part("a", "forward of each norm alone over four widths", _NORMS_ALONE, _OWN_NORM),
-            Part("b", "forward of every size with each norm", _NORMS_FORWARD, _OWN_NORM),
-        ),
+        Part("forward of each norm alone over four widths", _NORMS_ALONE, _OWN_NORM),
+        Part("forward of every size with each norm", _NORMS_FORWARD, _OWN_NORM),
     ),
-    Problem(
+    Problem.of(
         "rmsnorm_benchmarking",
         ("2024",),
         "forward and backward of your RMSNorm against both norms",
-        (
-            Part("a", "forward and backward together of each norm alone", _NORMS_ALONE, _OWN_NORM),
-            Part("b", "forward and backward of every size with each norm, and the speed-up", _NORMS, _OWN_NORM),
-        ),
+        Part("forward and backward together of each norm alone", _NORMS_ALONE, _OWN_NORM),
+        Part("forward and backward of every size with each norm, and the speed-up", _NORMS, _OWN_NORM),
     ),
-    *(
-        Problem("memory_profiling", (edition,), "memory of inference and of a training step", parts, _ALLOCATOR)
-        for edition, parts in (
-            ("2024", _memory("size", 128)),
-            ("2025", _memory("context")),
-            ("2026", (*_memory("context", 512), _RESIDUALS)),
-        )
+    *by_edition(
+        "memory_profiling",
+        "memory of inference and of a training step",
+        {
+            ("2024",): _memory("size", 128),
+            ("2025",): _memory("context"),
+            ("2026",): (*_memory("context", 512), _RESIDUALS),
+        },
+        gpu=_ALLOCATOR,
     ),
-    Problem(
+    Problem.of(
         "gradient_checkpointing",
         ("2026",),
         "peak memory over how many blocks are recomputed together",
-        (
-            Part(
-                "a",
-                "the strategy of least memory, and its asymptotics",
-                (Answer("layout", "checkpointing", where=(*_MODEL, ("pass", "forward+backward")), over="nesting"),),
-                "the derivation and a sketch of code; the table measures groups within halves of halves",
-            ),
-            Part(
-                "b",
-                "measured peak of the best group size without nesting, and of the next smaller and larger one",
-                (Answer("layout", "checkpointing", where=(*_MODEL, ("nesting", "off")), over="checkpoint"),),
-                _COMMENT,
-            ),
+        Part(
+            "the strategy of least memory, and its asymptotics",
+            (Answer("layout", "checkpointing", where=(*_MODEL, ("pass", "forward+backward")), over="nesting"),),
+            "the derivation and a sketch of code; the table measures groups within halves of halves",
+        ),
+        Part(
+            "measured peak of the best group size without nesting, and of the next smaller and larger one",
+            (Answer("layout", "checkpointing", where=(*_MODEL, ("nesting", "off")), over="checkpoint"),),
+            _COMMENT,
         ),
         gpu=_ALLOCATOR,
     ),
-    Problem(
+    Problem.of(
         "pytorch_attention",
         ("2025", "2026"),
         "attention alone over widths and sequence lengths",
-        (Part("", "times, memory before backward, and the accounting of what ran out", _AS_WRITTEN, _COMMENT),),
+        Part("times, memory before backward, and the accounting of what ran out", _AS_WRITTEN, _COMMENT),
     ),
-    Problem(
+    Problem.of(
         "torch_compile",
         ("2024",),
         "a norm alone and the whole model under torch.compile",
-        (
-            Part("a", "forward of RMSNorm alone, compiled too", _NORMS_COMPILED["forward"]),
-            Part("b", "the same with backward", _NORMS_COMPILED["forward+backward"]),
-            Part("c", "passes as written and compiled, for each size", _COMPILED),
-        ),
+        Part("forward of RMSNorm alone, compiled too", _NORMS_COMPILED["forward"]),
+        Part("the same with backward", _NORMS_COMPILED["forward+backward"]),
+        Part("passes as written and compiled, for each size", _COMPILED),
     ),
-    Problem(
+    Problem.of(
         "torch_compile",
         ("2025", "2026"),
         "attention alone and the whole model under torch.compile",
-        (
-            Part("a", "attention as written and compiled", _COMPILED_ALONE),
-            Part("b", "passes of the model as written and compiled", _COMPILED),
-        ),
+        Part("attention as written and compiled", _COMPILED_ALONE),
+        Part("passes of the model as written and compiled", _COMPILED),
     ),
-    Problem(
+    Problem.of(
         "flash_benchmarking",
         ("2025", "2026"),
         "your FlashAttention-2 against plain attention",
-        (
-            Part(
-                "",
-                "forward, backward and both, for each length, width and precision",
-                _DO_BENCH_ALONE,
-                "your kernel is named with --attention naive,package.module:function; without it torch's own is shown",
-            ),
+        Part(
+            "forward, backward and both, for each length, width and precision",
+            _DO_BENCH_ALONE,
+            "your kernel is named with --attention naive,package.module:function; without it torch's own is shown",
         ),
     ),
 )
 """In the order of the handouts."""
 
 LEADERBOARDS: tuple[Problem, ...] = (
-    Problem(
+    Problem.of(
         "leaderboard",
         ("2025",),
         "forward and backward of attention, as do_bench times it",
-        (
-            Part(
-                "",
-                "time of forward and backward together: 16 heads of width 64, 16,384 tokens",
-                _DO_BENCH_ALONE,
-                "your kernel is named with --attention package.module:function; its time is yours to submit",
-            ),
+        Part(
+            "time of forward and backward together: 16 heads of width 64, 16,384 tokens",
+            _DO_BENCH_ALONE,
+            "your kernel is named with --attention package.module:function; its time is yours to submit",
         ),
     ),
-    Problem(
+    Problem.of(
         "leaderboard",
         ("2026",),
         "a training step of the 8B model, as do_bench times it",
-        (
-            Part(
-                "",
-                "time of a training step, and the whole run from empty compile caches beside its 10 minutes",
-                _LEADERBOARD,
-                "the handout times two GPUs, this one; your model is named with --model; its time is yours to submit",
-            ),
+        Part(
+            "time of a training step, and the whole run from empty compile caches beside its 10 minutes",
+            _LEADERBOARD,
+            "the handout times two GPUs, this one; your model is named with --model; its time is yours to submit",
         ),
         gpu="180 GB and its times",
     ),

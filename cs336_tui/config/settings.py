@@ -6,7 +6,7 @@ Options of the command line win over them. What is wrong in the file is told by 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
@@ -235,17 +235,15 @@ def _line(key: str, value: Any) -> str:
 
 def _lines(text: str) -> dict[str, int]:
     """The line of each key, from 1; keys of tables as ``keymap.app.run``."""
-    return dict(_keys_in(text.splitlines()))
-
-
-def _keys_in(lines: Sequence[str]) -> Iterator[tuple[str, int]]:
+    found: dict[str, int] = {}
     table = ""
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if head := re.match(r"\s*\[\s*([\w-]+)\s*\]", line):
             table = f"{head[1]}."
-            yield head[1], number
+            found[head[1]] = number
         elif key := re.match(r"\s*(?:\"([^\"]+)\"|'([^']+)'|([\w.-]+))\s*=", line):
-            yield table + next(filter(None, key.groups())), number
+            found[table + next(filter(None, key.groups()))] = number
+    return found
 
 
 def _write(path: Path, text: str) -> None:

@@ -68,12 +68,7 @@ def _check_heads(dims: ModelDims | Choices) -> None:
 
 # d_model, d_ff, layers, heads
 _TINY = (256, 1024, 4, 4)
-_SHARED = {
-    "tiny": _TINY,
-    "small": (768, 3072, 12, 12),
-    "medium": (1024, 4096, 24, 16),
-    "large": (1280, 5120, 36, 20),
-}
+_SHARED = {"tiny": _TINY, "small": (768, 3072, 12, 12), "medium": (1024, 4096, 24, 16), "large": (1280, 5120, 36, 20)}
 _UNTIL_2025 = _SHARED | {"xl": (1600, 6400, 48, 25), "2.7B": (2560, 10240, 32, 32)}
 _SIZES: dict[str, dict[str, tuple[int, int, int, int]]] = {
     "2024": _UNTIL_2025,
@@ -249,18 +244,9 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
 def recorded_spec(recording: str, device: str) -> CellSpec:
     """The cell of what others recorded: its name and its device; every other choice stands in for what is unknown."""
     stand_ins: dict[str, Any] = dict.fromkeys((*RAW_DIMS, "vocab_size", "context_length", "batch_size"), 1)
-    return CellSpec(
-        **stand_ins | {"d_model": 2},
-        size=CUSTOM_SIZE,
-        edition="2026",
-        arch="swiglu-rope",
-        pass_="forward",
-        precision="fp32",
-        device=device,
-        warmup_steps=0,
-        measure_steps=1,
-        recording=recording,
-    )
+    stand_ins |= {"d_model": 2, "size": CUSTOM_SIZE, "edition": "2026", "arch": "swiglu-rope", "pass_": "forward"}
+    stand_ins |= {"precision": "fp32", "warmup_steps": 0, "measure_steps": 1}
+    return CellSpec(**stand_ins, device=device, recording=recording)
 
 
 def known_choices(spec: CellSpec) -> dict[str, Any]:

@@ -152,6 +152,10 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def with_devices(self, devices: tuple[str, ...]) -> Sweep:
         return msgspec.structs.replace(self, devices=devices)
 
+    def resolved_to(self, device: str) -> Sweep:
+        """The sweep as if ``auto`` and ``every`` were this device."""
+        return self.with_devices(tuple(device if name in UNRESOLVED else name for name in self.devices))
+
     def counts(
         self, warmups: Auto | tuple[int, ...] | None, steps: Auto | int | None, interval: float | None
     ) -> dict[str, Any]:
@@ -222,8 +226,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         several = itertools.product(*axes.values())
         cells = (self._cell(shared | dict(zip(axes, each, strict=True))) for each in several)
         idle = {field for fields in self._idle(axes) for field in fields if field not in ONLY_BESIDE}
-        first = {field: axes[field][0] for field in idle}
-        return tuple(dict.fromkeys(_with_first(cell, first) for cell in cells))
+        return tuple(dict.fromkeys(_with_first(cell, {field: axes[field][0] for field in idle}) for cell in cells))
 
     def _cell(self, values: dict[str, Any]) -> CellSpec:
         size, dims = self._dims_of(values["size"])
@@ -323,10 +326,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def _axes(self) -> dict[str, tuple[Any, ...]]:
         """The choices whose product is run, by the field of `CellSpec` that each gives; the last varies fastest."""
         found = {field: getattr(self, AXES[field].sweep) for field in _PRODUCT if field != "size"}
-        devices = tuple(map(_one_spelling, self.devices))
-        return {field: found.get(field, self._sizes) for field in _PRODUCT} | {
-            "device": devices if self.lanes == 1 else devices[:1]
-        }
+        devices = tuple(map(_one_spelling, self.devices if self.lanes == 1 else self.devices[:1]))
+        return {field: found.get(field, self._sizes) for field in _PRODUCT} | {"device": devices}
 
     @property
     def is_alone(self) -> bool:

@@ -57,7 +57,7 @@ def over_of(texts: Iterable[str], base: CellSpec, goal: Goal) -> tuple[Over, ...
     cannot be searched, and for a wrong value."""
     if base.is_collective or base.recording:
         raise SpecError("workload", base.workload, "a collective has nothing to search; cs336-tui comm times it")
-    found: dict[str, Over] = {}
+    found: list[Over] = []
     named: dict[str, tuple[str, ...]] = {}
     usual = ",".join(name for name in USUAL_OVER if _axis_of(name).counts_in(base))
     for name, values in _named(tuple(texts) or (usual,)):
@@ -70,15 +70,15 @@ def over_of(texts: Iterable[str], base: CellSpec, goal: Goal) -> tuple[Over, ...
         given = tuple(_value_of(axis, word, values) for word in values) if values else _usual_values(axis, base, goal)
         if len(set(given)) != len(given):
             raise SpecError("over", f"{axis.option}={','.join(map(str, given))}", "names the same value twice")
-        found[field] = Over(field, given)
-    if "batch_size" in found and goal in SAME_TOKENS:
-        if "accumulate" in found:
+        found.append(Over(field, given))
+    if "batch_size" in named and goal in SAME_TOKENS:
+        if "accumulate" in named:
             why = f"with --goal {goal} the batch that is tried is a micro-batch; leave it out"
             raise SpecError("over", "accumulate", why)
         if base.pass_ != "train-step":
             why = f"with --goal {goal} each step has the same tokens, and {base.pass_} has no micro-batches; "
             raise SpecError("over", "batch", f"{why}choose --goal tokens/s, or --pass train-step")
-    return tuple(found.values())
+    return tuple(found)
 
 
 def _named(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -96,15 +96,11 @@ def _named(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _axis_of(name: str) -> Axis:
-    named = _by_option()
+    named = {axis.option: axis for axis in searched_axes()}
     axis = named.get(name) or named.get(name.replace("_", "-"))
     if axis is None:
         raise SpecError("over", name or "(empty)", f"expected one of {', '.join(named)}")
     return axis
-
-
-def _by_option() -> dict[str, Axis]:
-    return {axis.option: axis for axis in searched_axes()}
 
 
 def _value_of(axis: Axis, word: str, words: Sequence[str]) -> Value:
@@ -113,9 +109,10 @@ def _value_of(axis: Axis, word: str, words: Sequence[str]) -> Value:
         value: Value = axis.kind(word)
         axis.validate(value)
     except ValueError as error:
-        for other in (each for each in words if each.partition("=")[0] in _by_option()):
-            name = other.partition("=")[0]
-            why = f"{name} is a choice, not a value of {axis.option}; repeat --over for it: --over {other}"
+        names = [each.option for each in searched_axes()]
+        for other in (each for each in words if each.partition("=")[0] in names):
+            what = f"{other.partition('=')[0]} is a choice, not a value of {axis.option}"
+            why = f"{what}; repeat --over for it: --over {other}"
             raise SpecError("over", f"{axis.option}=...,{other}", why) from None
         if isinstance(error, SpecError):
             raise
@@ -184,8 +181,7 @@ class Search(NamedTuple):
 
     def somewhere(self) -> Tuning:
         """The tuning as if the device that the machine chooses were the CPU, for what can be checked without it."""
-        (device,) = self.start.devices
-        return self.tuning(self.start.with_devices(("cpu" if device in UNRESOLVED else device,)).cells()[0])
+        return self.tuning(self.start.resolved_to("cpu").cells()[0])
 
     def check(self) -> None:
         """Raise `SpecError` for what can be seen to be wrong before the machine is asked."""
@@ -250,7 +246,10 @@ def over_of_sweep(sweep: Sweep, base: CellSpec, goal: Goal) -> tuple[Over, ...]:
 
 def command_of_search(tuning: Tuning) -> str:
     """The command line that searches again."""
-    start = msgspec.structs.replace(sweep_of([_without_time(tuning.base)]), within=None)
+    base = tuning.base
+    if base.steps_for is not None:  # a number of steps, as ``--steps`` takes it; `observable` gives it the time again
+        base = msgspec.structs.replace(base, steps_for=None, measure_steps=VISIT[1])
+    start = msgspec.structs.replace(sweep_of([base]), within=None)
     words = [word for each in tuning.over for word in ("--over", each.text)]
     words += ["--goal", tuning.goal]
     if tuning.within_share is not None:
@@ -258,18 +257,10 @@ def command_of_search(tuning: Tuning) -> str:
     if tuning.within_bytes is not None:
         words += ["--within", size_words(tuning.within_bytes)]
     words += ["--budget", duration_words(tuning.budget_s)]
-    for name, value in () if tuning.base.brings_own_code else tuning.model_args:
-        words += ["--model-arg", f"{name}={value}"]
-    for folder in () if tuning.base.brings_own_code else tuning.model_path:
-        words += ["--model-path", folder]
+    if not base.brings_own_code:
+        words += [word for name, value in tuning.model_args for word in ("--model-arg", f"{name}={value}")]
+        words += [word for folder in tuning.model_path for word in ("--model-path", folder)]
     return f"{command_of(start).replace(' bench ', ' tune ', 1)} {shlex.join(words)}"
-
-
-def _without_time(base: CellSpec) -> CellSpec:
-    """The starting point with a number of steps, as ``--steps`` takes it; `observable` gives it the time again."""
-    if base.steps_for is None:
-        return base
-    return msgspec.structs.replace(base, steps_for=None, measure_steps=VISIT[1])
 
 
 def sweep_of_candidate(tuning: Tuning, spec: CellSpec) -> Sweep:

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from cs336_tui import __version__
-from cs336_tui.config.own_source import why_not_there
 from cs336_tui.config.reading import is_folder
 from cs336_tui.config.spec import Precision
+from cs336_tui.config.variants import why_not_there
 from cs336_tui.events.environment import Environment, TorchEnvironment
 from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.runner.child import Answer, ProbeReport, peak, probe, tried

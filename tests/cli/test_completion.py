@@ -43,60 +43,54 @@ def values(*words: str, shell: str = "zsh") -> Sequence[str]:
     return [item.value for item in asked]
 
 
-def test_commands_are_completed_by_their_names_alone() -> None:
-    assert values("") == [name for name, each in COMMANDS.items() if each.about]
-    assert values("su") == ["summary"]
-    assert values("--the") == ["--theme"]
-    assert values("presets", "sh") == ["show"]
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("", [name for name, each in COMMANDS.items() if each.about]),
+        ("su", ["summary"]),
+        ("--the", ["--theme"]),
+        ("presets sh", ["show"]),
+        ("bench --size ", list(dict.fromkeys(size_names("2026")) | dict.fromkeys(size_names("2024")))),
+        ("bench --edition 2024 --size ", list(size_names("2024"))),
+        ("bench --pass ", list(PASSES)),
+        ("bench --edition 202", ["2024", "2025", "2026"]),
+        ("bench --compile max", ["max-autotune"]),
+        ("bench --format ", ["markdown", "latex", "typst", "csv", "json", "html", "table"]),
+        ("bench --size small,m", ["small,medium"]),
+        ("bench --size=sm", ["--size=small"]),
+        ("bench --seed sm", []),
+        ("presets show qu", ["quick"]),
+        ("estimate --gpu ", [gpu.name for gpu in known_gpus()]),
+        ("export last --columns ", list(COLUMNS)),
+        ("export last --layout ", list(LAYOUTS)),
+        ("export last --problem flash_b", ["flash_benchmarking"]),
+        ("export last --pivot size:pas", ["size:pass"]),
+        ("export last --where precis", ["precision="]),
+        ("export last --where precision=bf", ["precision=bf16-mixed", "precision=bf16"]),
+        ("tune --over att", ["attention", "attention-dropout"]),
+        ("tune --over attention,check", ["attention,checkpoint"]),
+        ("tune --over attention=na", ["attention=naive"]),
+        ("tune --over attention=naive,s", ["attention=naive,sdpa"]),
+        ("tune --over ranks=", []),
+        ("tune --goal tokens/", ["tokens/s", "tokens/J"]),
+        ("config set ref", ["refresh"]),
+        ("config set columns size,pas", ["size,pass"]),
+        ("config set low_bandwidth ", ["true", "false"]),
+        ("config set refresh ", []),
+    ],
+)
+def test_the_last_word_is_completed(typed: str, completed: list[str]) -> None:
+    assert values(*typed.split(" ")) == completed
 
 
-def test_values_of_choices() -> None:
-    assert values("bench", "--size", "") == list(dict.fromkeys(size_names("2026")) | dict.fromkeys(size_names("2024")))
-    assert values("bench", "--edition", "2024", "--size", "") == list(size_names("2024"))
-    assert values("bench", "--pass", "") == list(PASSES)
-    assert values("bench", "--edition", "202") == ["2024", "2025", "2026"]
-    assert values("bench", "--compile", "max") == ["max-autotune"]
+def test_of_many_values_some_are_there_and_none_comes_twice() -> None:
     assert values("bench", "--device", "c")[:2] == ["cpu", "cuda"]
-    assert values("bench", "--format", "") == ["markdown", "latex", "typst", "csv", "json", "html", "table"]
-
-
-def test_the_last_word_of_a_list_is_completed_and_none_comes_twice() -> None:
-    assert values("bench", "--size", "small,m") == ["small,medium"]
     assert "forward,forward" not in values("bench", "--pass", "forward,f")
-    assert values("bench", "--size=sm") == ["--size=small"]
-    assert values("bench", "--seed", "sm") == []
-
-
-def test_names_of_what_there_is() -> None:
     assert "2026/warmup" in values("bench", "--preset", "2026/")
-    assert values("presets", "show", "qu") == ["quick"]
-    assert values("estimate", "--gpu", "") == [gpu.name for gpu in known_gpus()]
-    assert values("export", "last", "--columns", "") == list(COLUMNS)
-    assert values("export", "last", "--layout", "") == list(LAYOUTS)
-    assert values("export", "last", "--problem", "flash_b") == ["flash_benchmarking"]
-    assert values("export", "last", "--pivot", "size:pas") == ["size:pass"]
-    assert values("export", "last", "--where", "precis") == ["precision="]
-    assert values("export", "last", "--where", "precision=bf") == ["precision=bf16-mixed", "precision=bf16"]
     assert "cs336-light" in values("--theme", "")
-
-
-def test_choices_of_a_search_by_name_and_by_value() -> None:
-    assert values("tune", "--over", "att") == ["attention", "attention-dropout"]
-    assert values("tune", "--over", "attention,check") == ["attention,checkpoint"]
-    assert values("tune", "--over", "attention=na") == ["attention=naive"]
-    assert values("tune", "--over", "attention=naive,s") == ["attention=naive,sdpa"]
-    assert values("tune", "--over", "ranks=") == []
-    assert values("tune", "--goal", "tokens/") == ["tokens/s", "tokens/J"]
-
-
-def test_settings_and_their_values() -> None:
-    assert values("config", "set", "ref") == ["refresh"]
     assert "cs336-light" in values("config", "set", "theme", "cs")
     assert "2026/warmup" in values("config", "set", "preset", "2026/w")
-    assert values("config", "set", "columns", "size,pas") == ["size,pass"]
-    assert values("config", "set", "low_bandwidth", "") == ["true", "false"]
     assert "latex" in values("config", "set", "export_format", "")
-    assert values("config", "set", "refresh", "") == []
 
 
 def test_sessions_by_time_and_by_name(sessions: Path) -> None:

@@ -55,15 +55,7 @@ def test_a_folder_removed_during_a_run_is_noticed_and_nothing_is_lost(
 
 def on_streams(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     words = command.replace("cs336-tui", shlex.quote(COMMAND)).replace("DEMO", shlex.quote(str(DEMO)))
-    return subprocess.run(
-        ["sh", "-c", words],
-        cwd=cwd,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        stdin=subprocess.DEVNULL,
-    )
+    return run("-c", words, cwd=cwd, program="sh", **environment)
 
 
 def limited(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -74,7 +74,10 @@ def test_a_gpu_that_does_not_answer_is_named_beside_those_that_do(
     assert "GPU 0" not in text
 
 
-def test_a_driver_without_a_gpu_is_no_machine_that_lacks_nothing(install_nvml: Install) -> None:
+def test_a_healthy_gpu_lacks_nothing_and_a_driver_without_one_or_without_cuda_does(install_nvml: Install) -> None:
+    install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a")))
+    assert said(environment(CPU, CUDA)) == "nothing is missing"
+    assert "install a CUDA build of torch" in said(environment(CPU, cuda=None))
     install_nvml(FakeNvmlLibrary())
     assert "no GPU on this machine" in said(environment(CPU))
 
@@ -90,12 +93,6 @@ def test_what_was_told_already_is_not_told_twice(install_nvml: Install) -> None:
     why = nvml_report().why
     assert why is not None
     assert said(environment(CPU, problems=(why,))).count("differ in version") == 1
-
-
-def test_a_healthy_gpu_lacks_nothing(install_nvml: Install) -> None:
-    install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a")))
-    assert said(environment(CPU, CUDA)) == "nothing is missing"
-    assert "install a CUDA build of torch" in said(environment(CPU, cuda=None))
 
 
 def test_what_several_ranks_communicate_by_is_told():

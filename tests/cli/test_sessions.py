@@ -38,7 +38,7 @@ def in_folder(*words: str, folder: Path, answer: str = "") -> subprocess.Complet
     return command(*words, "--session-dir", str(folder), folder=folder, answer=answer)
 
 
-def test_sessions_are_listed_newest_first(finished: Path) -> None:
+def test_sessions_are_listed_newest_first_or_there_are_none(finished: Path) -> None:
     listed = json.loads(in_folder("sessions", "--json", folder=finished).stdout)
     assert [(info["cells"], info["ok"], info["left"]) for info in listed] == [(1, 1, 0), (2, 2, 0)]
     assert listed[0]["session"] > listed[1]["session"]
@@ -46,6 +46,10 @@ def test_sessions_are_listed_newest_first(finished: Path) -> None:
     table = in_folder("sessions", folder=finished).stdout
     assert listed[0]["session"] in table
     assert "2: 2 ok" in table
+    nowhere = finished / "none"
+    done = in_folder("sessions", folder=nowhere)
+    assert (done.returncode, done.stdout.startswith("No session in ")) == (0, True)
+    assert json.loads(in_folder("sessions", "--json", folder=nowhere).stdout) == []
 
 
 def test_the_reports_that_a_session_has_are_those_whose_command_is_named(tmp_path: Path) -> None:
@@ -64,12 +68,6 @@ def test_the_reports_that_a_session_has_are_those_whose_command_is_named(tmp_pat
     assert only == "`cs336-tui export log --report memory` shows what a report found."
     both = last_line(memory=a_memory_report(), kernels=a_kernel_report())
     assert both == "`cs336-tui export log --report kernels` (or memory) shows what a report found."
-
-
-def test_there_may_be_none(tmp_path: Path) -> None:
-    done = in_folder("sessions", folder=tmp_path / "none")
-    assert (done.returncode, done.stdout.startswith("No session in ")) == (0, True)
-    assert json.loads(in_folder("sessions", "--json", folder=tmp_path / "none").stdout) == []
 
 
 def test_one_session_is_shown_with_its_name_note_and_results(finished: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from cs336_tui.config.processes import KNOWN, set_variables, slowing
 from cs336_tui.export.record import document_of
 from cs336_tui.export.writing.provenance import in_force_notes
-from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.worker.measure.probe import probe
 from tests.analysis.judging import FLAT, a_cell, events_of_cell, evidence, judged
@@ -74,14 +73,9 @@ def test_an_old_log_does_not_tell() -> None:
     assert (check.holds, check.unknown_because) == (None, "not recorded")
 
 
-def under_one() -> SessionState:
+def test_it_stands_under_the_table_and_in_every_export() -> None:
     state = state_of(events_of_cell(FLAT, spec={"device": "cuda:0"}))
     state.cells[0].in_force = with_variables("CUDA_LAUNCH_BLOCKING=1").in_force
-    return state
-
-
-def test_it_stands_under_the_table_and_in_every_export() -> None:
-    state = under_one()
     notes = [*in_force_notes(state, [*state.cells.values()])]
     assert any("environment variables CUDA_LAUNCH_BLOCKING=1" in note for note in notes)
     (record,) = document_of(state).runs

@@ -105,7 +105,7 @@ def accounted(spec: CellSpec) -> int:
     return accounting.bytes
 
 
-def test_naive_by_hand() -> None:
+def test_naive_attention_and_its_mask_by_hand() -> None:
     spec = attention_spec(batch_size=8, context_length=16_384, d_model=64, causal=False)
     tensors, weights = 8 * 16_384 * 64 * 4, 8 * 16_384**2 * 4
     assert accounted(spec) == 6 * tensors + weights  # q, k, v, gradient, scaled q, output
@@ -115,11 +115,8 @@ def test_naive_by_hand() -> None:
         "3 B T K x 4 bytes (q, k, v) + B T K x 4 bytes (gradient of the output) + B T K x 4 bytes (scaled q)"
         " + B T T x 4 bytes (weights) + B T K x 4 bytes (output)"
     )
-
-
-def test_a_mask_is_as_large_as_the_scores_of_one_sequence() -> None:
     causal, full = (attention_spec(batch_size=8, context_length=512, causal=causal) for causal in (True, False))
-    assert accounted(causal) - accounted(full) == 512 * 512 * 4
+    assert accounted(causal) - accounted(full) == 512 * 512 * 4, "a mask is as large as the scores of one sequence"
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "flash", "memory-efficient", "cudnn"])
@@ -138,7 +135,7 @@ def test_heads_count_as_sequences_but_for_the_mask(attention: str, precision: st
     assert accounted(heads) == accounted(sequences)
 
 
-def test_heads_have_a_letter() -> None:
+def test_heads_have_a_letter_and_of_a_users_function_nobody_knows() -> None:
     """The 2025 leaderboard's: 16 heads of width 64, 16,384 tokens, bfloat16."""
     spec = attention_spec(
         batch_size=1, context_length=16_384, d_model=1024, num_heads=16, precision="bf16", attention="flash"
@@ -148,9 +145,6 @@ def test_heads_have_a_letter() -> None:
     assert "3 B H T K x 2 bytes (q, k, v)" in found.in_words
     assert "B H T x 4 bytes (logsumexp)" in found.in_words
     assert accounted(spec) == 5 * 16 * 16_384 * 64 * 2 + 16 * 16_384 * 4
-
-
-def test_of_a_users_function_nobody_knows() -> None:
     assert accounting_of(attention_spec(attention="theirs:attend")) is None
 
 

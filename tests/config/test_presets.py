@@ -289,20 +289,11 @@ def named(name: str, *path: str, **args: str) -> RecentModel:
 
 
 def test_a_sweep_brings_its_own_models_with_what_they_are_run_with() -> None:
-    sweep = Sweep(
-        models=("reference", "my.model:LM", "x:y"),
-        model_args=(("dropout", "0"),),
-        model_path=("/repo",),
-        annotations=(("softmax", "my.model:softmax"),),
-    )
-    first, second = models_in(sweep)
-    assert first == RecentModel(
-        model="my.model:LM",
-        args=(("dropout", "0"),),
-        path=("/repo",),
-        annotations=(("softmax", "my.model:softmax"),),
-    )
-    assert second.model == "x:y"
+    args, path, annotations = (("dropout", "0"),), ("/repo",), (("softmax", "my.model:softmax"),)
+    models = ("reference", "my.model:LM", "x:y")
+    sweep = Sweep(models=models, model_args=args, model_path=path, annotations=annotations)
+    own = (RecentModel(model=name, args=args, path=path, annotations=annotations) for name in models[1:])
+    assert models_in(sweep) == tuple(own)
     assert models_in(Sweep()) == ()
 
 

@@ -15,7 +15,6 @@ from cs336_tui.analysis.merge import merge
 from cs336_tui.analysis.problems import Material
 from cs336_tui.cli.main import cli
 from cs336_tui.config.presets import bundled, preset
-from cs336_tui.config.problem import Problem
 from cs336_tui.config.problems import PROBLEMS, every_problem, problem_named, problem_of_preset
 from cs336_tui.config.spec import SpecError
 from cs336_tui.config.sweep import ASKED_REPORTS
@@ -86,11 +85,6 @@ def test_what_is_calculated_has_a_command_that_runs() -> None:
         assert ("--shared-link" in words) == made["shared_link"]
 
 
-def test_a_problem_is_found_by_its_presets_name() -> None:
-    assert problem_named("2025/all_reduce")[0].name == "distributed_communication_single_node"
-    assert problem_of_preset("2024/all_reduce") == "distributed_communication_single_node"
-
-
 @pytest.mark.parametrize(("edition", "problem"), EVERY, ids=lambda each: each if isinstance(each, str) else each.name)
 def test_its_preset_runs_what_its_answers_are_made_of(edition: str, problem) -> None:  # type: ignore[no-untyped-def]
     names = {each.name for each in bundled()}
@@ -119,11 +113,15 @@ def test_its_preset_runs_what_its_answers_are_made_of(edition: str, problem) -> 
         ("2025/nsys_profile", ("2026",), ("nsys_profile", "2025")),
         ("function_call_table", ("2026",), ("function_call_table", "2024")),
         ("gradient_checkpointing", ("2024",), ("gradient_checkpointing", "2026")),
+        ("2025/all_reduce", (), ("distributed_communication_single_node", "2025")),
     ],
 )
-def test_a_problem_is_found_by_its_name(name: str, editions: tuple[str, ...], found: tuple[str, str]) -> None:
+def test_a_problem_is_found_by_its_name_or_its_presets(
+    name: str, editions: tuple[str, ...], found: tuple[str, str]
+) -> None:
     problem, edition = problem_named(name, editions)
     assert (problem.name, edition) == found
+    assert problem_of_preset(problem.preset(edition)) == problem.name
 
 
 @pytest.mark.parametrize(
@@ -156,10 +154,6 @@ def rows(name: str) -> dict[str, list[str]]:
     return {first.replace("–", ""): rest for first, *rest in cells}
 
 
-def newest(name: str) -> tuple[Problem, str]:
-    return problem_named(name)
-
-
 def test_every_problem_has_a_section_in_the_order_of_the_table() -> None:
     headings = re.findall(r"^## (.*)$", PAGE, flags=re.MULTILINE)
     assert tuple(heading for heading in headings if heading not in OTHERS) == NAMES
@@ -167,7 +161,7 @@ def test_every_problem_has_a_section_in_the_order_of_the_table() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_part_has_its_number_or_the_reason_why_a_person_must_do_it(name: str) -> None:
-    problem, _ = newest(name)
+    problem, _ = problem_named(name)
     found = rows(name)
     assert list(found) == [part.letter for part in problem.parts]
     assert all(edition in section(name) for row in PROBLEMS if row.name == name for edition in row.editions)
@@ -183,10 +177,10 @@ def test_every_part_has_its_number_or_the_reason_why_a_person_must_do_it(name: s
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_and_figures_that_the_page_names_are_in_the_export(name: str) -> None:
-    problem, edition = newest(name)
+    problem, edition = problem_named(name)
     states = [problem_state(problem, edition)]
     if any(part.preset for part in problem.parts):
-        states += [problem_state(*newest(part.preset)) for part in problem.parts if part.preset]
+        states += [problem_state(*problem_named(part.preset)) for part in problem.parts if part.preset]
     results = merge([(str(number), state) for number, state in enumerate(states)])
     exported = export_problem(name, Material(tuple(states), tuple(results)))
     for part in exported.sections:

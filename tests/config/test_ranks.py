@@ -7,10 +7,8 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from cs336_tui.cli.bench import comm
-from cs336_tui.cli.main import cli
 from cs336_tui.config.choices import command_of, sweep_from, sweep_of
 from cs336_tui.config.order import in_order, needs_at_least, rough_peak_bytes
 from cs336_tui.config.presets import Preset, from_toml, preset, to_toml
@@ -107,25 +105,6 @@ def test_ranks_for_which_a_machine_has_no_memory_are_refused_before_they_start()
 
 def test_backends_of_one_rank_are_one_cell():
     assert len(sweep_from(ranks=(1, 2), backends=("auto", "gloo"), passes=("forward",), devices=("cpu",)).cells()) == 3
-
-
-@pytest.mark.parametrize("command", ["kernels", "memory", "precision", "estimate", "fit"])
-def test_what_needs_a_model_is_refused_in_one_line(command: str):
-    result = CliRunner().invoke(cli, [command, "--workload", "collective", "--size", "1MB", "--device", "cpu"])
-    assert result.exit_code == 2
-    assert "workload collective: a collective has no model, so there is no " in result.stderr
-
-
-def test_collectives_are_not_run_in_turns():
-    side = "--workload collective --op {} --size 1MB --ranks 2"
-    result = CliRunner().invoke(cli, ["ab", "--a", side.format("broadcast"), "--b", side.format("all-reduce")])
-    assert result.exit_code == 2
-    assert "--a: collectives are not run in turns; cs336-tui comm --repeats" in " ".join(result.stderr.split())
-
-
-def test_a_precision_of_models_is_none_of_messages():
-    result = CliRunner().invoke(cli, ["comm", "--dtype", "fp16"])
-    assert "dtype fp16: a message is fp32 or bf16" in result.stderr
 
 
 def test_numbers_of_ranks_that_a_preset_asks_for_and_a_machine_lacks_are_left_out():

@@ -124,11 +124,6 @@ def test_problems_are_told_exactly_when_cells_would_fail(sweep: Sweep, spoilers:
     assert all("\n" not in message for message in messages)
 
 
-def test_every_problem_is_told_at_once() -> None:
-    sweep = msgspec.structs.replace(HERE, sizes=("tiny", "huge"), precisions=("fp32", "fp8"))
-    assert [problem.field for problem in sweep.problems()] == ["size", "precision"]
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -145,39 +140,27 @@ def test_an_axis_has_at_least_one_choice_and_none_twice(changes: dict[str, Any],
     assert says in str(problem)
 
 
-def test_raw_dimensions_replace_the_sizes() -> None:
-    dims = ModelDims(d_model=128, d_ff=256, num_layers=2, num_heads=4, vocab_size=500)
-    sweep = msgspec.structs.replace(HERE, sizes=("tiny", "small"), dims=dims, passes=("forward",))
-    (cell,) = sweep.cells()
-    assert (cell.size, cell.dims) == (CUSTOM_SIZE, dims)
-
-
-MIXED = msgspec.structs.replace(
-    HERE,
-    sizes=("small", CUSTOM_SIZE),
-    dims=ModelDims(d_model=128, d_ff=256, num_layers=2, num_heads=4, vocab_size=500),
-    vocab_size=500,
-)
-
-
-def test_raw_dimensions_stand_beside_named_sizes() -> None:
-    cells = MIXED.cells()
-    assert {(cell.size, cell.d_model, cell.vocab_size) for cell in cells} == {
-        ("small", 768, 500), (CUSTOM_SIZE, 128, 500)
-    }  # fmt: skip
-    assert len(cells) == len(MIXED)
-
-
-def test_named_sizes_and_dimensions_round_trip_through_command_preset_and_cells() -> None:
-    assert "--size small,custom" in command_of(MIXED)
-    assert chosen(command_of(MIXED)).cells() == MIXED.cells()
-    assert from_toml("mine", to_toml(Preset("mine", "", MIXED))).sweep == MIXED
-    assert sweep_of(MIXED.cells()).cells() == MIXED.cells()
-
-
-def test_auto_is_resolved_before_there_are_cells() -> None:
+def test_every_problem_is_told_at_once_and_auto_is_one_until_it_is_resolved() -> None:
+    sweep = msgspec.structs.replace(HERE, sizes=("tiny", "huge"), precisions=("fp32", "fp8"))
+    assert [problem.field for problem in sweep.problems()] == ["size", "precision"]
     assert Sweep().problems()
     assert Sweep().with_devices(("cpu",)).problems() == ()
+
+
+DIMS = ModelDims(d_model=128, d_ff=256, num_layers=2, num_heads=4, vocab_size=500)
+MIXED = msgspec.structs.replace(HERE, sizes=("small", CUSTOM_SIZE), dims=DIMS, vocab_size=500)
+
+
+def test_raw_dimensions_replace_sizes_or_stand_beside_them() -> None:
+    (cell,) = msgspec.structs.replace(HERE, sizes=("tiny", "small"), dims=DIMS, passes=("forward",)).cells()
+    assert (cell.size, cell.dims) == (CUSTOM_SIZE, DIMS)
+    cells = MIXED.cells()
+    assert len(cells) == len(MIXED)
+    found = {(each.size, each.d_model, each.vocab_size) for each in cells}
+    assert found == {("small", 768, 500), (CUSTOM_SIZE, 128, 500)}
+    assert "--size small,custom" in command_of(MIXED)
+    assert chosen(command_of(MIXED)).cells() == sweep_of(cells).cells() == cells
+    assert from_toml("mine", to_toml(Preset("mine", "", MIXED))).sweep == MIXED
 
 
 def there(sweep: Sweep) -> Sweep:
@@ -232,8 +215,7 @@ def test_what_is_no_share_of_the_mean_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "cell"),
-    [("--size small", ("small", 768, 500)), ("--vocab-size 700", (CUSTOM_SIZE, 32, 700))],
+    ("words", "cell"), [("--size small", ("small", 768, 500)), ("--vocab-size 700", (CUSTOM_SIZE, 32, 700))]
 )
 def test_a_size_and_a_vocabulary_replace_those_of_a_preset_s_dimensions(
     monkeypatch: pytest.MonkeyPatch, words: str, cell: tuple[str, int, int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -64,13 +64,10 @@ def test_the_starting_point_comes_first_and_no_cell_twice() -> None:
     assert space_of(tuning).candidates[0] == tuning.base
 
 
-def test_names_of_choices_stand_together_and_have_their_usual_values() -> None:
+def test_names_of_choices_stand_together_and_named_values_go_before_usual_ones() -> None:
     tuning = a_tuning("attention,compile")
     assert tuning.over == (Over("attention", ("naive", "sdpa")), Over("compile", ("off", "default")))
     assert a_tuning("checkpoint", checkpoints=(4,)).over[0].values == (4, 0, 1)
-
-
-def test_values_that_are_named_go_before_usual_ones() -> None:
     for over in (("attention,compile", "attention=sdpa,math"), ("attention=sdpa,math", "compile,attention")):
         assert {each.name: each.values for each in a_tuning(*over).over} == {
             "attention": ("sdpa", "math"),
@@ -150,41 +147,31 @@ def test_what_no_cell_can_be_is_left_out_with_the_reason() -> None:
 
 
 @given(
-    batch=st.integers(1, 24),
-    base_ranks=st.sampled_from((1, 2, 4)),
-    base_is=st.sampled_from(("per-rank", "global")),
-    base_accumulate=st.sampled_from((1, 2, 3)),
+    start=st.fixed_dictionaries(
+        {
+            "batch_size": st.integers(1, 24),
+            "ranks": st.sampled_from((1, 2, 4)),
+            "batch_is": st.sampled_from(("per-rank", "global")),
+            "accumulate": st.sampled_from((1, 2, 3)),
+        }
+    ),
     ranks=st.sampled_from((None, 1, 2, 3, 4)),
     choice=st.sampled_from(("none", "batch", "accumulate")),
     values=st.lists(st.integers(1, 24), min_size=1, max_size=3, unique=True),
     goal=st.sampled_from(("step", "memory")),
 )
 def test_every_step_trains_the_starting_points_tokens(
-    batch: int,
-    base_ranks: int,
-    base_is: str,
-    base_accumulate: int,
-    ranks: int | None,
-    choice: str,
-    values: list[int],
-    goal: Goal,
+    start: dict[str, Any], ranks: int | None, choice: str, values: list[int], goal: Goal
 ) -> None:
     """Whatever the ranks, the micro-batches and the meaning of the batch, of all candidates that are tried."""
-    shared: dict[str, Any] = {"parallel": "ddp"} if base_ranks > 1 else {}
+    shared = {"parallel": "ddp"} if start["ranks"] > 1 else {}
     try:
-        base = a_spec(
-            device="cpu", pass_="train-step", batch_size=batch, batch_is=base_is, ranks=base_ranks,
-            accumulate=base_accumulate, **shared,
-        )  # fmt: skip
+        base = a_spec(device="cpu", pass_="train-step", **start, **shared)
     except SpecError:
         return
     over = [Over("attention", ("naive", "sdpa"))]
     over += [Over("ranks", (ranks,)), Over("parallel", ("ddp",))] if ranks else []
-    over += {
-        "none": [],
-        "batch": [Over("batch_size", tuple(values))],
-        "accumulate": [Over("accumulate", tuple(values))],
-    }[choice]
+    over += [Over({"batch": "batch_size"}.get(choice, choice), tuple(values))] if choice != "none" else []
     try:
         space = space_of(Tuning(base=base, over=tuple(over), goal=goal))
     except SpecError:
@@ -196,7 +183,7 @@ def test_every_step_trains_the_starting_points_tokens(
     if choice == "accumulate":
         assert {spec.accumulate for spec in tried} <= set(values)
     if choice == "none":
-        assert {spec.accumulate for spec in tried} <= {base_accumulate}
+        assert {spec.accumulate for spec in tried} <= {base.accumulate}
 
 
 def test_a_smaller_micro_batch_accumulates_gradients() -> None:
@@ -226,10 +213,7 @@ def test_where_the_batch_is_free_it_is_the_batch() -> None:
 
 def test_ranks_share_the_batch_in_the_starting_points_words() -> None:
     tuning = a_tuning("ranks=1,2", "parallel=ddp", "batch=2,4", batches=(4,))
-    assert labels(tuning) == [
-        *("starting point", "accumulate 2"),
-        *("ranks 2, parallel ddp, batch 2",),
-    ]
+    assert labels(tuning) == [*("starting point", "accumulate 2"), *("ranks 2, parallel ddp, batch 2",)]
     assert (
         space_of(tuning).left_out[0].why == "batch 4: is no micro-batch of the 4 sequences of a step, shared by 2 ranks"
     )
@@ -302,28 +286,29 @@ def test_values_of_a_preset_that_are_searched_begin_with_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "limit"),
-    [("70GB", {"within_bytes": 70 * 10**9}), ("2GiB", {"within_bytes": 2**31}), ("80%", {"within_share": 0.8})],
+    ("parse", "text", "found"),
+    [
+        (limit_of, "70GB", {"within_bytes": 70 * 10**9}),
+        (limit_of, "2GiB", {"within_bytes": 2**31}),
+        (limit_of, "80%", {"within_share": 0.8}),
+        *((budget_of, text, seconds) for text, seconds in (("90s", 90), ("10m", 600), ("2h", 7200), ("1.5min", 90))),
+    ],
 )
-def test_limits_of_memory(text: str, limit: dict[str, Any]) -> None:
-    assert limit_of(text) == limit
+def test_limits_of_memory_and_budgets(parse: Callable[[str], object], text: str, found: object) -> None:
+    assert parse(text) == found
 
 
-@pytest.mark.parametrize("text", ["", "70", "GB", "0GB", "0%", "120%", "-1GB", "a lot"])
-def test_what_is_no_limit_of_memory(text: str) -> None:
-    with pytest.raises(ValueError, match="expected memory such as 70GB, or a share"):
-        limit_of(text)
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("2h", 7200), ("1.5min", 90)])
-def test_budgets(text: str, seconds: float) -> None:
-    assert budget_of(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "10", "0s", "-1m", "soon"])
-def test_what_is_no_budget(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a time such as 90s, 10m or 2h"):
-        budget_of(text)
+@pytest.mark.parametrize(
+    ("parse", "texts", "why"),
+    [
+        (limit_of, ("", "70", "GB", "0GB", "0%", "120%", "-1GB", "a lot"), "memory such as 70GB, or a share"),
+        (budget_of, ("", "10", "0s", "-1m", "soon"), "a time such as 90s, 10m or 2h"),
+    ],
+)
+def test_what_is_no_limit_and_no_budget(parse: Callable[[str], object], texts: Sequence[str], why: str) -> None:
+    for text in texts:
+        with pytest.raises(ValueError, match=f"expected {why}"):
+            parse(text)
 
 
 def test_choices_that_presets_name_can_be_searched() -> None:
@@ -335,9 +320,6 @@ def test_choices_that_presets_name_can_be_searched() -> None:
 
 
 def test_a_tuning_reads_as_it_is_written() -> None:
+    assert over_of(("threads=1,2",), a_spec(), "step") == (Over("threads", (1, 2)),), "no device is needed"
     tuning = a_tuning("attention", "checkpoint=0,1", limit={"within_share": 0.8})
     assert msgspec.json.decode(msgspec.json.encode(tuning), type=Tuning) == tuning
-
-
-def test_over_of_needs_no_device() -> None:
-    assert over_of(("threads=1,2",), a_spec(), "step") == (Over("threads", (1, 2)),)

@@ -14,12 +14,11 @@ import pytest
 
 from cs336_tui.cli.flags import choice_options, oom_option, reports_option
 from cs336_tui.config.choices import command_of, sweep_from
-from cs336_tui.config.own_source import why_not_there
-from cs336_tui.config.presets import Preset, from_toml, to_toml
+from cs336_tui.config.presets import Preset, to_toml
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuned_sweep import search_of
-from cs336_tui.config.variants import is_imported, is_well_formed, short
+from cs336_tui.config.variants import is_imported, is_well_formed, short, why_not_there
 from tests.samples import a_spec
 
 OWN = "mine.model:Net"
@@ -121,6 +120,31 @@ def test_a_folder_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -
             chosen(f"--model {OWN} --model-path {path}")
 
 
+def advice_on(path: str) -> str:
+    with pytest.raises(SpecError) as refused:
+        a_spec(model=path)
+    return str(refused.value).removeprefix(f"model {path}: that is a path; ")
+
+
+def test_the_module_of_a_file_is_named_with_the_folder_above_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nanoGPT, no package, says ``from model import GPT``, so that nanoGPT.model:GPT would be another module."""
+    for name in ("nanoGPT/model", "minGPT/mingpt/__init__", "minGPT/mingpt/model"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.py").write_text("")
+    nano, mini = tmp_path / "nanoGPT", tmp_path / "minGPT"
+    for path in (f"{nano}/model.py:GPT", f"{nano}/model:GPT"):
+        assert advice_on(path) == f"write model:GPT and give the folder: --model-path {nano}"
+    assert (
+        advice_on(f"{mini}/mingpt/model.py:GPT") == f"write mingpt.model:GPT and give the folder: --model-path {mini}"
+    )
+    monkeypatch.chdir(mini)
+    assert advice_on("mingpt/model.py:GPT") == "write mingpt.model:GPT"
+    monkeypatch.chdir(nano)
+    assert advice_on("./model.py:GPT") == "write model:GPT"
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -191,22 +215,6 @@ def test_a_model_of_ones_own_needs_no_d_ff() -> None:
             chosen(line)
     with pytest.raises(SpecError, match="expected a multiple of num_heads"):
         chosen(f"--model {OWN} --d-model 63 --num-layers 2 --num-heads 2")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"--model reference,{OWN} --model-arg rope_theta=1e4 --model-arg name='a b' --annotate softmax=mine.nn:softmax",
-        "--attention naive,sdpa,flash,a.b:fn --compile off,max-autotune --checkpoint 0,2 --loss a.b:loss",
-        "--optimizer adamw-fused,a.b:AdamW --pass train-step --cuda-graph off,step",
-        "--workload attention --head-dim 16,128 --no-causal --attention naive,sdpa --precision bf16",
-    ],
-)
-def test_the_command_and_the_file_say_the_whole_choice(line: str) -> None:
-    sweep = chosen(line)
-    assert chosen(command_of(sweep)) == sweep
-    written = to_toml(Preset("x", "why", sweep))
-    assert from_toml("x", written) == Preset("x", "why", sweep)
 
 
 def test_a_file_of_plain_choices_names_no_variant() -> None:

@@ -1,11 +1,12 @@
-"""Declares a choice that no other code knows and prints, as JSON, where it appears. Run in a process of its own."""
+"""Declares choices that no other code knows; its tests are that they appear everywhere. Run in a process of its own."""
 
 from __future__ import annotations
 
-import asyncio
+import csv
+import io
 import json
+import re
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,8 +26,12 @@ FLAVOUR = Axis(
     several=True,
     help="Flavour of a step: {values}",
     group="variants",
-    said=lambda value: (value,),
+    said=lambda x: (x,),
     lacks=lacks,
+)
+DOSE = Axis(sweep="doses", several=True, help="Dose", group="variants", least=0, said=lambda x: (f"{x} g",))
+SHARE = Axis(
+    sweep="shares", several=True, help="Share", group="variants", widget="chips", values=("0.25", "1.0"), least=0
 )
 axes.Choices = msgspec.defstruct(
     "Choices",
@@ -34,31 +39,9 @@ axes.Choices = msgspec.defstruct(
         ("flavour", Annotated[Literal["plain", "salted", "sweet"], FLAVOUR], "plain"),
         ("hot", Annotated[bool, Axis(help="Heat the step", group="variants", said=lambda _: ("hot",))], False),
         ("grains", Annotated[int, Axis(help="Grains of salt", group="more", least=0)], 7),
-        (
-            "dose",
-            Annotated[
-                float,
-                Axis(sweep="doses", several=True, help="Dose", group="variants", least=0, said=lambda x: (f"{x} g",)),
-            ],
-            0.5,
-        ),
+        ("dose", Annotated[float, DOSE], 0.5),
         ("heat", Annotated[float, Axis(help="Heat of a step", group="more", least=0)], 1.5),
-        (
-            "share",
-            Annotated[
-                float,
-                Axis(
-                    sweep="shares",
-                    several=True,
-                    help="Share",
-                    group="variants",
-                    widget="chips",
-                    values=("0.25", "1.0"),
-                    least=0,
-                ),
-            ],
-            1.0,
-        ),
+        ("share", Annotated[float, SHARE], 1.0),
     ],
     bases=(axes.Choices,),
     frozen=True,
@@ -87,6 +70,7 @@ from tests.tui.configuring import opened  # noqa: E402
 
 BOTH = Sweep(flavours=("plain", "salted"), devices=("cpu",), passes=("forward",))
 PLAIN, SALTED = BOTH.cells()
+DECIMALS = msgspec.structs.replace(BOTH, flavours=("plain",), doses=(2.0, 0.5, 10.0), heat=0.25, shares=(0.25, 0.75))
 
 
 def output(*words: str) -> str:
@@ -103,104 +87,119 @@ def refusal(make: Callable[[], object]) -> str:
     return ""
 
 
-async def form() -> dict[str, Any]:
-    """Values that the form's entry offers, the sweep after ticking one, and the messages about it."""
-    async with opened((80, 60)) as hand:
-        await hand.unfold("variants")
-        chips = hand.entry("flavour", Chips)
-        await hand.tick("flavour", "sweet")
-        assert hand.pane.sweep is None
-        problem = chips.problem
-        await hand.tick("flavour", "sweet")
-        await hand.tick("flavour", "salted")
-        assert hand.pane.sweep is not None
-        await hand.unfold("variants")
-        return {
-            "offered": [chip.value for chip in chips.chips],
-            "sweep": hand.pane.sweep.flavours,
-            "problem": problem,
-            "fold": hand.seen(hand.fold("variants")),
-        }
+def there_and_back(sweep: Sweep, **given: Any) -> list[Sweep | None]:
+    """The sweep after each way there and back; `given` are its choices as options give them."""
+    preset = from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep
+    return [sweep, preset, read(entries_of(sweep)).sweep, sweep_of(sweep.cells()), sweep_from(**given)]
 
 
-def others() -> list[list[object]]:
-    """A choice that is on or off and one that is a number, after each way there and back."""
+def exported(folder: Path, **choices: list[Any]) -> tuple[list[Any], Callable[..., str]]:
+    """The specs in a log of these choices, and what exports of it say."""
+    log = folder / "log.jsonl"
+    log.write_bytes(b"".join(map(to_line, grid_events(by(**choices)))))
+    specs = [spec for event in LogReader(log) for spec in getattr(event, "specs", ())]
+    return specs, lambda *words: output("export", str(log), *words)
+
+
+def column(text: str, name: str) -> list[str]:
+    return [row[name] for row in csv.DictReader(io.StringIO(text))]
+
+
+def test_it_is_an_option_of_bench_and_may_be_on_or_off_or_a_number() -> None:
+    shown = output("bench", "--help")
+    assert re.search(r"--flavour LIST +Flavour of a step: plain, salted, sweet\.\s+\[default:\s+plain\]", shown)
+    assert re.search(r"--hot / --no-hot +Heat the step\.\s+\[default:\s+no-hot\]", shown)
+    assert re.search(r"--grains N +Grains of salt\.\s+\[default:\s+7\]", shown)
+    assert re.search(r"--dose N,\.\.\. +Dose\. +\[default: 0\.5\]", shown)
+    assert re.search(r"--heat NUMBER +Heat of a step\. +\[default: 1\.5\]", shown)
+    assert sweep_from(flavours=("salted",)).flavours == ("salted",)
+    assert "--flavour plain,salted" in command_of(BOTH)
     sweep = msgspec.structs.replace(BOTH, hot=True, grains=3)
-    there = [sweep, from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep, read(entries_of(sweep)).sweep]
-    there += [sweep_of(sweep.cells()), sweep_from(flavours=BOTH.flavours, hot=True, grains=3)]
+    ways = there_and_back(sweep, flavours=BOTH.flavours, hot=True, grains=3)
+    assert [each and (each.hot, each.grains) for each in ways] == [(True, 3)] * 5
     assert "--hot" in command_of(sweep)
     assert "--grains 3" in command_of(sweep)
     assert "hot" not in command_of(BOTH)
     assert shown_of(sweep.cells()[0], "hot") == "yes"
-    return [[each.hot, each.grains] for each in there if each is not None]
 
 
-def decimals(folder: Path) -> dict[str, Any]:
-    """Choices that are decimal numbers: each way there and back, a log of them, and its tables."""
-    sweep = msgspec.structs.replace(BOTH, flavours=("plain",), doses=(2.0, 0.5, 10.0), heat=0.25, shares=(0.25, 0.75))
-    words = bench.make_context("bench", shlex.split(command_of(sweep))[2:]).params
-    given = {name: words.get(name) for name in Sweep.__struct_fields__}
-    text = to_toml(Preset("mine", "", sweep))
-    there = [sweep, from_toml("mine", text).sweep, read(entries_of(sweep)).sweep, sweep_of(sweep.cells())]
-    there.append(sweep_from(**given))
-    log = folder / "decimals.jsonl"
-    specs = by((SMALL,), pass_=["forward", "backward"], dose=[2.0, 0.5, 10.0])
-    log.write_bytes(b"".join(map(to_line, grid_events(specs))))
-    export, entries = ("export", str(log)), entries_of(sweep)
-    return {
-        "sweeps": [[each.doses, each.heat, each.shares] for each in there if each is not None],
-        "types": sorted({type(x).__name__ for each in there if each for x in (*each.doses, each.heat, *each.shares)}),
-        "command": command_of(sweep),
-        "preset": text,
-        "whole": from_toml("mine", "dose = 2\nheat = 3").sweep.doses,
-        "title": sweep.cells()[0].title,
-        "entries": [entries.dose, entries.heat, entries.share, entries.other_shares],
-        "refused": [
-            refusal(lambda: a_spec(dose=-0.5)),
-            refusal(lambda: a_spec(dose=float("nan"))),
-            refusal(lambda: a_spec(dose=float("inf"))),
-            *map(str, read(entries.with_value("dose", "1.5,x")).problems),
-            CliRunner().invoke(cli, ("bench", "--dose", "1.5,x")).output.splitlines()[-1],
-            refusal(lambda: from_toml("mine", "dose = [0.5, 'x']")),
-            refusal(lambda: from_toml("mine", "heat = true")),
-        ],
-        "logged": [spec.dose for event in LogReader(log) for spec in getattr(event, "specs", ())],
-        "csv": output(*export, "--format", "csv"),
-        "columns": output(*export, "--columns", "dose,mean", "--format", "json"),
-        "pivot": output(*export, "--pivot", "dose:pass"),
-        "filtered": output(*export, "--format", "csv", "--where", "dose=0.5"),
-    }
+async def test_it_has_an_entry_in_the_form() -> None:
+    async with opened((80, 60)) as hand:
+        await hand.unfold("variants")
+        chips = hand.entry("flavour", Chips)
+        assert [chip.value for chip in chips.chips] == ["plain", "salted", "sweet"]
+        await hand.tick("flavour", "sweet")
+        assert hand.pane.sweep is None
+        assert chips.problem == "sweet: cuda:0 has no sugar"
+        await hand.tick("flavour", "sweet")
+        await hand.tick("flavour", "salted")
+        assert hand.pane.sweep is not None
+        assert hand.pane.sweep.flavours == BOTH.flavours
+        await hand.unfold("variants")
+        assert "flavour plain/salted" in hand.seen(hand.fold("variants"))
 
 
-def found(folder: Path) -> dict[str, Any]:
+def test_it_is_kept_in_a_preset_makes_cells_and_is_refused_where_it_cannot_be() -> None:
     preset = to_toml(Preset("mine", "", BOTH))
-    log = folder / "log.jsonl"
-    log.write_bytes(b"".join(map(to_line, grid_events(by(flavour=["plain", "salted"])))))
-    given = ("export", str(log))
-    return {
-        "help": output("bench", "--help"),
-        "option": sweep_from(flavours=("salted",)).flavours,
-        "command": command_of(BOTH),
-        "others": others(),
-        "decimals": decimals(folder),
-        "preset": preset,
-        "preset_read": from_toml("mine", preset).sweep.flavours,
-        "cells": [cell.flavour for cell in (PLAIN, SALTED)],
-        "sweep_of_cells": sweep_of((PLAIN, SALTED)).flavours,
-        "title": SALTED.title,
-        "details": ["".join(span.text for span in line) for line in asked(SALTED, 80)],
-        "refused": refusal(lambda: a_spec(flavour="bitter")),
-        "lacking": refusal(lambda: ENVIRONMENT.check(a_spec(device="cpu", flavour="sweet"))),
-        "form": asyncio.run(form()),
-        "logged": [spec.flavour for event in LogReader(log) for spec in getattr(event, "specs", ())],
-        "csv": output(*given, "--format", "csv"),
-        "table": output(*given),
-        "pivot": output(*given, "--pivot", "size:flavour"),
-        "filtered": output(*given, "--format", "csv", "--where", "flavour=salted"),
-        "same_time": time_kind(PLAIN) == time_kind(SALTED),
-        "same_prediction": prediction_key(PLAIN) == prediction_key(SALTED),
-    }
+    assert re.search(r'flavour = \[\s*"plain",\s*"salted",?\s*\]', preset)
+    assert from_toml("mine", preset).sweep.flavours == BOTH.flavours
+    assert (PLAIN.flavour, SALTED.flavour) == sweep_of((PLAIN, SALTED)).flavours == BOTH.flavours
+    assert SALTED.title.endswith(" · salted")
+    assert "flavour         salted" in ["".join(span.text for span in line) for line in asked(SALTED, 80)]
+    assert time_kind(PLAIN) != time_kind(SALTED)
+    assert prediction_key(PLAIN) != prediction_key(SALTED)
+    assert refusal(lambda: a_spec(flavour="bitter")) == "flavour bitter: expected one of plain, salted, sweet"
+    sweet = a_spec(device="cpu", flavour="sweet")
+    assert refusal(lambda: ENVIRONMENT.check(sweet)) == "flavour sweet: cpu has no sugar"
 
 
-if __name__ == "__main__":
-    print(json.dumps(found(Path(sys.argv[1]))))
+def test_it_is_logged_a_column_a_pivot_and_a_filter(tmp_path: Path) -> None:
+    specs, export = exported(tmp_path, flavour=["plain", "salted"])
+    assert [spec.flavour for spec in specs] == ["plain", "salted"] * 2
+    assert column(export("--format", "csv"), "flavour") == ["plain", "salted"] * 2
+    assert "| flavour |" in export()
+    assert "flavour plain | flavour salted" in re.sub(" +", " ", export("--pivot", "size:flavour"))
+    assert column(export("--format", "csv", "--where", "flavour=salted"), "flavour") == ["salted"] * 2
+
+
+def test_it_may_be_a_decimal_number() -> None:
+    words = bench.make_context("bench", shlex.split(command_of(DECIMALS))[2:]).params
+    ways = there_and_back(DECIMALS, **{name: words.get(name) for name in Sweep.__struct_fields__})
+    values = [each and (each.doses, each.heat, each.shares) for each in ways]
+    assert values == [((2.0, 0.5, 10.0), 0.25, (0.25, 0.75))] * 5
+    assert {type(x) for each in ways if each for x in (*each.doses, each.heat, *each.shares)} == {float}
+    assert from_toml("mine", "dose = 2\nheat = 3").sweep.doses == (2.0,)
+    assert "--dose 2.0,0.5,10.0" in command_of(DECIMALS)
+    assert "--heat 0.25" in command_of(DECIMALS)
+    text = to_toml(Preset("mine", "", DECIMALS))
+    assert re.search(r"dose = \[\s*2.0,\s*0.5,\s*10.0,\s*\]\s*heat = 0.25|heat = 0.25", text)
+    assert DECIMALS.cells()[0].title.endswith(" · 2.0 g")
+    entries = entries_of(DECIMALS)
+    assert (entries.dose, entries.heat, [*entries.share]) == ("2.0,0.5,10.0", "0.25", ["0.25"])
+    assert entries.other_shares == "0.75"
+
+
+def test_what_is_no_decimal_number_is_refused() -> None:
+    assert [refusal(lambda dose=dose: a_spec(dose=dose)) for dose in (-0.5, float("nan"), float("inf"))] == [
+        "dose -0.5: expected a number, at least 0",
+        "dose nan: expected a number, at least 0",
+        "dose inf: expected a number, at most 2147483647",
+    ]
+    (problem,) = read(entries_of(DECIMALS).with_value("dose", "1.5,x")).problems
+    assert str(problem) == "dose x: expected a number, or several as 1,2,4"
+    said = CliRunner().invoke(cli, ("bench", "--dose", "1.5,x")).output.splitlines()[-1]
+    assert said == "Error: Invalid value for '--dose': '1.5,x': expected numbers separated by commas"
+    assert refusal(lambda: from_toml("mine", "dose = [0.5, 'x']")) == "preset mine: dose x: expected a number"
+    assert refusal(lambda: from_toml("mine", "heat = true")) == "preset mine: heat True: expected a number"
+
+
+def test_a_decimal_number_is_a_column_a_pivot_and_a_filter_in_its_order(tmp_path: Path) -> None:
+    doses = [2.0, 0.5, 10.0]
+    specs, export = exported(tmp_path, sizes=(SMALL,), pass_=["forward", "backward"], dose=doses)
+    assert [spec.dose for spec in specs] == doses * 2
+    assert column(export("--format", "csv"), "dose") == ["2.0", "0.5", "10.0"] * 2
+    assert [
+        row["dose"] for row in json.loads(export("--columns", "dose,mean", "--format", "json"))["rows"]
+    ] == doses * 2
+    assert re.findall(r"^\| +([0-9.]+) \|", export("--pivot", "dose:pass"), re.MULTILINE) == ["0.5", "2.0", "10.0"]
+    assert column(export("--format", "csv", "--where", "dose=0.5"), "dose") == ["0.5"] * 2

@@ -25,7 +25,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import CellStarted, Event, ReportFinished, ReportStarted
+from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.reports import ReportKind
 from tests.analysis.test_agreement import report_of
 from tests.analysis.test_scaling import events_of
@@ -35,24 +35,12 @@ from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
 from tests.made_predictions import MadePredictor
 from tests.made_race import race_events
-from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, session_start, steps
+from tests.samples import START, a_spec, cell_end, cell_start, machine_of_gpus, session_start, steps
 from tests.session.recordings.nsys_exports import A_STEP, export
 
 PAGES = [page for page in sorted(WRITTEN) if page == "README.md" or page.startswith("docs/")]
 PLACEHOLDERS = ("SESSION", "BENCH", "AB", "TIMED", "PROFILED", "BEFORE", "AFTER")
 """Sessions in commands that stand for one's own."""
-GPU = ENVIRONMENT.devices[1]
-MACHINE = msgspec.structs.replace(
-    ENVIRONMENT,
-    devices=(
-        ENVIRONMENT.devices[0],
-        *(
-            msgspec.structs.replace(GPU, name=f"cuda:{number}", uuid=f"GPU-{number}", attentions=(*GPU.attentions,))
-            for number in range(8)
-        ),
-    ),
-)
-"""A machine of 8 GPUs."""
 
 
 def commands_of(page: str) -> list[str]:
@@ -81,7 +69,7 @@ def without_processes() -> Iterator[None]:
     predictor = MadePredictor()
 
     def probed(*_: object) -> Environment:
-        return MACHINE
+        return machine_of_gpus(8)
 
     made = {
         "cs336_tui.runner.bench.probe_machine": probed,
@@ -142,14 +130,10 @@ SWEEPS: Mapping[str, Mapping[str, Any]] = {
 
 def rounds_in_turns() -> list[Event]:
     """Two rounds of two cells, each round in a process of its own."""
-    sides = [a_spec(), a_spec(precision="tf32")] * 2
-    events = session_start(sides)
+    events = session_start([a_spec(), a_spec(precision="tf32")] * 2)
     for cell in range(4):
-        begun = (
-            msgspec.structs.replace(event, pid=cell // 2) if isinstance(event, CellStarted) else event
-            for event in cell_start(cell)
-        )
-        events += begun
+        begun, *more = cell_start(cell)
+        events += [msgspec.structs.replace(begun, pid=cell // 2), *more]
     for cell in range(4):
         events += [*steps(cell, (), [0.01, 0.011] * 6), cell_end(cell)]
     return events

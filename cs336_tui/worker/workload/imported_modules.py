@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from cs336_tui.config.own_source import defined_in, did_you_mean
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.variants import is_imported
+from cs336_tui.config.variants import defined_in, did_you_mean, is_imported
 from cs336_tui.worker.workload.import_problems import SITES, ImportProblem, explained, is_users_file, remember
 
 _entered: dict[str, frozenset[str]] = {}  # Folders put on the path, and top-level modules loaded before
