@@ -80,16 +80,11 @@ def help_page(width: int, *, replaying: bool, keymap: Mapping[str, str] | None =
         lines.append(line((section.title, "title")))
         lines += [line((row, "muted")) for row in textwrap.wrap(section.about, max(width, 12))]
         for name, about in section.entries:
-            lines += _entry(_shown(name, bindings), about, width)
+            ids = name.split()
+            if bindings.keys() >= {*ids}:  # else words
+                name = "  ".join(dict.fromkeys(printed(bindings[id]) for id in ids))
+            lines += _entry(name, about, width)
     return Page(lines, starts)
-
-
-def _shown(name: str, bindings: Mapping[str, Binding]) -> str:
-    """The keys of the bindings of these ids, each once; words as they are."""
-    ids = name.split()
-    if not bindings.keys() >= {*ids}:
-        return name
-    return "  ".join(dict.fromkeys(printed(bindings[id]) for id in ids))
 
 
 def told_of(binding: str | None, tab: str) -> str:

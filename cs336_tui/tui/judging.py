@@ -57,7 +57,10 @@ class JudgeProcess:
 
     def judge(self, cell: CellState, idle: float | None) -> Judgement | None:
         """As `verdicts.judge`, with its errors; OSError if there can be no such process, EOFError if it dies."""
-        asked = pickle.dumps((_whole(cell), idle))
+        whole = copy.copy(cell)  # with its steps and samples read, without its former attempts
+        _ = whole.times, whole.surroundings
+        whole.earlier, whole.unread = [], None
+        asked = pickle.dumps((whole, idle))
         with self._lock:
             try:
                 answer = self._ask(asked)
@@ -96,14 +99,6 @@ class JudgeProcess:
 
 JUDGE = JudgeProcess()
 """The one of this process."""
-
-
-def _whole(cell: CellState) -> CellState:
-    """The cell with its steps and samples read, without its former attempts."""
-    whole = copy.copy(cell)
-    _ = whole.times, whole.surroundings
-    whole.earlier, whole.unread = [], None
-    return whole
 
 
 class Assessment(NamedTuple):
@@ -207,8 +202,16 @@ class Judging:
 
     def get_ready(self) -> None:
         """Start the process that judges, if nothing is being timed, so that this need not be done between two cells."""
+
+        def load() -> None:
+            with suppress(OSError):  # the first judgement will say so
+                JUDGE.start()
+            import cs336_tui.analysis.judgement
+            import cs336_tui.analysis.measures
+            import cs336_tui.analysis.roofline  # noqa: F401
+
         if not self._busy():
-            in_background(self._pump, _get_ready, lambda _: None)
+            in_background(self._pump, load, lambda _: None)
 
     def go_on(self) -> None:
         """Work out the next one, if nothing stands against it."""
@@ -264,14 +267,6 @@ def _made_of(cell: CellState) -> tuple[object, ...] | None:
     if cell.status == "running" and cell.in_force is not None:
         return "runs", cell.started_at
     return None
-
-
-def _get_ready() -> None:
-    with suppress(OSError):  # the first judgement will say so
-        JUDGE.start()
-    import cs336_tui.analysis.judgement
-    import cs336_tui.analysis.measures
-    import cs336_tui.analysis.roofline  # noqa: F401
 
 
 def give_way() -> None:

@@ -1,4 +1,5 @@
-"""The installed `cs336-tui` in a real terminal: choose, run, watch, export, and lose the terminal."""
+"""The installed `cs336-tui` in a real terminal: choose, run, watch, export, and lose the terminal; and `bench` with its
+bar, Ctrl-C, and the table of what was measured."""
 
 from __future__ import annotations
 
@@ -71,8 +72,7 @@ def both_done(text: str) -> bool:
 def running(app: App) -> App:
     """The app once a cell is being measured."""
     app.terminal.until("torch")
-    app.terminal.send("r")
-    app.terminal.until(lambda text: re.search(r"measuring [1-9]", text) is not None)
+    app.terminal.send("r", seen=lambda text: re.search(r"measuring [1-9]", text) is not None)
     return app
 
 
@@ -82,27 +82,19 @@ def test_choose_run_watch_copy_export(start, tmp_path, monkeypatch, columns, row
     app = start(*TINY, columns=columns, rows=rows)
     terminal = app.terminal
     terminal.until("Run")
-    terminal.send("r")
-    terminal.until(lambda text: re.search(r"cell [12]/2", text) is not None)
-    terminal.send("4")
-    terminal.until(both_done)
-    terminal.send("c")
-    terminal.until("Copied")
+    terminal.send("r", seen=lambda text: re.search(r"cell [12]/2", text) is not None)
+    terminal.send("4", seen=both_done)
+    terminal.send("c", seen="Copied")
     (encoded,) = re.findall(rb"\x1b\]52;c;([A-Za-z0-9+/=]+)", bytes(terminal.raw))
     assert "| tiny" in base64.b64decode(encoded).decode()
-    terminal.send("e")
-    terminal.until("Save")
-    terminal.send("\r")
-    terminal.until("Written")
+    terminal.send("e", seen="Save")
+    terminal.send("\r", seen="Written")
     terminal.send("\r")
     (table,) = tmp_path.glob("cs336-tui-results-*.md")
     terminal.until(lambda text: "Written" not in text)
-    terminal.send(":")
-    terminal.until("Search for commands")
-    terminal.send("export summary\r")
-    terminal.until("▸Summary")
-    terminal.send("\r")
-    terminal.until("Written")
+    terminal.send(":", seen="Search for commands")
+    terminal.send("export summary\r", seen="▸Summary")
+    terminal.send("\r", seen="Written")
     terminal.send("\r")
     (summary,) = tmp_path.glob("cs336-tui-summary-*.md")
     terminal.until(lambda text: "Written" not in text)
@@ -117,19 +109,15 @@ def test_choose_run_watch_copy_export(start, tmp_path, monkeypatch, columns, row
 
 def test_stop_then_resume_goes_on_in_the_same_log_and_quitting_asks_ends_everything_and_tells_how(start):
     app = running(start(*ENDLESS))
-    app.terminal.send("s")
-    app.terminal.until("1 cell left, u resumes")
+    app.terminal.send("s", seen="1 cell left, u resumes")
     app.terminal.send("u")
     app.terminal.until(lambda text: "u resumes" not in text and re.search(r"measuring [1-9]", text) is not None)
     events = app.logged()  # there is but one log
     assert [event.cell for event in events if isinstance(event, CellStarted)] == [0, 0]
     family = app.family()
-    app.terminal.send("q")
-    app.terminal.until("Stop and quit")
-    app.terminal.send("\x1b")
-    app.terminal.until(lambda text: "Stop and quit" not in text)
-    app.terminal.send("q")
-    app.terminal.until("Stop and quit")
+    app.terminal.send("q", seen="Stop and quit")
+    app.terminal.send("\x1b", seen=lambda text: "Stop and quit" not in text)
+    app.terminal.send("q", seen="Stop and quit")
     app.terminal.send("y")
     assert app.terminal.wait() == 0
     assert family
@@ -270,3 +258,30 @@ def test_the_first_screen_is_painted_once_in_at_most_20_kb(tmp_path: Path) -> No
         assert cells <= painted(bytes(terminal.raw)) <= 1.3 * cells, "what came later is what has changed"
     finally:
         terminal.close()
+
+
+FIRST = "--size tiny --context 16 --batch 1 --pass forward --threads 1 --warmup 2 --steps 5".split()
+TWO_ENDLESS = "--size tiny --context 16,32 --batch 1 --pass forward --threads 1 --warmup 2 --steps 1000000".split()
+
+
+def test_a_run_shows_its_bar_and_ctrl_c_leaves_the_terminal_clean(tmp_path: Path) -> None:
+    folder = ["--session-dir", str(tmp_path)]
+    with closing(Terminal([COMMAND, "bench", *TWO_ENDLESS, *folder], columns=80, rows=24)) as terminal:
+        terminal.until(lambda text: re.search(r"measured \d+/1000000 · [\d.]+ ms ± ", text) is not None)
+        terminal.until(lambda text: re.search(r"━+ +\d+ % 0/2 cells · ETA \d+:\d\d", text) is not None)
+        assert "[1/2] tiny · ctx 16 · forward" in terminal.text()
+        terminal.send("\x03")
+        assert terminal.wait() == 130
+        text = terminal.text()
+        assert "━━━━━ " not in text, "the bar is gone"
+        assert re.search(r"tiny +16 .* cancelled", text)
+        assert "session log:" in text
+        assert terminal.takes_lines()
+        assert b"\x1b[?25l" not in terminal.raw, "the cursor was never hidden"
+        assert max(map(len, text.splitlines())) <= 80
+    command = [COMMAND, "bench", *FIRST, *folder]
+    with closing(Terminal(command, columns=60, rows=24, env={"NO_COLOR": "1"})) as terminal:
+        assert terminal.wait(60) == 0
+        assert re.search(r"\[1/1\] tiny · ctx 16 · forward · fp32 · cpu: [\d.]+ ms", terminal.text())
+        assert "notes on these numbers: -v shows them" in terminal.text()
+        assert not re.search(rb"\x1b\[[\d;]*3\dm", terminal.raw), "no colour"

@@ -124,11 +124,6 @@ async def test_the_log_tells_how_a_cell_in_the_middle_of_a_sweep_failed(tmp_path
         assert "signal 9" in await press(pilot, "4", "home", "down", "down", "down", "enter", seen="Cell 4")
 
 
-async def test_run_pressed_before_all_is_ready_still_runs(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench), "") as (_, pilot):
-        await press(pilot, "r", seen="▶ running")
-
-
 async def test_the_log_follows_until_somebody_scrolls(bench: Benches) -> None:
     async with on_screen(Cs336App(bench), "1 Configure", size=SMALL) as (app, pilot):
         app.take(app.live, [ChildOutput(at=START, cell=None, text="".join(f"line {i} [b]x\n" for i in range(100)))])
@@ -195,26 +190,6 @@ async def test_bad_user_themes_are_told_once_and_the_app_goes_on(tmp_path: Path)
         text = await until(pilot, "bad.toml")
         assert "theme nowhere: expected one of" in text.replace("\n", " ")
         assert app.theme == "cs336-dark"
-
-
-async def test_the_palette_offers_actions_presets_and_themes() -> None:
-    async with on_screen(Cs336App(), "Configure") as (app, pilot):
-        titles = {command.title for command in app.get_system_commands(app.screen)}
-        assert {
-            "Run",
-            "Stop",
-            "Export",
-            "Copy",
-            "Help",
-            "Quit",
-            "Resume",
-            "Show the Sessions tab",
-            "Kernels: Sort",
-            "Preset 2026/warmup",
-            "Theme cs336-light",
-        } <= titles
-        await press(pilot, "colon", *"2024/bench", seen="Preset 2024/benchmarking_script")
-        await press(pilot, "ctrl+u", *"cs336-light", "enter", seen=lambda _: app.theme == "cs336-light")
 
 
 async def test_keys_are_letters_while_typing(bench: Benches) -> None:

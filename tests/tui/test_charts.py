@@ -17,7 +17,6 @@ from cs336_tui.events.events import StageChanged, StepsTimed
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import ByteUnit
-from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.charts.bars import (
     BUCKETS_S,
     graph,
@@ -35,7 +34,18 @@ from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.memory_timeline import Picture, memory_timeline
 from cs336_tui.tui.widgets.lines import Line, bar, column, width_of
 from tests.samples import START, a_spec, cell_start, ranks_session, session_start, state_of
-from tests.tui.watched import DEMO_LOG, SMALL, a_step, demo, in_the_middle, log_of, text, until
+from tests.tui.watched import (
+    DEMO_LOG,
+    SMALL,
+    a_step,
+    demo,
+    in_the_middle,
+    on_screen,
+    press,
+    replaying,
+    text,
+    until,
+)
 
 
 def drawn(lines: list[Line]) -> list[str]:
@@ -296,17 +306,11 @@ def test_phases_differ_in_colour_in_every_theme() -> None:
 
 
 async def test_z_zooms_and_enter_opens_the_cell(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("2")
-        await until(pilot, "axis from 0")
-        await pilot.press("z")
-        await until(pilot, "axis from 346 ms")
-        await pilot.press("z")
-        await until(pilot, "axis from 0")
-        await pilot.press("enter")
-        await until(pilot, "Measured steps, ms")
+    async with on_screen(replaying(demo(in_the_middle), tmp_path), "at its end", size=SMALL) as (_, pilot):
+        await press(pilot, "2", seen="axis from 0")
+        await press(pilot, "z", seen="axis from 346 ms")
+        await press(pilot, "z", seen="axis from 0")
+        await press(pilot, "enter", seen="Measured steps, ms")
         await pilot.press("escape")
         await pilot.click("#live", offset=(5, 3))
         await until(pilot, "Measured steps, ms")

@@ -11,7 +11,6 @@ import pytest
 from cs336_tui.events.environment import DeviceInfo, GpuProcess, GpuSample, HostSample, RankSample
 from cs336_tui.events.events import DeviceSampled, EnvironmentRead, Event
 from cs336_tui.session.state import SessionState
-from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.device import DevicePane, Run, device_lines
 from tests.samples import (
     ENVIRONMENT,
@@ -24,7 +23,7 @@ from tests.samples import (
     session_start,
     state_of,
 )
-from tests.tui.watched import WIDE, log_of, text, until
+from tests.tui.watched import on_screen, replaying, text
 
 HOST = HostSample(cpu=0.47, memory_used_bytes=12 * 10**9, memory_total_bytes=64 * 10**9, load_1m=1.8, cpu_count=2)
 
@@ -198,9 +197,7 @@ def test_the_gpus_of_many_ranks_fit_beside_the_first_ones_figures(ranks: int, ro
 
 async def test_a_key_goes_through_the_gpus(tmp_path: Path) -> None:
     events = [*session_start([a_spec()], environment=machine_of_gpus(4)), *cell_start(0), *samples(4)[1:]]
-    app = Cs336App(replay=log_of(events, tmp_path), speed=0, session_dir=tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, "GPU 1 of 4")
+    async with on_screen(replaying(events, tmp_path, session_dir=tmp_path), "GPU 1 of 4") as (app, pilot):
         seen = []
         for _ in range(5):
             await pilot.press("g")

@@ -170,3 +170,4 @@ async def test_the_palette_does_what_keys_of_other_tabs_do_and_shows_the_setting
         assert app.main.open_tab == "kernels"
         await press(pilot, "colon", *"Settings", "enter", seen='theme = "cs336-dark"')
         await press(pilot, "escape", "colon", *"Show the Log tab", "enter", seen=lambda _: app.main.open_tab == "log")
+        await press(pilot, "colon", *"2024/bench", seen="Preset 2024/benchmarking_script")

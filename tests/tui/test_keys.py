@@ -283,9 +283,3 @@ async def test_a_click_on_a_tab_opens_it_and_one_on_an_arrow_the_next_that_is_no
         assert bar(app).text.startswith("‹│")
         await pilot.click("#tabs", offset=(0, 0))
         await until(pilot, lambda _: app.main.open_pane not in ("compare", "configure"))
-
-
-async def test_every_tab_is_named_where_there_is_room() -> None:
-    async with on_screen(Cs336App(Benches()), "l Roofline", size=(120, 40)) as (app, _):
-        assert "‹" not in bar(app).text
-        assert "›" not in bar(app).text

@@ -22,7 +22,7 @@ from cs336_tui.tui.tabs.device import lines_of_several
 from cs336_tui.tui.tabs.device_rows import device_rows, table
 from cs336_tui.tui.tabs.queue import QueuePane
 from tests.samples import START, jobs_session, lanes_session, machine_of_gpus, state_of
-from tests.tui.watched import SMALL, WIDE, ScriptedBench, log_of, text, until
+from tests.tui.watched import SMALL, WIDE, ScriptedBench, log_of, on_screen, press, replaying, text, until
 
 LATER = START + 100
 
@@ -110,21 +110,15 @@ def test_gpus_of_several_nodes_are_named_by_their_node() -> None:
 
 @pytest.mark.parametrize("size", [SMALL, WIDE])
 async def test_cursor_and_key_say_which_cell_live_is_about(size: tuple[int, int], tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(lanes_session(), tmp_path), speed=0)
-    async with app.run_test(size=size) as pilot:
+    async with on_screen(replaying(lanes_session(), tmp_path), "", size=size) as (app, pilot):
         shown = await until(pilot, "at its end")
         for seen in ("lane 7, cuda:7", "] shows 7 others", "8 × NVIDIA H100"):
             assert seen in shown
-        await pilot.press("right_square_bracket")
-        await until(pilot, "lane 0, cuda:0")
-        await pilot.press("left_square_bracket", "left_square_bracket")
-        await until(pilot, "lane 6, cuda:6")
-        await pilot.press("6")
-        await until(pilot, lambda _: app.query_one(QueuePane).has_focus)
-        await pilot.press("home", "down", "down", "2")
-        await until(pilot, "lane 2, cuda:2")
-        await pilot.press("4", "home", "2")
-        await until(pilot, lambda text: "cell 1/20 · ✓ ok" in text)
+        await press(pilot, "right_square_bracket", seen="lane 0, cuda:0")
+        await press(pilot, "left_square_bracket", "left_square_bracket", seen="lane 6, cuda:6")
+        await press(pilot, "6", seen=lambda _: app.query_one(QueuePane).has_focus)
+        await press(pilot, "home", "down", "down", "2", seen="lane 2, cuda:2")
+        await press(pilot, "4", "home", "2", seen=lambda text: "cell 1/20 · ✓ ok" in text)
 
 
 def form_of(lanes: str, gpus: int = 4, **entries: object) -> Form:
@@ -199,28 +193,18 @@ async def test_cells_in_lanes_are_moved_skipped_held_and_stopped_by_key() -> Non
         return benches[-1]
 
     sweep = Sweep(sizes=("small",), contexts=(64, 128, 256, 512, 1024), passes=("forward",), devices=("auto",), lanes=2)
-    app = Cs336App(make, initial=sweep)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "NVIDIA")
-        await pilot.press("r")
-        await until(pilot, lambda _: list(app.state.running) == [0, 1])
-        await pilot.press("6")
-        await until(pilot, lambda _: app.query_one(QueuePane).has_focus)
+    async with on_screen(Cs336App(make, initial=sweep), "NVIDIA", size=SMALL) as (app, pilot):
+        await press(pilot, "r", seen=lambda _: list(app.state.running) == [0, 1])
+        await press(pilot, "6", seen=lambda _: app.query_one(QueuePane).has_focus)
         await pilot.press("home", "x")
         assert list(app.state.running) == [0, 1], "a running cell is not skipped"
-        await pilot.press("down", "down", "J")
-        await until(pilot, lambda _: list(app.state.waiting) == [3, 2, 4])
-        await pilot.press("x")
-        await until(pilot, lambda _: list(app.state.waiting) == [3, 4])
-        await pilot.press("P")
-        await until(pilot, "paused (P goes on)")
+        await press(pilot, "down", "down", "J", seen=lambda _: list(app.state.waiting) == [3, 2, 4])
+        await press(pilot, "x", seen=lambda _: list(app.state.waiting) == [3, 4])
+        await press(pilot, "P", seen="paused (P goes on)")
         benches[0].finish_one()
         await until(pilot, "1 run · 2 wait · 1 ok")
-        await pilot.press("P")
-        await until(pilot, "2 run · 1 wait · 1 ok")
+        await press(pilot, "P", seen="2 run · 1 wait · 1 ok")
         assert {lane.cell is not None for lane in app.state.lanes.values()} == {True}
-        await pilot.press("q")
-        await until(pilot, "the 2 running")
-        await pilot.press("escape", "s")
-        await until(pilot, lambda _: not app.run_in_progress)
+        await press(pilot, "q", seen="the 2 running")
+        await press(pilot, "escape", "s", seen=lambda _: not app.run_in_progress)
         assert [cell.status for cell in app.state.cells.values()].count("cancelled") == 3

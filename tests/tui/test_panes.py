@@ -9,18 +9,7 @@ import numpy as np
 import pytest
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import (
-    CellFinished,
-    CellsQueued,
-    CellStarted,
-    ChildOutput,
-    EffectiveSettings,
-    Event,
-    ModelBuilt,
-    ModelPrepared,
-    Notice,
-    StageChanged,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.app import Cs336App
@@ -51,7 +40,7 @@ from tests.tui.one_pane import report_events
 from tests.tui.watched import WIDE, demo, in_the_middle, log_of, text, until
 
 
-def live_of(spec: CellSpec, *events: Event, width: int = 60) -> str:
+def live_of(spec: CellSpec, *events: ev.Event, width: int = 60) -> str:
     """The pane of a cell that has started, after these events."""
     return live(state_of([*session_start([spec]), *cell_start(0), *events]), 0, width)
 
@@ -62,7 +51,7 @@ def live(state: SessionState, cell: int, width: int = 60, height: int = 30) -> s
 
 
 def test_a_cell_stopped_while_compiling_shows_no_step() -> None:
-    end = CellFinished(at=START + 12, cell=0, status="cancelled", stage="compiling", error="stopped by the user")
+    end = ev.CellFinished(at=START + 12, cell=0, status="cancelled", stage="compiling", error="stopped by the user")
     shown = live_of(a_spec(), end)
     assert " 0/6 steps\n" in shown
     assert "✗ cancelled while compiling\n" in shown
@@ -72,7 +61,7 @@ def test_a_cell_stopped_while_compiling_shows_no_step() -> None:
 @pytest.mark.parametrize("width", [30, 48, 53])
 def test_what_is_to_be_typed_is_never_cut_in_two(width: int) -> None:
     error = "Needs(vocab_size, d_model, widget) needs widget; give it with --model-arg widget=VALUE"
-    end = CellFinished(at=START + 11, cell=0, status="failed", error=error)
+    end = ev.CellFinished(at=START + 11, cell=0, status="failed", error=error)
     state = state_of([*session_start([a_spec()]), *cell_start(0), end])
     assert "--model-arg" in live(state, 0, width)
     assert "--model-arg" in text(cell_detail(state, state.cells[0], width))
@@ -118,11 +107,11 @@ def test_the_heading_names_session_and_machine_as_they_fit() -> None:
 
 def test_a_session_with_output_of_no_cell_and_unknown_cells_is_shown() -> None:
     events = [
-        CellsQueued(at=START, first=3, specs=(a_spec(),)),
-        ChildOutput(at=START, cell=None, text="x"),
-        ChildOutput(at=START, cell=77, text="y"),
-        Notice(at=START, text="z"),
-        CellFinished(at=START, cell=3, status="killed", error="the kernel ended it"),
+        ev.CellsQueued(at=START, first=3, specs=(a_spec(),)),
+        ev.ChildOutput(at=START, cell=None, text="x"),
+        ev.ChildOutput(at=START, cell=77, text="y"),
+        ev.Notice(at=START, text="z"),
+        ev.CellFinished(at=START, cell=3, status="killed", error="the kernel ended it"),
     ]
     state = state_of(events)
     assert "process killed" in live(state, 3)
@@ -190,12 +179,12 @@ def test_the_detail_of_a_cell_says_how_it_crashed() -> None:
     ],
 )
 def test_each_stage_has_its_words_and_long_ones_say_how_long_they_have_lasted(stage: str, words: str) -> None:
-    since = StageChanged(at=START + 20, cell=0, stage=stage)
-    assert words in live_of(a_spec(compile="default"), since, Notice(at=START + 32, text=""))
+    since = ev.StageChanged(at=START + 20, cell=0, stage=stage)
+    assert words in live_of(a_spec(compile="default"), since, ev.Notice(at=START + 32, text=""))
 
 
 def test_what_preparing_took_stands_beside_the_rates() -> None:
-    prepared = ModelPrepared(at=START + 20, cell=0, compile_s=12.34, graphs=1, capture_s=0.256)
+    prepared = ev.ModelPrepared(at=START + 20, cell=0, compile_s=12.34, graphs=1, capture_s=0.256)
     ended = cell_end(0, before_backward_bytes=1_500_000_000)
     shown = live_of(a_spec(compile="default"), prepared, *steps(0, [0.2], [0.1] * 4), ended, width=110)
     assert "compiled in 12.3 s · captured in 0.26 s · before backward 1.50 GB" in shown
@@ -224,15 +213,15 @@ def test_the_detail_of_a_cell_tells_variants_with_units() -> None:
         model="my.model:LM", model_args=(("dropout", "0.1"),), model_path=("/repo",), compile="default",
         checkpoint=2, optimizer="my.optim:AdamW", pass_="train-step",
     )  # fmt: skip
-    in_force = EffectiveSettings(
+    in_force = ev.EffectiveSettings(
         matmul_precision="highest", attention="LM's own", model_revision="a1b2c3d, my/model.py 0f0f0f0f"
     )
-    prepared = ModelPrepared(
+    prepared = ev.ModelPrepared(
         at=START + 13, cell=0, compile_s=31.04, graphs=2, graph_breaks=("call to print (my/model.py:12)",)
     )
-    built = ModelBuilt(at=START + 12, cell=0, num_params=10, num_params_without_head=9, in_force=in_force)
+    built = ev.ModelBuilt(at=START + 12, cell=0, num_params=10, num_params_without_head=9, in_force=in_force)
     ended = cell_end(0, recompilations=1)
-    events = [CellStarted(at=START + 10, cell=0), built, prepared, *steps(0, [0.3], [0.1] * 4), ended]
+    events = [ev.CellStarted(at=START + 10, cell=0), built, prepared, *steps(0, [0.3], [0.1] * 4), ended]
     state = state_of([*session_start([spec]), *events])
     shown = text(cell_detail(state, state.cells[0], 100))
     for row in ("compiling       31.0 s", "graphs          2", "graph breaks    1", "call to print (my/model.py:12)",
@@ -247,7 +236,7 @@ def test_the_detail_of_attention_alone_names_no_model() -> None:
     spec = a_spec(
         workload="attention", size="d64", d_model=64, num_heads=1, pass_="forward", attention="sdpa", cuda_graph="step"
     )
-    prepared = ModelPrepared(at=START + 12, cell=0, capture_s=0.0421)
+    prepared = ev.ModelPrepared(at=START + 12, cell=0, capture_s=0.0421)
     ended = cell_end(0, before_backward_bytes=268_435_456, peak_allocated_bytes=300_000_000)
     events = [*cell_start(0), prepared, *steps(0, [0.3], [0.1] * 4), ended]
     state = state_of([*session_start([spec]), *events])

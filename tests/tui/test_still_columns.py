@@ -40,7 +40,7 @@ from tests.made_kernels import a_kernel_report
 from tests.made_memory import an_oom_report
 from tests.samples import a_spec, jobs_session, lanes_session, mixed_session, ranks_session, state_of
 from tests.session.made import Cell, session_of
-from tests.tui import test_precision
+from tests.tui import test_precision, watched
 from tests.tui.one_pane import out_of_memory, recorded, report_events, showing
 from tests.tui.test_kernels import made
 from tests.tui.test_roofline import app_of
@@ -247,9 +247,7 @@ def test_a_text_longer_than_its_room_is_cut_with_an_ellipsis_and_moves_no_other(
 
 
 async def test_a_click_on_a_heading_sorts_and_a_second_one_turns() -> None:
-    app = Cs336App(replay=DEMO_LOG, speed=0)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, "at its end")
+    async with watched.on_screen(Cs336App(replay=DEMO_LOG, speed=0), "at its end", (200, 60)) as (app, pilot):
         pane = app.query_one(ResultsPane)
         row = pane._heading_rows - 1
         margin = pane.content_region.x - pane.region.x, pane.content_region.y - pane.region.y

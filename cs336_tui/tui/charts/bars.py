@@ -207,10 +207,19 @@ class Scale(NamedTuple):
     low: float
     high: float
 
+    def share(self, value: float) -> float:
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+    def at(self, share: float) -> float:
+        return self.low * math.exp(math.log(self.high / self.low) * share)
+
+    def place(self, value: float, places: int) -> int:
+        """The index of the value's place among `places` along the axis; it may be outside."""
+        return math.floor(self.share(value) * places)
+
     def column(self, ratio: float, width: int) -> int:
         """The column of a ratio; below 0 or from `width` on if it is beyond an end."""
-        share = math.log(ratio / self.low) / math.log(self.high / self.low)
-        return math.floor(share * (width - 1) + 0.5)
+        return math.floor(self.share(ratio) * (width - 1) + 0.5)
 
 
 def scale_of(ratios: Iterable[float]) -> Scale:

@@ -284,7 +284,8 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     cells = len(sweep) * options.repeats
     if not reader.problems and cells > MAX_CELLS:
         reader.add(SpecError("sweep", f"of {cells} cells", f"expected at most {MAX_CELLS}"))
-    problems = tuple(sorted(reader.problems.values(), key=lambda problem: _position(problem.field)))
+    order = {field: place for place, field in enumerate(Entries.__struct_fields__)}  # problems of several come last
+    problems = tuple(sorted(reader.problems.values(), key=lambda each: order.get(_attribute(each.field), len(order))))
     return Form(sweep=None if problems else sweep, options=options, problems=problems)
 
 
@@ -307,12 +308,6 @@ def _dimensions(entries: Entries, reader: FormReader) -> dict[str, Any]:
 
 def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> str:
     return joined(f"{name}={value}" for name, value in pairs)
-
-
-def _position(field: str) -> int:
-    """Position of a field in the form; problems of several fields come last."""
-    fields = Entries.__struct_fields__
-    return fields.index(_attribute(field)) if _attribute(field) in fields else len(fields)
 
 
 _PLAIN = Sweep(devices=("cpu",), passes=("forward",))

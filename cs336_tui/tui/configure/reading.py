@@ -31,13 +31,13 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """Pieces as `FormReader.pieces` reads them: with commas, those in quotes that need it."""
-    return ", ".join(_quoted(piece) if set(piece) & set(",'\"\\") else piece for piece in pieces)
-
-
-def _quoted(piece: str) -> str:
-    """In quotes, as `shlex.quote` makes them, which leaves a lone comma bare."""
-    return "'" + piece.replace("'", "'\"'\"'") + "'"
+    """Pieces as `FormReader.pieces` reads them: with commas, those in quotes that need it, as `shlex.quote` makes them,
+    which leaves a lone comma bare."""
+    words: list[str] = []
+    for piece in pieces:
+        quoted = "'" + piece.replace("'", "'\"'\"'") + "'"
+        words.append(quoted if set(piece) & set(",'\"\\") else piece)
+    return ", ".join(words)
 
 
 class FormReader:

@@ -68,14 +68,14 @@ class Library:
             return (), "no session folder is set"
         with self._reading:
             try:
-                found = tuple(self._info(path) for path in reversed(store.folder_sessions(self.folder)))
+                found = tuple(
+                    _newest(path, self._infos, store.info_of, writer_of(path))  # who may go and leave the log as it was
+                    for path in reversed(store.folder_sessions(self.folder))
+                )
             except OSError as error:
                 return (), f"{self.folder}: {error.strerror}"
             self._infos = {info.path: self._infos[info.path] for info in found}
             return found, ""
-
-    def _info(self, path: Path) -> SessionInfo:
-        return _newest(path, self._infos, store.info_of, writer_of(path))  # who may go and leave the log as it was
 
     def _open(self, path: Path) -> Session | str:
         with self._reading:

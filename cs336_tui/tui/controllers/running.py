@@ -193,15 +193,6 @@ class RunController:
         self._app.refresh_panes()
 
 
-def _all(session: Session) -> tuple[About, ...]:
-    """The session's cells, then what else there are reports on, each once."""
-    state = session.state
-    cells = [About(cell.spec, cell.cell) for cell in state.cells.values()]
-    needs = {report_key(about.spec) for about in cells}
-    others = {report_key(report.spec): About(report.spec, None) for report in state.reports_on_cells}
-    return (*cells, *(about for key, about in others.items() if key not in needs))
-
-
 class ReportController:
     """Serves the tabs of reports."""
 
@@ -239,9 +230,13 @@ class ReportController:
         self._chosen = None
 
     def step(self, by: int) -> None:
-        """Go to the next of the session's cells and of what else there are reports on, or to the one before."""
+        """Go to the next of the session's cells, then of what else there are reports on, each once, or to the one
+        before."""
         session = self._app.shown
-        everything, now = _all(session), self.about(session)
+        everything, now = [About(cell.spec, cell.cell) for cell in session.state.cells.values()], self.about(session)
+        needs = {report_key(about.spec) for about in everything}
+        others = {report_key(report.spec): About(report.spec, None) for report in session.state.reports_on_cells}
+        everything += [about for key, about in others.items() if key not in needs]
         if not everything:
             return
         place = everything.index(now) + by if now in everything else 0 if by > 0 else len(everything) - 1
@@ -265,13 +260,6 @@ class ReportController:
             self.choose(self._app.live, About(spec, cell))
         source.ask(kind, spec, cell)
         return True
-
-    @property
-    def in_progress(self) -> str:
-        """The report that is being made and how far it is, for the top line; empty when none is."""
-        reports = self._app.live.state.reports
-        latest = reports[max(reports)] if reports and self._app.run_in_progress else None
-        return f"{latest.kind}: {latest.stage} ..." if latest and latest.status is None else ""
 
     def finished(self, event: ReportFinished) -> None:
         """Say so where the report cannot be seen."""

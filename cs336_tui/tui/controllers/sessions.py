@@ -70,15 +70,8 @@ class SessionController:
             self.reload()
 
     def do(self, wish: Wish, info: SessionInfo) -> None:
-        match wish:
-            case "open":
-                self.open(info)
-            case "resume":
-                self.resume(info)
-            case "delete":
-                self._ask_delete(info)
-            case "rename" | "annotate":
-                self._ask_words(wish, info)
+        acts = {"open": self.open, "resume": self.resume, "delete": self._ask_delete}
+        acts.get(wish, partial(self._ask_words, wish))(info)
 
     def open(self, info: SessionInfo) -> None:
         """Show the session's cells in every pane, as at the end of a replay; one that others run as it goes on."""

@@ -38,10 +38,12 @@ class Layout(NamedTuple):
 
     def heading_of(self, sort: Sort) -> str:
         """The heading; the sign of the order stands behind the sorted column's name, in its gap if need be."""
-        names = ((index, self._padded(self.columns[index].header, index)) for index in self.kept)
-        return "".join(
-            text if self.columns[index].key != sort.key else sort.mark.join(_split(text)) for index, text in names
-        )
+        names = [self._padded(self.columns[index].header, index) for index in self.kept]
+        for place, index in enumerate(self.kept):
+            if self.columns[index].key == sort.key:
+                name = names[place].rstrip()
+                names[place] = name + sort.mark + names[place][len(name) + 1 :]
+        return "".join(names)
 
     def row(self, texts: Sequence[str]) -> str:
         """The texts in the columns that fit, each padded, with a gap behind it."""
@@ -106,12 +108,6 @@ class Sort(NamedTuple):
 
 
 UNSORTED = Sort()
-
-
-def _split(padded: str) -> tuple[str, str]:
-    """A padded heading before and behind the place of a sign behind its name."""
-    name = padded.rstrip()
-    return name, padded[len(name) + 1 :]
 
 
 def ellipsis(text: str, width: int) -> str:

@@ -65,17 +65,13 @@ _ROLES: dict[str, tuple[str, str]] = {
 def style_of(role: str, variables: Mapping[str, str], background: Color) -> Style:
     """The style of a role, from a theme's variables and the background. Raises KeyError."""
     variable, attributes = _ROLES[role]
-    color = _color(variables[variable], variables["foreground"])
+    value = variables[variable]  # perhaps with an opacity: ``#5aa9e6 40%``; ``auto 60%`` is the foreground at 60 %
+    name, share = value.rsplit(maxsplit=1) if value.endswith("%") else (value, "100%")
+    color = Color.parse(variables["foreground"] if name == "auto" else name)
+    color = color.multiply_alpha(float(share.removesuffix("%")) / 100)
     if color.a < 1:
         color = background.blend(color, color.a, alpha=1.0) if background.ansi is None else color.with_alpha(1.0)
     return Style.parse(attributes) + Style.from_color(color.rich_color, background.rich_color)
-
-
-def _color(value: str, foreground: str) -> Color:
-    """A colour of a theme, perhaps with an opacity: ``#5aa9e6 40%``. ``auto 60%`` is the foreground at 60 %."""
-    name, share = value.rsplit(maxsplit=1) if value.endswith("%") else (value, "100%")
-    color = Color.parse(foreground if name == "auto" else name)
-    return color.multiply_alpha(float(share.removesuffix("%")) / 100)
 
 
 class Span(NamedTuple):

@@ -37,10 +37,6 @@ class _Item(msgspec.Struct, frozen=True):
     tab: Tab
     text: str
 
-    @property
-    def is_arrow(self) -> bool:
-        return self.text in (_BEFORE, _BEHIND)
-
 
 class TabBar(Lines, can_focus=True):
     """Shows the tabs given to `offer`; left and right, a click or the app's keys choose one. If not all fit, it shows
@@ -69,7 +65,8 @@ class TabBar(Lines, can_focus=True):
         spans: list[Span] = []
         for item in self._items():
             on = item.tab.id == self._active
-            role = "key" if item.is_arrow else "tab" if not on else "cursor" if self.has_focus else "tab-on"
+            is_arrow = item.text in (_BEFORE, _BEHIND)
+            role = "key" if is_arrow else "tab" if not on else "cursor" if self.has_focus else "tab-on"
             spans += [Span(item.text, role), Span(_SEPARATOR, "muted")]
         self.paint([tuple(spans[:-1])])
 
