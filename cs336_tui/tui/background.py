@@ -49,11 +49,13 @@ def in_background(pump: MessagePump, work: Callable[[], _T], then: Callable[[_T]
     return over
 
 
-def tried(work: Callable[[], _T]) -> tuple[_T | None, str]:
+def tried(
+    work: Callable[[], _T], errors: type[Exception] | tuple[type[Exception], ...] = (UserError, OSError)
+) -> tuple[_T | None, str]:
     """The result, and why there is none, in one line."""
     try:
         return work(), ""
-    except (UserError, OSError) as error:
+    except errors as error:
         return None, str(error)
 
 

@@ -162,14 +162,11 @@ class Judging:
     def of(self, state: SessionState, cell: CellState) -> Assessment | None:
         """The assessment of a cell that is in sight; None while it is worked out."""
         of = _made_of(cell)
-        if of is None:
-            return NOTHING
-        known = self._known.get(cell)
-        if not self._is_known(cell, of):
+        if of is not None and not self._is_known(cell, of):
             earlier = self._wishes.pop(cell, None)
             self._wishes[cell] = _Wish(state, earlier.since if earlier else time.monotonic(), self._frame)
             self._go_on_soon()
-        return known.found if known and known.of == of else None
+        return self.known(state, cell)
 
     def known(self, state: SessionState, cell: CellState) -> Assessment | None:  # noqa: ARG002  # as `of`
         """The same of a cell that is out of sight: nothing is worked out for it."""

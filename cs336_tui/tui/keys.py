@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from textual._context import active_app
 from textual.binding import Binding
@@ -83,22 +83,10 @@ _NAMED = {"space": "Space", "enter": "Enter", "delete": "Delete", "escape": "Esc
           "pageup": "PgUp", "pagedown": "PgDn"}  # fmt: skip
 
 
-def bind(
-    meaning: str,
-    action: str,
-    label: str,
-    id: str,
-    *,
-    first: str = "",
-    also: str = "",
-    show: bool = True,
-    shown_as: str | None = None,
-) -> Binding:
-    """A binding with the keys of a meaning; before and behind them keys that move or choose in widgets. `label` is in
-    the footer; `shown_as` stands there for the key, where one entry tells of two. A keymap moves it by `id`."""
+def bind(meaning: str, *named: str, first: str = "", also: str = "", **shown: Any) -> Binding:
+    """A binding with the keys of a meaning; before and behind them keys that move or choose in widgets."""
     keys, about = MEANINGS[meaning]
-    every = ",".join(filter(None, (first, keys, also)))
-    return bind_keys(every, action, label, id, show=show, shown_as=shown_as, about=about)
+    return bind_keys(",".join(filter(None, (first, keys, also))), *named, about=about, **shown)
 
 
 def bind_keys(
@@ -112,7 +100,8 @@ def bind_keys(
     priority: bool = False,
     about: str = "",
 ) -> Binding:
-    """As `bind`, with keys that move, choose or leave in any widget, or open a tab."""
+    """A binding with keys that move, choose or leave in any widget, or open a tab. `label` is in the footer; `shown_as`
+    stands there for the key, where one entry tells of two. A keymap moves it by `id`."""
     _DECLARED[id] = Binding(
         keys, action, label, show=show, key_display=shown_as, priority=priority, tooltip=about, id=id
     )

@@ -18,7 +18,6 @@ from textual.widgets import Button, Input, Label, OptionList
 from cs336_tui.config.settings import Found, Settings
 from cs336_tui.export import catalogue
 from cs336_tui.export.catalogue import Choice, remember
-from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.export.writing.files import FORMATS, SUFFIXES
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.controllers.commands import commands
@@ -159,29 +158,6 @@ async def test_the_format_of_the_settings_is_the_first(tmp_path: Path, here: Pat
     )
     async with exporting(app) as pilot:
         await until(pilot, lambda screen: "●latex" in screen and "▸Results" in screen)
-
-
-async def test_everything_is_offered(app: Cs336App, here: Path) -> None:  # noqa: ARG001
-    async with exporting(app) as pilot:
-        found = dialog(app).query_one("#what", OptionList)
-        offered = {str(option.id) for option in found.options if not option.disabled}
-        assert {"results", "pivot", "reference", "figures", "summary"} <= offered
-        assert {f"layout {name}" for name in LAYOUTS} <= offered
-        assert {"report roofline", "report predictions"} <= offered
-        assert any(each.startswith("problem 2026/") for each in offered)
-        assert [chip.value for chip in dialog(app).query_one("#entry-format").chips] == list(FORMATS)  # type: ignore[attr-defined]
-        await choose(pilot, app, "figures")
-        assert [chip.value for chip in dialog(app).query_one("#entry-format").chips] == ["all", "svg", "pdf", "png"]  # type: ignore[attr-defined]
-
-
-async def test_a_pivot_of_chosen_rows_columns_and_value(app: Cs336App, here: Path) -> None:
-    async with exporting(app) as pilot:
-        await choose(pilot, app, "pivot")
-        dialog(app).query_one("#axes", Input).value = "size,pass:precision"
-        await pilot.press("enter")
-        await written(pilot, app)
-    text = (here / f"cs336-tui-pivot-{SESSION}.md").read_text()
-    assert re.search(r"\| size +\| pass +\| +fp32[^|]*\| +bf16-mixed", text)
 
 
 async def test_an_existing_file_needs_a_second_yes_and_another_name_asks_again(app: Cs336App, here: Path) -> None:

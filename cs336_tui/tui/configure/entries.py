@@ -19,10 +19,11 @@ from cs336_tui.config.presets import QUICK, Preset, RecentModel, all_presets
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, size_names
 from cs336_tui.config.sweep import ASKED_REPORTS, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
-from cs336_tui.config.variants import short
+from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.environment import Environment
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
+from cs336_tui.tui.configure.reading import names_of
 from cs336_tui.tui.format import SHORT_PASSES, plural
 from cs336_tui.tui.keys import bind_keys, key_name
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, Fold, PushButton, TextEntry
@@ -141,8 +142,9 @@ def is_shown(field: str, entries: Entries, recent: tuple[RecentModel, ...]) -> b
     alone = entries.workload != LANGUAGE_MODEL
     if field == "recent":
         return bool(recent) and not alone
-    if field == "model_path":
-        return bool(entries.own_names or entries.model_path)
+    if field == "model_path":  # of the user's own code, whose names may not be complete
+        texts = [entries.text(axis.others or axis.field) for axis in AXES.values() if axis.own]
+        return bool(entries.model_path) or any(is_imported(name) for text in texts for name in names_of(text))
     axis = next(axis for axis in AXES.values() if field in (axis.name, axis.others))
     here = axis.is_in(entries.workload)
     return here and (axis.widget != "pairs" or bool(":" in entries.model or entries.text(field)))

@@ -16,7 +16,6 @@ from cs336_tui.config.presets import RecentModel
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, dims_of
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
-from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.stats.quantities import duration
 from cs336_tui.tui.configure.preview import device_problems, known_devices
@@ -112,12 +111,6 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
             model_path=joined(recent.path),
             annotations=_pairs_words(recent.annotations),
         )
-
-    @property
-    def own_names(self) -> tuple[str, ...]:
-        """Entered names of the user's own code, complete or not."""
-        texts = [self.text(axis.others or axis.field) for axis in AXES.values() if axis.own]
-        return tuple(name for text in texts for name in names_of(text) if is_imported(name))
 
     def text(self, field: str) -> str:
         return str(getattr(self, _attribute(field)))
