@@ -60,15 +60,6 @@ def start(tmp_path: Path) -> Iterator:
         app.terminal.close()
 
 
-def finished_rows(text: str) -> list[str]:
-    """Rows of the results table whose cell is done."""
-    return [line.strip() for line in text.splitlines() if re.match(r" (\d+  )?tiny .*✓ ok", line)]
-
-
-def both_done(text: str) -> bool:
-    return len(finished_rows(text)) == 2
-
-
 def running(app: App) -> App:
     """The app once a cell is being measured."""
     app.terminal.until("torch")
@@ -83,7 +74,7 @@ def test_choose_run_watch_copy_export(start, tmp_path, monkeypatch, columns, row
     terminal = app.terminal
     terminal.until("Run")
     terminal.send("r", seen=lambda text: re.search(r"cell [12]/2", text) is not None)
-    terminal.send("4", seen=both_done)
+    terminal.send("4", seen=lambda text: len(re.findall(r"(?m)^ (?:\d+  )?tiny .*✓ ok", text)) == 2)
     terminal.send("c", seen="Copied")
     (encoded,) = re.findall(rb"\x1b\]52;c;([A-Za-z0-9+/=]+)", bytes(terminal.raw))
     assert "| tiny" in base64.b64decode(encoded).decode()
@@ -152,15 +143,12 @@ def test_closing_the_terminal_ends_the_app_under_make(tmp_path):
     command = shlex.join([COMMAND, "--session-dir", str(tmp_path / "sessions")])
     (tmp_path / "Makefile").write_text(f"run:\n\t@exec {command}\n")
     env = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
-    terminal = Terminal(["make", "-C", str(tmp_path), "run"], env=env)
-    try:
+    with closing(Terminal(["make", "-C", str(tmp_path), "run"], env=env)) as terminal:
         terminal.until("torch")
         family = psutil.Process(terminal.pid).children(recursive=True)
         assert len(family) > 1
         terminal.hang_up()
         assert all(wait_gone(process.pid) for process in family)
-    finally:
-        terminal.close()
 
 
 def test_a_signal_ends_everything_in_good_order(start):
@@ -227,15 +215,12 @@ def test_watch_opens_the_app_on_a_terminal_and_leaves_the_session_as_it_is(tmp_p
     with closing(SessionLog(sessions / "s.jsonl")) as log:
         log.write(lanes_session())
         words = ["watch", "s", "--session-dir", str(sessions)]
-        terminal = Terminal([COMMAND, *words], env={"XDG_CONFIG_HOME": str(tmp_path / "config")})
-        try:
+        with closing(Terminal([COMMAND, *words], env={"XDG_CONFIG_HOME": str(tmp_path / "config")})) as terminal:
             terminal.until("8 run · 4 wait")
             log.write([CellFinished(at=START + 60, cell=8, status="ok")])
             terminal.until("7 run · 4 wait · 8 ok")
             terminal.send("q")
             assert terminal.wait() == 0
-        finally:
-            terminal.close()
     events = list(LogReader(sessions / "s.jsonl"))
     assert len(events) == len(lanes_session()) + 1
 
@@ -247,8 +232,8 @@ MOST_BYTES = 20_000
 @pytest.mark.timeout(120)
 def test_the_first_screen_is_painted_once_in_at_most_20_kb(tmp_path: Path) -> None:
     env = {"XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    terminal = Terminal([*reporting.app(), "--session-dir", str(tmp_path)], columns=COLUMNS, rows=ROWS, env=env)
-    try:
+    command = [*reporting.app(), "--session-dir", str(tmp_path)]
+    with closing(Terminal(command, columns=COLUMNS, rows=ROWS, env=env)) as terminal:
         terminal.until("Commands")  # the last row
         first = bytes(terminal.raw)
         terminal.until(lambda text: "torch" in text and "predicting" not in text)
@@ -256,8 +241,6 @@ def test_the_first_screen_is_painted_once_in_at_most_20_kb(tmp_path: Path) -> No
         cells = COLUMNS * ROWS
         assert "Choose on the left" in first.decode(), "the panes are filled before they are painted"
         assert cells <= painted(bytes(terminal.raw)) <= 1.3 * cells, "what came later is what has changed"
-    finally:
-        terminal.close()
 
 
 FIRST = "--size tiny --context 16 --batch 1 --pass forward --threads 1 --warmup 2 --steps 5".split()

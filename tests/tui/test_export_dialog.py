@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
 from markdown_it import MarkdownIt
 from textual.pilot import Pilot
@@ -26,7 +25,7 @@ from cs336_tui.tui.tab_list import TABS
 from tests.export.html_reader import Reader
 from tests.samples import mixed_session
 from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session
-from tests.tui.watched import SMALL, demo, log_of, on_screen, press, replaying, until
+from tests.tui.watched import SMALL, demo, on_screen, press, replaying, until
 
 SESSION = "2026-11-20T14-03-42-demo"
 RESULTS = f"cs336-tui-results-{SESSION}.md"
@@ -43,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def app(tmp_path: Path) -> Cs336App:
-    return Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    return replaying(demo(), tmp_path)
 
 
 @asynccontextmanager
@@ -118,7 +117,7 @@ async def test_it_opens_with_what_was_exported_last_and_where(app: Cs336App, her
         await written(pilot, app)
         await press(pilot, "enter", "e", seen=lambda screen: "●typst" in screen and "▸min-max" in screen)
         assert dialog(app).path == elsewhere / f"cs336-tui-min-max-{SESSION}.typ"
-    other = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    other = replaying(demo(), tmp_path)
     async with exporting(other) as pilot:
         await until(pilot, lambda screen: "●typst" in screen and "▸min-max" in screen)
         assert dialog(other).path == here / f"cs336-tui-min-max-{SESSION}.typ"
@@ -151,11 +150,7 @@ async def test_the_screen_says_that_it_writes_and_takes_keys_meanwhile(
 
 
 async def test_the_format_of_the_settings_is_the_first(tmp_path: Path, here: Path) -> None:  # noqa: ARG001
-    app = Cs336App(
-        replay=log_of(demo(), tmp_path),
-        speed=0,
-        settings=Found(msgspec.structs.replace(Settings(), export_format="tex")),
-    )
+    app = replaying(demo(), tmp_path, settings=Found(Settings(export_format="tex")))
     async with exporting(app) as pilot:
         await until(pilot, lambda screen: "●latex" in screen and "▸Results" in screen)
 

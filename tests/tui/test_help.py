@@ -16,9 +16,6 @@ from cs336_tui.tui.widgets.menu_bars import KeyBar
 from tests.tui.test_keys import MOVES, every_binding
 from tests.tui.watched import SMALL, WIDE, Benches, comes, on_screen, press, until
 
-ALONE = {"confirm.other"}
-"""Arrows that do what they do everywhere."""
-
 
 def text_of(lines: Sequence[Line]) -> str:
     return "\n".join("".join(span.text for span in line) for line in lines)

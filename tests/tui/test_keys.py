@@ -202,9 +202,8 @@ async def test_no_screen_names_a_key_that_was_moved(session: str, size: tuple[in
 
 
 async def test_a_text_that_a_thread_makes_names_moved_keys() -> None:
-    app, found = Cs336App(Benches(), settings=EVERY_KEY), list[str]()
-    async with app.run_test(size=SMALL) as pilot:
-        await comes(pilot, lambda: app.keymap)
+    found: list[str] = []
+    async with on_screen(Cs336App(Benches(), settings=EVERY_KEY), lambda app: bool(app.keymap)) as (app, pilot):
         in_background(app, lambda: f"press {key_name('app.run')} in {tab_name('queue')}", found.append)
         await comes(pilot, lambda: found)
     assert found == [f"press {MOVED['app.run']} in Queue ({MOVED['app.open_queue']})"]

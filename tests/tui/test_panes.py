@@ -12,11 +12,10 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.session.state import SessionState
-from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.format import title_rows
 from cs336_tui.tui.help import help_page
 from cs336_tui.tui.judging import assess
-from cs336_tui.tui.screen import MainScreen, heading
+from cs336_tui.tui.screen import heading
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.device import DevicePane, Run, device_lines
 from cs336_tui.tui.tabs.live import LivePane, live_lines
@@ -37,7 +36,7 @@ from tests.samples import (
 )
 from tests.session.made import Cell, session_of
 from tests.tui.one_pane import report_events
-from tests.tui.watched import WIDE, demo, in_the_middle, log_of, text, until
+from tests.tui.watched import WIDE, demo, in_the_middle, on_screen, replaying, text, until
 
 
 def live_of(spec: CellSpec, *events: ev.Event, width: int = 60) -> str:
@@ -278,14 +277,12 @@ def test_the_help_says_how_well_the_mean_is_known_by_default() -> None:
 @pytest.mark.parametrize("size", [WIDE, (200, 60)])
 async def test_a_session_of_reports_says_where_they_are(size: tuple[int, int], tmp_path: Path) -> None:
     (started, environment, _) = session_start([])
-    app = Cs336App(replay=log_of([started, environment, *report_events(a_memory_report())], tmp_path), speed=0)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, "at its end")
-        main = app.main
-        assert isinstance(main, MainScreen)
-        await until(pilot, lambda _: bool(app.state.reports) and "no cells" in main.query_one(LivePane).text)
-        said = " ".join(main.query_one(LivePane).text.split())
+    events = [started, environment, *report_events(a_memory_report())]
+    async with on_screen(replaying(events, tmp_path), "at its end", size=size) as (app, pilot):
+        live, device = app.main.query_one(LivePane), app.main.query_one(DevicePane)
+        await until(pilot, lambda _: bool(app.state.reports) and "no cells" in live.text)
+        said = " ".join(live.text.split())
         assert said.endswith("This session has reports and no cells: Kernels (9), Memory (0), Precision (p).")
-        for pane in (main.query_one(LivePane), main.query_one(DevicePane)):
+        for pane in (live, device):
             assert max(map(len, pane.text.splitlines())) <= pane.content_size.width, "nothing is cut"
-        assert " ".join(main.query_one(DevicePane).text.split()).endswith("waiting for the first sample ...")
+        assert " ".join(device.text.split()).endswith("waiting for the first sample ...")

@@ -16,7 +16,7 @@ from textual.widgets import Input
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.events import SessionAnnotated
 from cs336_tui.export.summary import summary_markdown
-from cs336_tui.session.log import LogError
+from cs336_tui.session.log import LogError, Sink
 from cs336_tui.session.store import info_of, load
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.ending import farewell
@@ -29,6 +29,7 @@ from tests.tui.watched import (
     SMALL,
     WIDE,
     Benches,
+    ScriptedBench,
     demo,
     in_the_middle,
     on_screen,
@@ -242,28 +243,25 @@ async def test_resuming_runs_what_has_no_result_into_that_session(bench: Benches
     assert bench.made[1].closed
 
 
-async def test_a_session_that_cannot_go_on_leaves_the_one_before(bench: Benches, folder: Path) -> None:
+async def test_a_session_that_cannot_go_on_leaves_the_one_before(folder: Path) -> None:
+    def refusing(sink: Sink, log: Path | None) -> ScriptedBench:
+        """A bench of a session that there is refuses to go on."""
+        made = ScriptedBench(sink, log)
+        made.refuse = LogError("session x is being written by process 1 on other") if log else None
+        return made
+
+    bench = Benches(refusing)
     async with opened(bench, session_dir=folder) as (app, pilot):
         await until(pilot, "NVIDIA")
         bench.made[0].go_on.set()
         await press(pilot, "r", seen=lambda _: bool(app.state.cells) and not app.run_in_progress)
         await to_sessions(app, pilot)
-        refusal = LogError("session x is being written by process 1 on other")
-        made = bench.made
-
-        class Refusing(Benches):
-            def __call__(self, sink, log=None):  # type: ignore[no-untyped-def]
-                refusing = Benches.__call__(bench, sink, log)
-                refusing.refuse = refusal
-                return refusing
-
-        app._runs._bench_factory = Refusing()
         await press(pilot, "end", "u", seen="is being written by process 1")
         assert not app.run_in_progress
         assert len(app.live.state.cells) == 3
-        assert app.live.path == made[0].log_path
-        assert not made[0].closed
-        await until(pilot, lambda _: made[1].closed)
+        assert app.live.path == bench.log_path
+        assert not bench.closed
+        await until(pilot, lambda _: bench.made[1].closed)
 
 
 async def test_nothing_is_resumed_while_cells_run_or_when_nothing_is_left(bench: Benches, folder: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -87,29 +88,23 @@ async def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
         pass
 
 
-class CountedStop(threading.Event):
-    """A stop signal that is never set. It reports a replay's third wait, when two slices of the wait are over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits = 0
-        self.waited = threading.Event()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waits += 1
-        if self.waits == 3:
-            self.waited.set()
-        return super().wait(timeout)
-
-
 @pytest.mark.parametrize("speed", [0.0, 1e6])
 def test_a_pause_holds_every_event_back(speed: float) -> None:
-    pace, stop, seen = Pace(speed), CountedStop(), list[Event]()
+    pace, stop, third, seen = Pace(speed), threading.Event(), threading.Event(), list[Event]()
     pace.paused = True
+    wait, waits = stop.wait, count(1)
+
+    def counted(timeout: float | None = None) -> bool:
+        """Wait, and report the third time, when two slices of the wait are over."""
+        if next(waits) == 3:
+            third.set()
+        return wait(timeout)
+
+    stop.wait = counted  # type: ignore[method-assign]
     playing = threading.Thread(target=replay, args=(DEMO_LOG, seen.extend), kwargs={"pace": pace, "stop": stop})
     playing.start()
     try:
-        assert stop.waited.wait(10), "it does not wait"
+        assert third.wait(10), "it does not wait"
         assert seen == []
         pace.paused = False
         playing.join(PATIENCE_S)

@@ -85,17 +85,11 @@ class SlowBench(ScriptedBench):
 
 @pytest.mark.parametrize("size", [SMALL, WIDE])
 async def test_the_live_pane_says_that_the_run_waits_for_the_machine(size: tuple[int, int]) -> None:
-    made: list[SlowBench] = []
-
-    def bench(sink: Sink, log: Path | None) -> SlowBench:
-        made.append(SlowBench(sink, log))
-        return made[-1]
-
-    app = Cs336App(bench)  # type: ignore[arg-type]
-    async with on_screen(app, "[ Run ]", size=size) as (_, pilot):
+    bench = Benches(SlowBench)
+    async with on_screen(Cs336App(bench), "[ Run ]", size=size) as (_, pilot):
         shown = await press(pilot, "escape", "r", seen="Reading this machine; the run starts then.")
         assert "press r" not in shown
-        made[0].may_read.set()
+        bench.may_read.set()
         await until(pilot, "cell 1/")
 
 

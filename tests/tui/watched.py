@@ -217,14 +217,15 @@ class ScriptedBench:
 
 
 class Benches:
-    """Makes the benches that an app asks for, and keeps them for the test; `made` holds all, attributes are the
-    first's."""
+    """Makes the benches of a `kind` that an app asks for, and keeps them for the test; `made` holds all, attributes are
+    the first's."""
 
-    def __init__(self) -> None:
-        self.made: list[ScriptedBench] = []
+    def __init__(self, kind: Callable[[Sink, Path | None], ScriptedBench] = ScriptedBench) -> None:
+        self.made: list[Any] = []
+        self._kind = kind
 
     def __call__(self, sink: Sink, log: Path | None = None) -> Any:
-        self.made.append(ScriptedBench(sink, log))
+        self.made.append(self._kind(sink, log))
         return self.made[-1]
 
     def __getattr__(self, name: str) -> Any:
