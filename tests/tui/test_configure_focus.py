@@ -193,15 +193,6 @@ async def test_a_bad_number_is_explained_at_its_entry_and_beside_run(size: tuple
         assert hand.asked("run") == []
 
 
-async def test_nothing_chosen_is_a_problem_at_that_row() -> None:
-    async with opened() as hand:
-        await hand.tick("pass", "forward")
-        await hand.tick("pass", "forward+backward")
-        await hand.tick("pass", "train-step")
-        assert "✗ (none): choose at least one" in hand.seen(hand.entry("pass", Chips))
-        assert "✗ pass (none): choose at least one" in hand.summary
-
-
 async def test_several_problems_are_all_shown_and_counted() -> None:
     async with opened() as hand:
         await hand.type("batch_size", "x")

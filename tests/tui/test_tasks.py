@@ -4,7 +4,6 @@ trusted. And a person's settings: a theme is previewed and kept, keys are moved,
 from __future__ import annotations
 
 import threading
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,9 +21,7 @@ from cs336_tui.tui.dialogs.windows import ThemeList
 from cs336_tui.tui.help import bindings_by_id
 from cs336_tui.tui.preferences import checked, keymap_of
 from cs336_tui.tui.tabs.sessions import SessionsPane
-from tests.commands import COMMAND
 from tests.samples import START, a_spec, session_start
-from tests.terminal import Terminal
 from tests.tui.kept_sessions import STOPPED, keep
 from tests.tui.watched import SMALL, WIDE, Benches, ScriptedBench, demo, on_screen, press, replaying, until
 
@@ -288,26 +285,9 @@ def test_moving_one_of_two_actions_of_a_key_takes_the_key_from_neither_by_accide
     assert (other["queue.first"], other["queue.last"]) == ("Z", "A")
 
 
-def test_in_a_terminal_a_theme_lasts_a_moved_key_works_and_the_form_has_the_preset(tmp_path: Path) -> None:
-    path = settings_path()
-    path.parent.mkdir()
-    path.write_text('# mine\npreset = "2026/warmup"\n[keymap]\n"app.theme" = "f9"  # a key that sends a sequence\n')
-    with closing(Terminal([COMMAND, "--session-dir", str(tmp_path)])) as terminal:
-        terminal.until(lambda text: "warmup" in text and "F9 Theme" in text)
-        terminal.send("\x1b")
-        terminal.send("\x1b[20~")  # F9
-        terminal.until("Enter keep for good")
-        terminal.send("\x1b[B")
-        terminal.send("\r", seen="kept in")
-        terminal.send("q")
-        assert terminal.wait() == 0
-    kept = read_settings(path)
-    assert kept.settings.theme not in ("cs336-dark", "")
-    assert kept.settings.preset == "2026/warmup"
-    assert path.read_text().startswith("# mine\n")
-
-
-def test_options_of_the_command_line_win_and_a_wrong_preset_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_the_command_line_win_and_the_preset_is_taken_or_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from cs336_tui.cli import launch
 
     started: list[Cs336App] = []
@@ -322,7 +302,10 @@ def test_options_of_the_command_line_win_and_a_wrong_preset_is_told(monkeypatch:
     params = {name: value for name, value in params.items() if name not in ("help", "version")}
     for more in ({}, {"refresh": 8.0, "low_bandwidth": False, "theme": "cs336-dark"}):
         assert launch.open_app(**params | more) == 0
-    plain, won = started
+    path.write_text('preset = "2026/warmup"\n')
+    assert launch.open_app(**params) == 0
+    plain, won, preset = started
     assert (plain.theme, won.theme) == ("cs336-light", "cs336-dark")
     assert (plain._refresh_s, won._refresh_s) == (2.0, 1 / 8)
     assert plain._found.problems[0].startswith("config.toml line 1, preset: ")
+    assert preset._preset.sweep == presets.preset("2026/warmup").sweep
