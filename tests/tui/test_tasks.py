@@ -39,29 +39,20 @@ async def test_two_sizes_at_two_contexts_are_chosen_and_run() -> None:
         assert found == {(size, context) for size in ("tiny", "small") for context in (128, 256)}
 
 
-async def test_a_run_is_stopped_and_resumed() -> None:
-    async with on_screen(Cs336App(bench := Benches()), "NVIDIA", size=SMALL) as (app, pilot):
+async def test_a_run_is_stopped_and_resumed_by_a_button_while_cells_are_left(bench: Benches) -> None:
+    async with on_screen(Cs336App(bench), size=SMALL) as (app, pilot):
+        text = await until(pilot, "NVIDIA")
+        assert "[ Run ]   Stop   [ Export ]" in text
         await press(pilot, "r", seen="cell 1/3")
         text = await press(pilot, "s", seen="3 cells left, u resumes")
         assert "stopped at " in text.splitlines()[0]
         assert "u Resume" in text.splitlines()[-1]
-        await press(pilot, "u", seen=lambda _: app.run_in_progress)
-        bench.go_on.set()
-        await until(pilot, lambda _: all(cell.status == "ok" for cell in app.state.cells.values()))
-        await until(pilot, lambda text: "u Resume" not in text)
-
-
-async def test_resume_is_a_button_while_cells_are_left() -> None:
-    async with on_screen(Cs336App(bench := Benches()), size=SMALL) as (app, pilot):
-        text = await until(pilot, "NVIDIA")
-        assert "[ Run ]   Stop   [ Export ]" in text
-        await press(pilot, "r", seen="cell 1/3")
-        await press(pilot, "s", seen="u resumes")
         await press(pilot, "1", "escape", seen="[ Run ] [ Resume ] [ Export ]")
         bench.go_on.set()
         await pilot.press("right", "enter")
         await until(pilot, lambda _: all(cell.status == "ok" for cell in app.state.cells.values()))
         assert len(app.state.cells) == 3
+        await until(pilot, lambda text: "u Resume" not in text)
 
 
 class SlowBench(ScriptedBench):
@@ -133,32 +124,30 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def resume(app: Cs336App, pilot) -> None:  # type: ignore[no-untyped-def]
-    await until(pilot, lambda _: app.live.state.environment is not None)
-    await pilot.press("7")
+async def resume(app: Cs336App, pilot: Pilot[None]) -> str:
+    """Resume the one session of the folder; the screen that asks whether its code is trusted, or runs it."""
     pane = app.query_one(SessionsPane)
-    await until(pilot, lambda _: len(pane.infos) == 1 and pane.has_focus)
-    await pilot.press("u")
+    await press(pilot, "7", seen=lambda _: len(pane.infos) == 1 and pane.has_focus)
+    return await press(pilot, "u", seen="evil:Net")
 
 
-async def test_it_asks_and_runs_nothing_unless_it_is_told_to(folder: Path) -> None:
-    bench = Benches()
+async def test_it_asks_and_runs_nothing_unless_it_is_told_to(bench: Benches, folder: Path) -> None:
     async with on_screen(Cs336App(bench, session_dir=folder)) as (app, pilot):
-        await resume(app, pilot)
-        text = await until(pilot, "would import evil:Net")
+        text = await resume(app, pilot)
+        assert "would import evil:Net" in text
         assert "theirs/evil.py" in text
         await press(pilot, "escape", seen=lambda _: not app.run_in_progress)
         assert not app.live.state.cells
-        await resume(app, pilot)
-        await until(pilot, "would import evil:Net")
+        assert "would import evil:Net" in await resume(app, pilot)
         await press(pilot, "y", seen=lambda _: [cell.status for cell in app.live.state.cells.values()] == ["running"])
         bench.made[-1].go_on.set()
         await until(pilot, lambda _: not app.run_in_progress)
 
 
-async def test_what_is_the_current_folder_s_own_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_the_current_folder_s_own_is_said(
+    bench: Benches, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder / "theirs")
-    bench = Benches()
     async with on_screen(Cs336App(bench, session_dir=folder), notifications=True) as (app, pilot):
         await resume(app, pilot)
         said = f"evil:Net from {folder}/theirs/evil.py"
