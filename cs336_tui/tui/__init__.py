@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cached_property
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -36,9 +37,15 @@ class _LatePattern:
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
 
-    def __getattr__(self, method: str) -> Any:
-        setattr(self, method, getattr(re.compile(self._pattern), method))
-        return self.__dict__[method]
+    @cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        return re.compile(self._pattern)
+
+    def match(self, text: str, position: int) -> re.Match[str] | None:
+        return self._compiled.match(text, position)
+
+    def search(self, text: str, position: int) -> re.Match[str] | None:
+        return self._compiled.search(text, position)
 
 
 def import_lean() -> None:

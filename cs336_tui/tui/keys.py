@@ -83,10 +83,10 @@ _NAMED = {"space": "Space", "enter": "Enter", "delete": "Delete", "escape": "Esc
           "pageup": "PgUp", "pagedown": "PgDn"}  # fmt: skip
 
 
-def bind(meaning: str, *named: str, first: str = "", also: str = "", **shown: Any) -> Binding:
+def bind(meaning: str, action: str, label: str, id: str, *, first: str = "", also: str = "", **shown: Any) -> Binding:
     """A binding with the keys of a meaning; before and behind them keys that move or choose in widgets."""
     keys, about = MEANINGS[meaning]
-    return bind_keys(",".join(filter(None, (first, keys, also))), *named, about=about, **shown)
+    return bind_keys(",".join(filter(None, (first, keys, also))), action, label, id, about=about, **shown)
 
 
 def bind_keys(

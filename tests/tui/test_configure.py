@@ -78,24 +78,19 @@ async def test_every_number_is_typed() -> None:
             assert text in hand.seen(hand.entry(field, TextEntry))
 
 
-async def test_ddof_and_timeout_are_options_and_a_preset_leaves_them() -> None:
-    async with opened() as hand:
-        await hand.unfold()
-        await hand.tick("ddof", "0")
-        await hand.type("timeout_s", "1.5")
-        assert hand.pane.options == RunOptions(ddof=0, timeout_s=1.5)
-        assert hand.pane.sweep == Sweep()
-        assert "quick ▾" in hand.seen(), "options are no change of the preset"
-        hand.pane.load(bundled()[1])
-        assert hand.pane.options == RunOptions(ddof=0, timeout_s=1.5)
-
-
-async def test_options_given_at_the_start_are_in_the_form() -> None:
+async def test_ddof_and_timeout_are_options_in_the_form_from_the_start_and_a_preset_leaves_them() -> None:
     async with opened(options=RunOptions(ddof=0, timeout_s=30.0)) as hand:
         assert hand.pane.options == RunOptions(ddof=0, timeout_s=30.0)
         await hand.unfold()
         assert hand.entry("timeout_s", TextEntry).value == "30"
         assert "●0" in hand.seen(hand.entry("ddof", Chips))
+        await hand.tick("ddof", "1")
+        await hand.type("timeout_s", "1.5")
+        assert hand.pane.options == RunOptions(ddof=1, timeout_s=1.5)
+        assert hand.pane.sweep == Sweep()
+        assert "quick ▾" in hand.seen(), "options are no change of the preset"
+        hand.pane.load(bundled()[1])
+        assert hand.pane.options == RunOptions(ddof=1, timeout_s=1.5)
 
 
 async def test_the_machine_decides_which_devices_are_offered() -> None:

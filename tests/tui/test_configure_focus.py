@@ -76,18 +76,13 @@ async def test_all_that_is_chosen_first_fits_without_scrolling(size: tuple[int, 
         assert all(label in seen for label in labels)
 
 
-async def test_enter_while_typing_moves_on_and_runs_nothing() -> None:
+async def test_from_typing_enter_moves_on_and_escape_leads_to_the_buttons() -> None:
     async with opened() as hand:
         await hand.type("batch_size", "8")
         await hand.press("enter")
         assert hand.entry("warmup_steps", TextEntry).has_focus_within
         assert hand.asked("run") == []
         assert hand.pane.sweep == Sweep(batches=(8,))
-
-
-async def test_escape_leads_from_typing_to_the_buttons() -> None:
-    async with opened() as hand:
-        await hand.type("batch_size", "8")
         await hand.press("escape")
         assert hand.button("run").has_focus
         await hand.type("batch_size", "x")

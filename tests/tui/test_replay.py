@@ -73,19 +73,15 @@ async def test_a_replay_shows_its_choices_and_runs_nothing(tmp_path: Path) -> No
         (lambda _: b'{"what": 1}\n', "not a session log"),
         (lambda data: data[:5000] + b"\n{broken\n" + data[5000:], "damaged"),
         (lambda data: data[:-20], "the last line was cut"),
+        (None, "No such file"),
     ],
 )
 async def test_a_damaged_log_is_told_and_what_is_whole_is_shown(damage, seen: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "x.jsonl"
-    path.write_bytes(damage(DEMO_LOG.read_bytes()))
+    if damage is not None:
+        path.write_bytes(damage(DEMO_LOG.read_bytes()))
     async with on_screen(Cs336App(replay=path, speed=0)) as (_, pilot):
         await press(pilot, "5", seen=lambda text: seen in text.replace("\n", ""))
-
-
-async def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
-    app = Cs336App(replay=tmp_path / "nowhere.jsonl", speed=0)
-    async with on_screen(app, "No such file", notifications=True):
-        pass
 
 
 @pytest.mark.parametrize("speed", [0.0, 1e6])
