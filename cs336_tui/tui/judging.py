@@ -295,9 +295,8 @@ def assess(state: SessionState, cell: CellState, peaks: PeakCache) -> Assessment
         peak = peaks.get(peak_key(environment, cell.spec.device, precision, threads))
         info = environment.device(cell.spec.device)
         ceiling = measured_ceiling(peak) if peak else sheet_ceiling(info, precision) if info else None
-        found = found._replace(
-            peak_flops_per_s=ceiling.flops_per_s if ceiling else None, peak_is_measured=peak is not None
-        )
+        rate = ceiling.flops_per_s if ceiling else None
+        found = found._replace(peak_flops_per_s=rate, peak_is_measured=peak is not None)
     if cell.finished is None:
         return found
     from cs336_tui.analysis.kernels import profiled_idle

@@ -197,9 +197,7 @@ def test_it_survives_being_resized_to_nothing_and_back_while_running(start):
     for _ in range(20):  # sizes that come faster than they are drawn, as when a window is dragged
         for columns, rows in [(80, 24), (40, 12), (20, 5), (200, 60), (10, 3), (120, 40)]:
             app.terminal.resize(columns, rows)
-        app.terminal.until(
-            lambda text: "Configure" in text and "Device" in text and "measuring" in text, timeout_s=20.0
-        )
+        app.terminal.until(lambda text: "Configure" in text and "Device" in text and "measuring" in text, 20.0)
 
 
 def test_flags_that_cannot_be_are_one_line_and_exit_code_2(start):

@@ -44,9 +44,7 @@ from tests.tui.watched import DEMO_LOG, SMALL, WIDE, Benches, comes, demo, log_o
 
 def heard(data: str) -> list[str]:
     """Keys, clicks and sizes parsed from a terminal's bytes."""
-    return [
-        message.key if isinstance(message, events.Key) else type(message).__name__ for message in Parser().feed(data)
-    ]
+    return [event.key if isinstance(event, events.Key) else type(event).__name__ for event in Parser().feed(data)]
 
 
 @pytest.mark.parametrize(
@@ -104,13 +102,8 @@ async def test_keys_that_come_with_the_one_that_opens_a_window_are_for_the_windo
         assert app.theme == before
 
 
-@pytest.mark.parametrize(
-    ("keys", "opened"),
-    [("i g", "Pick"), ("4 down enter", "Reader"), ("l enter", "Reader")],
-)
-async def test_keys_that_come_with_the_one_that_opens_a_tab_are_for_the_tab(
-    keys: str, opened: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("keys", "opened"), [("i g", "Pick"), ("4 down enter", "Reader"), ("l enter", "Reader")])
+async def test_keys_that_come_with_the_one_that_opens_a_tab_are_for_it(keys: str, opened: str, tmp_path: Path) -> None:
     async with on_screen(replaying(mixed_session(), tmp_path), "at its end", size=SMALL) as (app, pilot):
         for key in keys.split():
             app.post_message(events.Key(key, None))
@@ -200,9 +193,7 @@ async def test_the_name_of_a_session_leads_no_export_out_of_its_folder(tmp_path:
         assert app.screen.path == Path.cwd() / name
 
 
-async def test_a_screen_that_is_not_drawn_in_time_is_not_waited_for_by_every_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_screen_that_is_not_drawn_in_time_is_waited_for_by_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float | None] = []
     wait = asyncio.wait
 

@@ -160,9 +160,7 @@ def test_ranks_stand_one_below_the_other_or_side_by_side() -> None:
     assert ["▸1" in row and " 0" in row for row in flat] == [True, False]
 
 
-@given(
-    st.lists(st.floats(0, 10), min_size=1, max_size=40), st.integers(min_value=10, max_value=200), st.integers(0, 10)
-)
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=40), st.integers(10, 200), st.integers(0, 10))
 def test_strips_of_ranks_keep_to_their_room_and_mark_one(times_s: list[float], width: int, rows: int) -> None:
     lines = rank_strips(times_s, width=width, rows=rows)
     assert len(lines) <= rows
@@ -251,9 +249,7 @@ def test_from_zero_steps_look_alike_and_zoomed_they_do_not() -> None:
     assert "axis from 0" in from_zero[-1]
     assert "axis from 345 ms" in zoomed[-1]
     assert zoomed[-2].startswith("     345 ┤")
-    heights = [
-        {"".join(row[column] for row in rows[:-1]) for column in range(21, 41, 2)} for rows in (from_zero, zoomed)
-    ]
+    heights = [{"".join(row[at] for row in rows[:-1]) for at in range(21, 41, 2)} for rows in (from_zero, zoomed)]
     assert len(heights[0]) <= 2 < len(heights[1])
 
 

@@ -146,10 +146,8 @@ async def test_a_move_of_the_focus_styles_few_widgets_anew(monkeypatch: pytest.M
     async with opened() as hand:
         await hand.unfold()
         styled: list[object] = []
-        apply = hand.host.stylesheet.apply
-        monkeypatch.setattr(
-            hand.host.stylesheet, "apply", lambda node, **more: (styled.append(node), apply(node, **more))
-        )
+        sheet, apply = hand.host.stylesheet, hand.host.stylesheet.apply
+        monkeypatch.setattr(sheet, "apply", lambda node, **more: (styled.append(node), apply(node, **more)))
         await hand.press("tab")
         assert 0 < len(styled) < len(reachable(hand))
 

@@ -75,9 +75,7 @@ async def estimating(
         yield app, pilot, app.main.query_one(EstimatePane)
 
 
-async def test_the_choices_are_predicted_once_they_are_settled_and_the_summary_says_what_comes_of_it(
-    bench: Benches,
-) -> None:
+async def test_choices_are_predicted_once_they_are_settled_and_the_summary_says_so(bench: Benches) -> None:
     async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await until(pilot, lambda _: summary(app) == "4 cells · 60 steps · predicting ...")
         specs = await asked(pilot, bench)
@@ -214,9 +212,7 @@ async def test_the_largest_batch_that_fits_an_a100_is_found_with_eight_keys(benc
 @pytest.mark.parametrize(
     ("words", "first"), [("a100 40", "A100 SXM 40GB"), ("NVIDIA GeForce RTX 3090", "RTX 3090 24GB")]
 )
-async def test_the_list_of_gpus_is_narrowed_by_words_and_has_their_memory(
-    words: str, first: str, bench: Benches
-) -> None:
+async def test_the_list_of_gpus_is_narrowed_by_words_with_their_memory(words: str, first: str, bench: Benches) -> None:
     async with on_screen(Cs336App(bench, initial=SWEEP), size=SMALL) as (app, pilot):
         text = await press(pilot, "i", "g", seen="this machine")
         assert "79.1 GiB" in text
@@ -368,11 +364,8 @@ async def test_of_too_many_kinds_the_largest_are_predicted_and_listed(bench: Ben
 
 
 async def test_of_a_cell_that_cannot_be_predicted_the_time_is_not_known_and_its_row_says_why(bench: Benches) -> None:
-    app, why = (
-        Cs336App(bench, initial=msgspec.structs.replace(MANY, contexts=CONTEXTS[-3:])),
-        "not computed within 60 s",
-    )
-    async with on_screen(app, "") as (_, pilot):
+    sweep, why = msgspec.structs.replace(MANY, contexts=CONTEXTS[-3:]), "not computed within 60 s"
+    async with on_screen(Cs336App(bench, initial=sweep), "") as (app, pilot):
         specs = await asked(pilot, bench)
         for made in (longest_misfits, one_gigabyte):
             predicted = tuple(made(spec) for spec in specs[1:])
@@ -387,15 +380,11 @@ async def test_of_a_cell_that_cannot_be_predicted_the_time_is_not_known_and_its_
         assert "not predicted: not computed within 60 s" in pane.text
 
 
-async def test_the_time_of_compiled_cells_which_have_rows_of_their_own_is_not_that_of_cells_as_written(
-    bench: Benches,
-) -> None:
+async def test_compiled_cells_have_rows_of_their_own_and_not_the_time_of_cells_as_written(bench: Benches) -> None:
     async with on_screen(Cs336App(bench, initial=BOTH)) as (app, pilot):
         (spec,) = await asked(pilot, bench)
-        app.take(
-            app.live,
-            [*session_start([on(spec, compile="off")]), *cell_start(0), *steps(0, (0.1,), (0.1,) * 4), cell_end(0)],
-        )
+        cell = [*cell_start(0), *steps(0, (0.1,), (0.1,) * 4), cell_end(0)]
+        app.take(app.live, [*session_start([on(spec, compile="off")]), *cell])
         answer(app, bench)
         await until(pilot, lambda _: "takes 3 s and compiling, partly from other variants" in summary(app))
         pane = await open_tab(pilot)

@@ -84,9 +84,7 @@ async def test_latex_takes_three_keys_from_the_first_screen(app: Cs336App, here:
     assert app.clipboard == str(file)
     assert file.name == RESULTS.replace(".md", ".tex")
     text = file.read_text()
-    assert re.search(
-        r"\\begin\{table\}.*\\caption\{.+\}\\label\{tab:results\}.*347\.4.*\\end\{table\}", text, re.DOTALL
-    )
+    assert re.search(r"\\begin\{table\}.*\\caption\{.+\}\\label\{tab:results\}.*347\.4.*\\end\{table\}", text, re.S)
 
 
 @pytest.mark.parametrize("what", ["results", "figures", "summary"])
@@ -269,12 +267,8 @@ async def test_each_tab_copies_its_table_as_markdown_and_says_so(tmp_path: Path)
             app._clipboard = ""
             await press(pilot, tab.key, seen=lambda _, tab=tab: app.main.open_pane == tab.id)
             await press(pilot, "c", seen=lambda _: bool(app.clipboard))
-            await until(
-                pilot,
-                lambda _, name=name: any(
-                    name in each.message and "markdown" in each.message for each in app._notifications
-                ),
-            )
+            told = f"{name}, as markdown"
+            await until(pilot, lambda _, told=told: any(told in each.message for each in app._notifications))
             app.clear_notifications()
             rows = table_in(app.clipboard)
             assert rows[0][0] == heading, tab.id

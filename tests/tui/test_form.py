@@ -25,22 +25,16 @@ from tests.tui.configuring import HERE
 
 WITHOUT_DEVICES = msgspec.structs.replace(HERE, devices=())
 DEFAULT = entries_of(Sweep())
+offered = st.sampled_from
 
 typed = st.one_of(
     st.text(max_size=12),
     st.lists(st.integers(-2, 2**40).map(str), max_size=4).map(",".join),
     st.floats().map(str),
     st.sampled_from(["", " ", ",", "1,", "1, 2", "٣", "1_0", "0x1", "+1", "1e3", "9" * 5000]),
-    st.sampled_from(
-        ["auto", "auto:50", " auto 2 %", "auto:", "auto:٣٣", "auto,5", "auto:20 0", "auto 1e-3", "auto 9%%"]
-    ),
-    st.sampled_from(
-        ["my.model:LM", "reference, my.model:LM", ":", "a:b:c", "a=1, b='x,y'", "a='", "\\", "~nobody-here/x"]
-    ),
+    offered(["auto", "auto:50", " auto 2 %", "auto:", "auto:٣٣", "auto,5", "auto:20 0", "auto 1e-3", "auto 9%%"]),
+    offered(["my.model:LM", "reference, my.model:LM", ":", "a:b:c", "a=1, b='x,y'", "a='", "\\", "~nobody-here/x"]),
 )
-
-
-offered = st.sampled_from
 
 
 def ticked(values: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
@@ -68,9 +62,7 @@ def any_entries(draw: st.DrawFn) -> Entries:
 @example(msgspec.structs.replace(DEFAULT, model="a\n:b"), None)
 @example(msgspec.structs.replace(DEFAULT, accumulate="0"), None)
 @given(any_entries(), st.sampled_from([None, HERE, WITHOUT_DEVICES]))
-def test_anything_entered_is_a_runnable_sweep_or_has_problems(
-    entries: Entries, environment: Environment | None
-) -> None:
+def test_anything_entered_is_a_runnable_sweep_or_a_problem(entries: Entries, environment: Environment | None) -> None:
     form = read(entries, environment)
     assert (form.sweep is None) == bool(form.problems)
     assert all("\n" not in line for line in form.texts)
@@ -214,17 +206,14 @@ def test_a_custom_size_must_be_a_model(dims: dict[str, str], said: str) -> None:
     assert read(entries.with_value("size", ("tiny",)).with_value("vocab_size", "10000")).problems == ()
 
 
+ATTENTION = {"workload": "attention", "pass": ("forward",)}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"workload": "attention", "pass": ("forward",), "head_dim": "16,16"},
-            "head dim 16,16: names the same value twice",
-        ),
-        (
-            {"workload": "attention", "pass": ("forward",), "head_dim": "0"},
-            "head dim 0: expected a whole number, at least 1",
-        ),
+        (ATTENTION | {"head_dim": "16,16"}, "head dim 16,16: names the same value twice"),
+        (ATTENTION | {"head_dim": "0"}, "head dim 0: expected a whole number, at least 1"),
         (
             {"cuda_graph": ("off", "step"), "pass": ("forward", "backward"), "device": ("cuda:0",)},
             "pass backward: cannot be captured without its forward; choose forward+backward",

@@ -181,9 +181,7 @@ def is_at(app: Cs336App, tab: str) -> bool:
     return app.main.tab_at_focus == tab
 
 
-@pytest.mark.parametrize(
-    ("session", "size"), [("none", SMALL), ("none", WIDE), ("mixed", SMALL), ("demo", SMALL), ("race", SMALL)]
-)
+@pytest.mark.parametrize(("session", "size"), [("none", WIDE), *((name, SMALL) for name in ("none", *SESSIONS))])
 async def test_no_screen_names_a_key_that_was_moved(session: str, size: tuple[int, int], tmp_path: Path) -> None:
     log = log_of(SESSIONS[session](), tmp_path) if session in SESSIONS else None
     app = Cs336App(None if log else Benches(), replay=log, speed=0, session_dir=tmp_path, settings=EVERY_KEY)
@@ -224,14 +222,10 @@ def test_no_line_of_help_names_a_key_literally() -> None:
 
 
 def test_texts_ask_for_bindings_and_tabs_that_there_are() -> None:
-    asked = [
-        (path, call) for path in SOURCES for call in re.findall(r"(key_name|tab_name)\(([^()]*)\)", path.read_text())
-    ]
+    asked = [call for path in SOURCES for call in re.findall(r"(key_name|tab_name)\(([^()]*)\)", path.read_text())]
     ids = {id for _, binding in every_binding() if (id := binding.id)}
-    named = [
-        id for _, (function, of) in asked if function == "key_name" for id in re.findall(r"[\"']([\w.]+)[\"']", of)
-    ]
-    tabs = [id for _, (function, of) in asked if function == "tab_name" for id in re.findall(r"^[\"'](\w+)[\"']$", of)]
+    named = [id for function, of in asked if function == "key_name" for id in re.findall(r"[\"']([\w.]+)[\"']", of)]
+    tabs = [id for function, of in asked if function == "tab_name" for id in re.findall(r"^[\"'](\w+)[\"']$", of)]
     assert len(named) > 30
     assert [id for id in named if id not in ids] == []
     assert len(tabs) > 8

@@ -215,9 +215,8 @@ def test_the_detail_of_a_cell_tells_variants_with_units() -> None:
     in_force = ev.EffectiveSettings(
         matmul_precision="highest", attention="LM's own", model_revision="a1b2c3d, my/model.py 0f0f0f0f"
     )
-    prepared = ev.ModelPrepared(
-        at=START + 13, cell=0, compile_s=31.04, graphs=2, graph_breaks=("call to print (my/model.py:12)",)
-    )
+    breaks = ("call to print (my/model.py:12)",)
+    prepared = ev.ModelPrepared(at=START + 13, cell=0, compile_s=31.04, graphs=2, graph_breaks=breaks)
     built = ev.ModelBuilt(at=START + 12, cell=0, num_params=10, num_params_without_head=9, in_force=in_force)
     ended = cell_end(0, recompilations=1)
     events = [ev.CellStarted(at=START + 10, cell=0), built, prepared, *steps(0, [0.3], [0.1] * 4), ended]

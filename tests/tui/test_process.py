@@ -106,9 +106,7 @@ def test_of_one_that_is_done_there_is_nothing_to_resume(tmp_path: Path, monkeypa
     folder.mkdir(parents=True)
     first, *commands = farewell([keep(folder, DEMO, demo())]).splitlines()
     assert first == f"Session {DEMO}: done. To show or export it:"
-    assert commands == [f"  cs336-tui show {DEMO}", f"  cs336-tui export {DEMO}"], (
-        "a name is enough in the usual folder"
-    )
+    assert commands == [f"  cs336-tui show {DEMO}", f"  cs336-tui export {DEMO}"], "its name is enough"
 
 
 def test_one_that_goes_on_elsewhere_is_watched(tmp_path: Path) -> None:

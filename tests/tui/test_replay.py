@@ -124,12 +124,7 @@ OWN = {"model_path": (str(Path(__file__).parent),)}
 RUNS = {
     "compiled": {"compiles": ("off", "default"), "optimizers": ("adamw", "adamw-fused")},
     "checkpoints": {"checkpoints": (0, 1, 2), "attentions": ("naive", "flash")},
-    "attention alone": {
-        "workload": "attention",
-        "head_dims": (16, 32),
-        "causal": False,
-        "attentions": ("naive", "sdpa"),
-    },
+    "attention": {"workload": "attention", "head_dims": (16, 32), "causal": False, "attentions": ("naive", "sdpa")},
     "own model": {"models": ("a:GPT",), "model_args": (("dropout", "0"),), "loss": "a:loss", **OWN},
     "own models": {"models": ("a:GPT", "b:Net"), "model_args": (("GPT.dropout", "0"), ("Net.bias", "1")), **OWN},
     "graphs": {"cuda_graphs": ("off", "step"), "passes": ("forward",)},
@@ -150,9 +145,7 @@ async def test_a_replay_shows_how_many_cells_there_were_and_what_was_unusual(tmp
         assert app.query_one(ConfigurePane).sweep == sweep
 
 
-async def test_a_session_that_another_process_writes_is_shown_as_it_goes_on_and_closing_changes_nothing(
-    tmp_path: Path,
-) -> None:
+async def test_a_session_that_another_process_writes_is_shown_as_it_goes_on_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with closing(SessionLog(path)) as log:
         log.write(lanes_session())

@@ -101,9 +101,7 @@ class Known(Judging):
         pass
 
     def of(self, state: SessionState, cell: CellState) -> Assessment | None:  # noqa: ARG002
-        checks = tuple(
-            Check(name=name, holds=True, evidence="some") for name in ("slowed-by-settings", "too-few-steps")
-        )
+        checks = tuple(Check(name=name, holds=True, evidence="x") for name in ("slowed-by-settings", "too-few-steps"))
         judgement = Judgement(checks=checks, notes=(), warmup_advice="", interval=None)
         return Assessment(judgement=judgement) if cell.is_over else None
 
@@ -360,9 +358,7 @@ A_COLUMN = st.tuples(st.integers(1, 30), st.integers(0, 4), st.booleans())
 
 
 @given(st.lists(A_COLUMN, min_size=1, max_size=12), st.integers(8, 90))
-def test_a_further_page_has_a_column_whole_beside_what_a_row_is_of(
-    columns: Sequence[tuple[int, int, bool]], width: int
-) -> None:
+def test_a_further_page_has_a_column_whole_beside_names(columns: Sequence[tuple[int, int, bool]], width: int) -> None:
     named = tuple(
         Column(str(at), "x" * wide, rank=rank, room=wide * room) for at, (wide, rank, room) in enumerate(columns)
     )
@@ -388,12 +384,8 @@ def test_an_exported_table_has_short_headings_and_one_unit_for_columns_that_are_
     )
     table = Table.of(rows, (column._replace(read=itemgetter(column.key)) for column in columns), record=dict)
     shown = on_screen(table, {"a_ns": 1}, last="name")
-    assert [(c.header, c.rank) for c in shown.columns] == [
-        ("A ms", 1),
-        ("B ms", 2),
-        ("share of step %", 0),
-        ("name", 0),
-    ]
+    columns = [(column.header, column.rank) for column in shown.columns]
+    assert columns == [("A ms", 1), ("B ms", 2), ("share of step %", 0), ("name", 0)]
     assert shown.rows == (("0.002", "25.000", "9.0", "x"), ("fused", "0.000", "–", "y"))
     given = on_screen(table, titles={"share": "part"}, scales={"b_ns": scale([25_000_000])}, shows={"name": str.upper})
     assert [column.header for column in given.columns] == ["name", "A µs", "B ms", "part"]

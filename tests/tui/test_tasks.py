@@ -144,9 +144,7 @@ async def test_it_asks_and_runs_nothing_unless_it_is_told_to(bench: Benches, fol
         await until(pilot, lambda _: not app.run_in_progress)
 
 
-async def test_what_is_the_current_folder_s_own_is_said(
-    bench: Benches, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_the_folder_s_own_is_said(bench: Benches, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder / "theirs")
     async with on_screen(Cs336App(bench, session_dir=folder), notifications=True) as (app, pilot):
         await resume(app, pilot)
@@ -274,9 +272,7 @@ def test_moving_one_of_two_actions_of_a_key_takes_the_key_from_neither_by_accide
     assert (other["queue.first"], other["queue.last"]) == ("Z", "A")
 
 
-def test_options_of_the_command_line_win_and_the_preset_is_taken_or_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_options_of_the_command_line_win_and_the_preset_is_taken_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
     from cs336_tui.cli import launch
 
     started: list[Cs336App] = []

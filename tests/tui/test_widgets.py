@@ -157,9 +157,7 @@ async def test_keys_of_one_burst_are_taken_in_their_order() -> None:
         (None, None, "–"),
     ],
 )
-def test_milliseconds_have_the_digits_that_the_spread_justifies(
-    seconds: float | None, spread: float | None, text: str
-) -> None:
+def test_milliseconds_are_as_fine_as_the_spread(seconds: float | None, spread: float | None, text: str) -> None:
     assert format.ms(seconds, spread) == text
 
 

@@ -97,7 +97,7 @@ def roofline_chart(
             before = ord(chars[row][column]) - _BRAILLE if chars[row][column] != " " else 0
             chars[row][column] = chr(_BRAILLE | before | bits)
             roles[row][column] = roof.role
-    _place(marks, across, up, chars, roles)
+    _draw(marks, across, up, chars, roles)
     ticks = _ticks(up, rows, range(rows - 1))  # the row on top names the unit
     lines: list[Line] = []
     for row in range(rows):
@@ -130,9 +130,7 @@ def _dots(roof: Roof, across: Scale, up: Scale, columns: int, rows: int) -> Mapp
     return found
 
 
-def _place(
-    marks: Sequence[CellPoint], across: Scale, up: Scale, chars: list[list[str]], roles: list[list[str]]
-) -> None:
+def _draw(marks: Sequence[CellPoint], across: Scale, up: Scale, chars: list[list[str]], roles: list[list[str]]) -> None:
     """Draw a point for each mark, with the numbers of all marks in its place."""
     rows, columns = len(chars), len(chars[0])
     places: dict[tuple[int, int], list[CellPoint]] = {}

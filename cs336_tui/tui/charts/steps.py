@@ -94,16 +94,13 @@ def step_chart(
     elif shown := sorted([*warm, *measured]):
         scale = _Axis.from_zero(shown)
     warm_width = math.ceil(warmup_total / per_bin) * each
-    warm_pictures, measured_pictures = (
-        [scale.column(v, rows) for v in values] if scale else () for values in (warm, measured)
-    )
+    drawn = [[scale.column(value, rows) for value in values] if scale else [] for values in (warm, measured)]
 
     canvas: list[tuple[list[str], list[str]]] = []
     separator = "│" * bool(warmup_total)
     for row in range(rows):
         texts = [
-            "".join(picture[row] * max(each - 1, 1) + " " * (each > 1) for picture in pictures)
-            for pictures in (warm_pictures, measured_pictures)
+            "".join(picture[row] * max(each - 1, 1) + " " * (each > 1) for picture in pictures) for pictures in drawn
         ]
         parts = ((texts[0].ljust(warm_width), "warmup"), (separator, "axis"), (texts[1], "measured"))
         canvas.append(([char for text, _ in parts for char in text], [role for text, role in parts for _ in text]))

@@ -325,9 +325,5 @@ def _usual_by_value() -> dict[str, dict[Any, dict[str, Any]]]:
             LANGUAGE_MODEL: _usual({}, alone),
             **{workload: _usual({"workload": workload, **usual}, alone) for workload, usual in USUAL_ALONE.items()},
         },
-        "timer": {
-            ("step",): by_step,
-            ("step", "do_bench"): by_step,
-            ("do_bench",): _usual(by_do_bench, of_timer),
-        },
+        "timer": {("step",): by_step, ("step", "do_bench"): by_step, ("do_bench",): _usual(by_do_bench, of_timer)},
     }

@@ -64,9 +64,7 @@ class ConfigurePane(Vertical):
         bind_keys("escape", "to_buttons", "To Run", "configure.to_buttons", shown_as="Esc"),
     ]
 
-    def __init__(
-        self, preset: Preset = QUICK, options: RunOptions | None = None, *, id: str | None = "configure"
-    ) -> None:
+    def __init__(self, preset: Preset = QUICK, options: RunOptions | None = None, *, id: str = "configure") -> None:
         super().__init__(id=id, classes="-focused")  # which it is at the start
         self.preset = preset
         """The preset that filled the entries last."""

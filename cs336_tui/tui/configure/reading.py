@@ -69,9 +69,9 @@ class FormReader:
 
     def warmups(self, text: str) -> Auto | tuple[int, ...]:
         """Warm-up steps, one or several, or ``auto`` or a time alone, with or without the most."""
-        more = f"{_SEVERAL}, or auto alone, or a time as 10s"
+        also = f"{_SEVERAL}, or auto alone, or a time as 10s"
         return self.attempt(
-            lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=more), (1,)
+            lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=also), (1,)
         )
 
     def steps(self, text: str) -> tuple[int | Auto, float | None]:

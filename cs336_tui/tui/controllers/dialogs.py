@@ -82,10 +82,8 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
         if paths:
             app.push_screen(Written(paths, app.copy_to_clipboard))
 
-    source = Source(app.shown.path or Path(), app.state)
-    dialog = ExportDialog(
-        tuple(offers(app.state)), choice, source, app.export_folder or Path.cwd(), app.copy_to_clipboard
-    )
+    source, folder = Source(app.shown.path or Path(), app.state), app.export_folder or Path.cwd()
+    dialog = ExportDialog(tuple(offers(app.state)), choice, source, folder, app.copy_to_clipboard)
     app.push_screen(dialog, exported)
 
 
@@ -222,11 +220,9 @@ def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
         added, problem = tried(lambda: add_from(results, title))
         if added is None:
             return f"! {problem}"
-        left_out = (
-            f"; {counted(len(added.left_out), 'cell')} left out, the first: {added.left_out[0]}"
-            if added.left_out
-            else ""
-        )
+        left_out = ""
+        if added.left_out:
+            left_out = f"; {counted(len(added.left_out), 'cell')} left out, the first: {added.left_out[0]}"
         return f"{counted(len(added.rows), 'reference point')} kept as {title}{left_out}"
 
     def tell(outcome: str) -> None:

@@ -138,9 +138,8 @@ class EstimateController:
         state = self._app.state
         chosen = self._chosen_there if self._has_choices else Cells()
         of_session = self._cells_of(state)
-        whose: Whose = (
-            "session" if of_session.cells and (self._whose == "session" or not self._has_choices) else "chosen"
-        )
+        turned = self._whose == "session" or not self._has_choices
+        whose: Whose = "session" if of_session.cells and turned else "chosen"
         cells = chosen if whose == "chosen" else of_session
         found = self._asked_of(cells.largest)
         estimates = self._estimates(state, found, self._gpu)

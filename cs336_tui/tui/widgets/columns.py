@@ -318,9 +318,8 @@ class Sheet(msgspec.Struct, frozen=True):
         from cs336_tui.export.writing.texts import markdown_escape
 
         table = render(msgspec.structs.replace(self.table, caption=""), "markdown")
-        return "\n\n".join(
-            [f"**{markdown_escape(caption)}**", *([markdown_escape(self.lead)] if self.lead else []), table]
-        )
+        lead = [markdown_escape(self.lead)] if self.lead else []
+        return "\n\n".join([f"**{markdown_escape(caption)}**", *lead, table])
 
 
 class Laid:
