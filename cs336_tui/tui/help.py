@@ -98,12 +98,8 @@ def bindings_by_id(keymap: Mapping[str, str] | None = None) -> dict[str, Binding
     from cs336_tui.tui.dialogs.export import ExportDialog
 
     dialogs = (Reader, Confirm, ChoiceList, ExportDialog, ThemeList, HelpReader)
-    of_classes = chain(*map(of_pane, TABS.values()), *map(_declared, dialogs))
-    return {
-        each.id: each.with_key(keymap[each.id]) if keymap and each.id in keymap else each
-        for each in (*APP_KEYS, *of_classes)
-        if each.id
-    }
+    of_classes, moved = chain(*map(of_pane, TABS.values()), *map(_declared, dialogs)), keymap or {}
+    return {each.id: each.with_key(moved.get(each.id, each.key)) for each in (*APP_KEYS, *of_classes) if each.id}
 
 
 def of_pane(tab: PaneTab) -> Iterator[Binding]:

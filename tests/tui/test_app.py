@@ -17,19 +17,7 @@ from cs336_tui.tui.requests import RunOptions
 from cs336_tui.tui.tabs.log import LogPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from tests.samples import START
-from tests.tui.watched import (
-    SMALL,
-    WIDE,
-    Benches,
-    a_step,
-    demo,
-    in_the_middle,
-    on_screen,
-    press,
-    replaying,
-    screen_text,
-    until,
-)
+from tests.tui.watched import SMALL, WIDE, Benches, a_step, demo, in_the_middle, on_screen, press, replaying, until
 
 
 async def test_a_run_from_key_to_result(bench: Benches) -> None:
@@ -78,8 +66,7 @@ async def test_resizing_down_and_up_survives(tmp_path: Path) -> None:
             await pilot.resize_terminal(width, height)
             for pane in ("configure", "live", "results", "log", "device"):
                 await app.action_open(pane)
-                await pilot.pause()
-                assert len(screen_text(app).splitlines()) == height
+                await until(pilot, lambda text, height=height: len(text.splitlines()) == height)
         await pilot.resize_terminal(200, 60)
         await until(pilot, lambda text: "measuring 6/10" in text and "utilisation" in text)
 

@@ -34,18 +34,7 @@ from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.memory_timeline import Picture, memory_timeline
 from cs336_tui.tui.widgets.lines import Line, bar, column, width_of
 from tests.samples import START, a_spec, cell_start, ranks_session, session_start, state_of
-from tests.tui.watched import (
-    DEMO_LOG,
-    SMALL,
-    a_step,
-    demo,
-    in_the_middle,
-    on_screen,
-    press,
-    replaying,
-    text,
-    until,
-)
+from tests.tui.watched import DEMO_LOG, SMALL, a_step, demo, in_the_middle, on_screen, press, replaying, text, until
 
 
 def drawn(lines: list[Line]) -> list[str]:
@@ -132,7 +121,7 @@ def test_history_marks_where_each_cell_began() -> None:
 
 
 @given(
-    starts=st.lists(st.tuples(st.floats(-10, 200), st.integers(1, 10**4))).map(lambda found: sorted(found)),
+    starts=st.lists(st.tuples(st.floats(-10, 200), st.integers(1, 10**4))).map(sorted),
     width=st.integers(1, 60),
 )
 def test_marks_of_any_number_of_cells_fit_the_graph(starts: list[tuple[float, int]], width: int) -> None:

@@ -9,7 +9,6 @@ import pkgutil
 import re
 import string
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,19 +26,7 @@ from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.menu_bars import TabBar, window
 from tests.made_race import race_events
 from tests.samples import mixed_session
-from tests.tui.watched import (
-    SMALL,
-    WIDE,
-    Benches,
-    comes,
-    demo,
-    log_of,
-    nothing_in_background,
-    on_screen,
-    press,
-    text,
-    until,
-)
+from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, nothing_in_background, on_screen, press, until
 
 MOVES = {"up", "down", "left", "right", "home", "end", "pageup", "pagedown", "tab", "enter", "space", "escape"}
 """Keys that move, choose or leave in any widget; with Shift too."""
@@ -177,10 +164,6 @@ def test_every_key_can_be_moved_at_once() -> None:
     assert checked(EVERY_KEY, ["cs336-dark"]).problems == ()
 
 
-def is_at(app: Cs336App, tab: str) -> bool:
-    return app.main.tab_at_focus == tab
-
-
 @pytest.mark.parametrize(("session", "size"), [("none", WIDE), *((name, SMALL) for name in ("none", *SESSIONS))])
 async def test_no_screen_names_a_key_that_was_moved(session: str, size: tuple[int, int], tmp_path: Path) -> None:
     log = log_of(SESSIONS[session](), tmp_path) if session in SESSIONS else None
@@ -190,7 +173,7 @@ async def test_no_screen_names_a_key_that_was_moved(session: str, size: tuple[in
         await until(pilot, "at its end" if log else f"press {MOVED['app.run']} to run" if size == WIDE else "NVIDIA")
         for tab in TABS.values():
             await pilot.press(MOVED[f"app.open_{tab.id}"])
-            await comes(pilot, partial(is_at, app, tab.id))
+            await until(pilot, lambda _, tab=tab: app.main.tab_at_focus == tab.id)
             view = MOVED.get(f"{tab.id}.view")
             for key in [MOVED["rows.down"], *([view] * 6 if view else [])]:
                 shown = await press(pilot, key, seen=lambda _: nothing_in_background())
@@ -203,13 +186,13 @@ async def test_a_text_that_a_thread_makes_names_moved_keys() -> None:
     found: list[str] = []
     async with on_screen(Cs336App(Benches(), settings=EVERY_KEY), lambda app: bool(app.keymap)) as (app, pilot):
         in_background(app, lambda: f"press {key_name('app.run')} in {tab_name('queue')}", found.append)
-        await comes(pilot, lambda: found)
+        await until(pilot, lambda _: bool(found))
     assert found == [f"press {MOVED['app.run']} in Queue ({MOVED['app.open_queue']})"]
 
 
 def test_help_and_its_section_of_tabs_name_moved_keys() -> None:
     shown = {id: printed_key(key) for id, key in MOVED.items()}
-    rows = text([*help_page(400, replaying=True, keymap=MOVED).lines]).splitlines()
+    rows = ["".join(span.text for span in line) for line in help_page(400, replaying=True, keymap=MOVED).lines]
     assert not [row for row in rows if re.match(rf"({'|'.join(tab.key for tab in TABS.values())}) +\w+:", row)]
     for tab in TABS.values():
         assert [row for row in rows if row.startswith(f"{shown[f'app.open_{tab.id}']} ") and f"{tab.label}: " in row]

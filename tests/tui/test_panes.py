@@ -189,13 +189,7 @@ def test_what_preparing_took_stands_beside_the_rates() -> None:
     assert "compiled in 12.3 s · captured in 0.26 s · before backward 1.50 GB" in shown
 
 
-LONG = a_spec(
-    workload="attention",
-    pass_="forward+backward",
-    attention="memory-efficient",
-    compile="reduce-overhead",
-    causal=False,
-)
+LONG = a_spec(workload="attention", attention="memory-efficient", compile="reduce-overhead", causal=False)
 
 
 @pytest.mark.parametrize("width", [30, 53, 78, 120])

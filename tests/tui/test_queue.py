@@ -25,19 +25,7 @@ from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.samples import START, mixed_session
 from tests.tui.kept_sessions import DEMO, MIXED, STOPPED, keep, stopped_session
-from tests.tui.watched import (
-    SMALL,
-    WIDE,
-    Benches,
-    ScriptedBench,
-    demo,
-    in_the_middle,
-    on_screen,
-    press,
-    replaying,
-    screen_text,
-    until,
-)
+from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, on_screen, press, replaying, until
 
 
 @asynccontextmanager
@@ -158,7 +146,7 @@ async def test_a_replay_shows_its_queue_and_changes_nothing(tmp_path) -> None:  
     async with on_screen(replaying(demo(in_the_middle), tmp_path), "at its end") as (app, pilot):
         text = await press(pilot, "6", seen="12 cells wait")
         assert "ETA " in text
-        assert " x Skip" not in screen_text(app).splitlines()[-1]
+        assert " x Skip" not in text.splitlines()[-1]
         await pilot.press("x", "J", "R")
         assert len(app.state.waiting) == 12
 
@@ -187,8 +175,8 @@ async def test_an_opened_session_fills_every_pane_and_b_goes_back(bench: Benches
         assert "b Back" in text.splitlines()[-1]
         text = await press(pilot, "4", seen="▲ OOM")
         assert text.count("small") >= 3
-        await press(pilot, "5", seen="SIGSEGV")
-        assert f"{MIXED}.jsonl" in screen_text(app)
+        text = await press(pilot, "5", seen="SIGSEGV")
+        assert f"{MIXED}.jsonl" in text
         text = await press(pilot, "b", seen=lambda text: "opened" not in text)
         assert "Nothing has run yet" in text
 
@@ -244,9 +232,9 @@ async def test_resuming_runs_what_has_no_result_into_that_session(bench: Benches
 
 
 async def test_a_session_that_cannot_go_on_leaves_the_one_before(folder: Path) -> None:
-    def refusing(sink: Sink, log: Path | None) -> ScriptedBench:
+    def refusing(sink: Sink, log: Path | None) -> Any:
         """A bench of a session that there is refuses to go on."""
-        made = ScriptedBench(sink, log)
+        made = Benches()(sink, log)
         made.refuse = LogError("session x is being written by process 1 on other") if log else None
         return made
 
@@ -332,8 +320,8 @@ async def test_a_stopped_session_is_told_alike_everywhere(size: tuple[int, int],
         await until(pilot, lambda _: app.main.focused is not None and app.main.focused.id == "sessions")
         await press(pilot, "enter", seen="opened")
         await press(pilot, "6", seen="stopped: 2 cells left, u resumes")
-        await press(pilot, "2", seen="6/18 steps")
-        assert "100 %" not in screen_text(app).replace("CPU      100 %", "")
-        assert "u Resume" in screen_text(app).splitlines()[-1]
+        text = await press(pilot, "2", seen="6/18 steps")
+        assert "100 %" not in text.replace("CPU      100 %", "")
+        assert "u Resume" in text.splitlines()[-1]
     assert told in farewell([path])
     assert told in summary_markdown(load(path))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -23,20 +24,7 @@ from cs336_tui.session.store import load
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.pane import ConfigurePane
 from tests.samples import START, lanes_session, session_start
-from tests.tui.watched import (
-    DEMO_LOG,
-    SMALL,
-    Benches,
-    comes,
-    demo,
-    in_the_middle,
-    log_of,
-    on_screen,
-    press,
-    replaying,
-    screen_text,
-    until,
-)
+from tests.tui.watched import SMALL, Benches, comes, demo, in_the_middle, log_of, on_screen, press, replaying, until
 from tests.watching import PATIENCE_S, Watch, small_spec
 
 
@@ -45,8 +33,7 @@ async def test_keys_hold_and_change_the_pace(tmp_path: Path) -> None:
     async with on_screen(app, "replay ×2") as (_, pilot):
         await press(pilot, "right_curly_bracket", seen="replay ×4")
         await press(pilot, *["left_curly_bracket"] * 3, seen="replay ×0.5")
-        await press(pilot, "space", seen="replay paused")
-        assert "Pause" in screen_text(app)
+        assert "Pause" in await press(pilot, "space", seen="replay paused")
         await pilot.press("space")
         for _ in range(8):
             await pilot.press("right_curly_bracket")
@@ -79,13 +66,13 @@ async def test_a_replay_shows_its_choices_and_runs_nothing(tmp_path: Path) -> No
 async def test_a_damaged_log_is_told_and_what_is_whole_is_shown(damage, seen: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "x.jsonl"
     if damage is not None:
-        path.write_bytes(damage(DEMO_LOG.read_bytes()))
+        path.write_bytes(damage(log_of(demo(), tmp_path).read_bytes()))
     async with on_screen(Cs336App(replay=path, speed=0)) as (_, pilot):
         await press(pilot, "5", seen=lambda text: seen in text.replace("\n", ""))
 
 
 @pytest.mark.parametrize("speed", [0.0, 1e6])
-def test_a_pause_holds_every_event_back(speed: float) -> None:
+def test_a_pause_holds_every_event_back(speed: float, tmp_path: Path) -> None:
     pace, stop, third, seen = Pace(speed), threading.Event(), threading.Event(), list[Event]()
     pace.paused = True
     wait, waits = stop.wait, count(1)
@@ -97,7 +84,8 @@ def test_a_pause_holds_every_event_back(speed: float) -> None:
         return wait(timeout)
 
     stop.wait = counted  # type: ignore[method-assign]
-    playing = threading.Thread(target=replay, args=(DEMO_LOG, seen.extend), kwargs={"pace": pace, "stop": stop})
+    play = partial(replay, log_of(demo(), tmp_path), seen.extend, pace=pace, stop=stop)
+    playing = threading.Thread(target=play)
     playing.start()
     try:
         assert third.wait(10), "it does not wait"

@@ -22,16 +22,7 @@ from tests.made_peaks import made_peak
 from tests.made_race import race_events
 from tests.samples import jobs_session, lanes_session, mixed_session, ranks_sampled, ranks_session
 from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session
-from tests.tui.watched import (
-    demo,
-    in_the_middle,
-    nothing_in_background,
-    on_screen,
-    press,
-    replaying,
-    screen_text,
-    until,
-)
+from tests.tui.watched import demo, in_the_middle, nothing_in_background, on_screen, replaying, screen_text, until
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 
@@ -136,7 +127,8 @@ def test_the_roofline(size: str, snap_compare: Any, tmp_path: Path) -> None:
     async def prepare(pilot: Pilot[None]) -> None:
         await after("l")(pilot)
         await until(pilot, "measured 702 TFLOP/s")
-        await press(pilot, "home", seen=lambda shown: "measured 48.2 TFLOP/s" in shown and "Press n" not in shown)
+        await pilot.press("home")
+        await until(pilot, lambda shown: "measured 48.2 TFLOP/s" in shown and "Press n" not in shown)
         await judged(pilot)
 
     assert snap_compare(app, terminal_size=SIZES[size], run_before=prepare)
@@ -152,7 +144,8 @@ def test_the_sessions_of_a_folder(size: str, snap_compare: Any, tmp_path: Path, 
 
     async def prepare(pilot: Pilot[None]) -> None:
         await until(pilot, "at its end")
-        await press(pilot, "7", seen=STOPPED)
+        await pilot.press("7")
+        await until(pilot, STOPPED)
         pilot.app.clear_notifications()
         await judged(pilot)
 

@@ -71,11 +71,9 @@ def phase_lines(means_s: Mapping[str, float], *, width: int) -> list[Line]:
     total = sum(means_s.values())
     lines: list[Line] = []
     for short in (False, True):
+        names = {name: SHORT_NAMES.get(name, name) if short else name for name in means_s}
         parts = [
-            (
-                Span(f"{SHORT_NAMES.get(name, name) if short else name} ", phase_role(name)),
-                Span(format.ms(value, total / 1000), "text"),
-            )
+            (Span(f"{names[name]} ", phase_role(name)), Span(format.ms(value, total / 1000), "text"))
             for name, value in means_s.items()
         ]
         lines = joined([*parts, (Span("ms", "muted"),)], width, "  ")

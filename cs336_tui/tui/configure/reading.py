@@ -69,10 +69,8 @@ class FormReader:
 
     def warmups(self, text: str) -> Auto | tuple[int, ...]:
         """Warm-up steps, one or several, or ``auto`` or a time alone, with or without the most."""
-        also = f"{_SEVERAL}, or auto alone, or a time as 10s"
-        return self.attempt(
-            lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=also), (1,)
-        )
+        end = f"{_SEVERAL}, or auto alone, or a time as 10s"
+        return self.attempt(lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=end), (1,))
 
     def steps(self, text: str) -> tuple[int | Auto, float | None]:
         """A number of measured steps; or an automatic one and the share to which the mean's interval is to narrow."""

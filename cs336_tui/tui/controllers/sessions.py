@@ -209,12 +209,8 @@ class SessionController:
     def compared(self) -> Compared:
         """The marked sessions that have been read, in the order of marking, else the one shown; and marked cells."""
         live = self._app.live
-        found = [
-            live if path == live.path else self._loaded[path]
-            for path in self._pane.marked
-            if path == live.path or path in self._loaded
-        ]
-        sessions = found or [self._app.shown]
+        read: dict[Path | None, Session] = {**self._loaded, live.path: live}
+        sessions = [read[path] for path in self._pane.marked if path in read] or [self._app.shown]
         titled = tuple((session.title or "session", session.state) for session in sessions)
         return Compared(titled, tuple(self._cells))
 

@@ -55,10 +55,7 @@ _ROLES: dict[str, tuple[str, str]] = {
     "tab-on": ("primary", "bold underline"),
 } | {
     name: (name, "")
-    for name in (
-        *("warmup", "measured", "axis", "memory", "utilisation"),
-        *("phase-1", "phase-2", "phase-3", "phase-4", "phase-5", "sync"),
-    )
+    for name in "warmup measured axis memory utilisation phase-1 phase-2 phase-3 phase-4 phase-5 sync".split()
 }
 
 
