@@ -117,9 +117,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_keys_that_come_with_the_one_that_opens_the_sessions_wait_for_the_list(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_keys_typed_at_once_wait_for_the_list_of_sessions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = store.folder_sessions
 
     def slowly(directory: Path) -> list[Path]:
@@ -134,9 +132,7 @@ async def test_keys_that_come_with_the_one_that_opens_the_sessions_wait_for_the_
         assert app.shown.path == folder / f"{MIXED}.jsonl"
 
 
-async def test_keys_wait_for_a_list_that_does_not_come_no_longer_than_for_a_window(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_keys_do_not_wait_long_for_a_list_of_sessions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_be_read, read = threading.Event(), store.folder_sessions
     monkeypatch.setattr(store, "folder_sessions", lambda directory: may_be_read.wait(20) and read(directory))
     monkeypatch.setattr(terminal, "OPENED_WITHIN_S", 0.1)

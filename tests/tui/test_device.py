@@ -266,9 +266,8 @@ def test_a_log_that_is_read_at_once_is_like_one_that_came_event_by_event(tmp_pat
     read, came = read_session(log_of(events, tmp_path)), followed(events)
     assert read.state.samples == came.state.samples
     assert len(came.state.samples) == 8
-    assert [cell.surroundings.samples for cell in read.state.cells.values()] == [
-        cell.surroundings.samples for cell in came.state.cells.values()
-    ]
+    one, other = ([cell.surroundings.samples for cell in each.state.cells.values()] for each in (read, came))
+    assert one == other
     assert read.cell is not None
     assert read.cell.cell in read.state.running
 

@@ -112,9 +112,7 @@ async def test_other_choices_are_asked_for_anew_but_not_those_that_need_the_same
         await until(pilot, lambda _: {spec.batch_size for spec in bench.predicted[-1]} == {8})
 
 
-async def test_what_was_predicted_of_other_choices_is_not_shown_for_those_of_now(
-    bench: Benches, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_predicted_of_others_is_not_shown_now(bench: Benches, monkeypatch: pytest.MonkeyPatch) -> None:
     app, may_work_out = Cs336App(bench, initial=SWEEP), threading.Event()
     may_work_out.set()
 
@@ -209,17 +207,15 @@ async def test_the_largest_batch_that_fits_an_a100_is_found_with_eight_keys(benc
         await press(pilot, "n", seen=lambda _: "largest batch" not in pane.text)
 
 
-@pytest.mark.parametrize(
-    ("words", "first"), [("a100 40", "A100 SXM 40GB"), ("NVIDIA GeForce RTX 3090", "RTX 3090 24GB")]
-)
-async def test_the_list_of_gpus_is_narrowed_by_words_with_their_memory(words: str, first: str, bench: Benches) -> None:
+@pytest.mark.parametrize(("words", "gpu"), [("a100 40", "A100 SXM 40GB"), ("NVIDIA GeForce RTX 3090", "RTX 3090 24GB")])
+async def test_the_list_of_gpus_is_narrowed_by_words_with_their_memory(words: str, gpu: str, bench: Benches) -> None:
     async with on_screen(Cs336App(bench, initial=SWEEP), size=SMALL) as (app, pilot):
         text = await press(pilot, "i", "g", seen="this machine")
         assert "79.1 GiB" in text
         app.screen.query_one(Input).value = words
-        text = await until(pilot, lambda text: first in text and "this machine " not in text)
+        text = await until(pilot, lambda text: gpu in text and "this machine " not in text)
         assert "GiB" in text
-        await press(pilot, "enter", seen=lambda _: first in app.main.query_one(EstimatePane).text)
+        await press(pilot, "enter", seen=lambda _: gpu in app.main.query_one(EstimatePane).text)
 
 
 async def test_another_gpu_is_named_by_key_and_its_name_checked(bench: Benches) -> None:

@@ -129,7 +129,7 @@ async def test_a_format_that_one_thing_alone_has_is_kept_too(app: Cs336App, here
     assert not list(here.iterdir())
 
 
-async def test_the_screen_says_that_it_writes_and_takes_keys_meanwhile(
+async def test_it_says_that_it_writes_and_hears_keys(
     app: Cs336App, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()

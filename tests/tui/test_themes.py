@@ -20,15 +20,7 @@ from textual.widgets import Input, OptionList
 
 import cs336_tui
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.preferences import (
-    DEFAULT_THEME,
-    VARIABLE_DEFAULTS,
-    ThemeError,
-    ThemeSet,
-    load_bundled,
-    load_user,
-    parse_theme,
-)
+from cs336_tui.tui.preferences import VARIABLE_DEFAULTS, ThemeError, ThemeSet, load_bundled, load_user, parse_theme
 from tests.terminal import Terminal
 from tests.tui.configuring import Host
 
@@ -82,7 +74,6 @@ class Everything(Host):
 def test_the_bundled_themes_are_there_and_sound() -> None:
     assert load_bundled().problems == ()
     assert set(BUNDLED) == {"cs336-dark", "cs336-light", "high-contrast", "colour-blind-safe", "terminal"}
-    assert DEFAULT_THEME in BUNDLED
     assert not BUNDLED["cs336-light"].dark
 
 

@@ -307,13 +307,8 @@ async def idle(min_sleep: float = 0.0, max_sleep: float = 1) -> None:
 def frame_waits(app: App[Any]) -> bool:
     """True if a layout, a repaint or a call after it is still to come."""
     screen = app.screen_stack[-1] if app.screen_stack else None
-    return screen is not None and bool(
-        screen._layout_required
-        or screen._scroll_required
-        or screen._repaint_required
-        or screen._dirty_widgets
-        or screen._callbacks
-    )
+    flags = "_layout_required _scroll_required _repaint_required _dirty_widgets _callbacks".split()
+    return screen is not None and any(getattr(screen, flag) for flag in flags)
 
 
 async def until(pilot: Pilot[None], seen: str | Callable[[str], bool]) -> str:

@@ -99,9 +99,7 @@ def step_chart(
     canvas: list[tuple[list[str], list[str]]] = []
     separator = "│" * bool(warmup_total)
     for row in range(rows):
-        texts = [
-            "".join(picture[row] * max(each - 1, 1) + " " * (each > 1) for picture in pictures) for pictures in drawn
-        ]
+        texts = ["".join(picture[row] * max(each - 1, 1) + " " * (each > 1) for picture in bars) for bars in drawn]
         parts = ((texts[0].ljust(warm_width), "warmup"), (separator, "axis"), (texts[1], "measured"))
         canvas.append(([char for text, _ in parts for char in text], [role for text, role in parts for _ in text]))
     ends: list[Sequence[str]] = []

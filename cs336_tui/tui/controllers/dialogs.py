@@ -52,11 +52,9 @@ def ask_quit(app: Host) -> None:
         return
     running = max(len(app.state.running), len(app.live.state.running))
     what = "the running cell" if running == 1 else f"the {running} running cells"
-    question = (
-        f"Cells are still running. Finished steps are in the session log; {what} will be stopped."
-        if running
-        else "A report is being made; it will be stopped."
-    )
+    question = "A report is being made; it will be stopped."
+    if running:
+        question = f"Cells are still running. Finished steps are in the session log; {what} will be stopped."
     app.confirm(question, "Stop and quit", "Keep running", app.exit, q_means=True)
 
 

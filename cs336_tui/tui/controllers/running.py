@@ -293,14 +293,8 @@ class PeakController:
     @property
     def view(self) -> PeakView:
         app = self._app
-        can = app.live.source is not None and not app.replaying
-        return PeakView(
-            app.judging.peaks.get,
-            app.judging.version,
-            app.live.state.environment if can else None,
-            self._progress,
-            self._problem,
-        )
+        here = app.live.state.environment if app.live.source is not None and not app.replaying else None
+        return PeakView(app.judging.peaks.get, app.judging.version, here, self._progress, self._problem)
 
     @property
     def _progress(self) -> str:

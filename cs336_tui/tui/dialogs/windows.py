@@ -93,6 +93,8 @@ def text_reader(title: str, text: str) -> Reader:
     return Reader(title, write)
 
 
+Choices = Sequence[tuple[str, str]]
+"""Each a name and a few words on it."""
 _LIST_WIDTH = 72
 """Of `ChoiceList`, as in its style."""
 
@@ -183,15 +185,9 @@ class ChoiceList(Dialog[int | None]):
         bind("quit", "dismiss(None)", "Close", "choices.close", first="escape", show=False)
     ]
 
-    def __init__(
-        self,
-        title: str,
-        choices: Sequence[tuple[str, str]],
-        at: int = 0,
-        headings: Mapping[int, str] | None = None,
-    ) -> None:
+    def __init__(self, title: str, choices: Choices, at: int = 0, headings: Mapping[int, str] = {}) -> None:
         super().__init__()
-        self._title, self._choices, self._at, self._headings = title, choices, at, headings or {}
+        self._title, self._choices, self._at, self._headings = title, choices, at, headings
 
     def compose(self) -> ComposeResult:
         options = OptionList(*self._options())
@@ -253,7 +249,7 @@ class Pick(Dialog[str | None]):
     def __init__(
         self,
         title: str,
-        choices: Sequence[tuple[str, str]],
+        choices: Choices,
         *,
         label: Callable[[str], str] = str,
         meant: Callable[[str], str] = lambda _: "",

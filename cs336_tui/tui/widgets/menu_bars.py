@@ -76,12 +76,9 @@ class TabBar(Lines, can_focus=True):
         if not items:
             return []
         active = next((place for place, item in enumerate(items) if item.tab.id == self._active), 0)
-        first, end = window(
-            [len(item.text) + len(_SEPARATOR) for item in items],
-            active,
-            self.content_size.width + len(_SEPARATOR),
-            len(_BEFORE + _SEPARATOR),
-        )
+        widths = [len(item.text) + len(_SEPARATOR) for item in items]
+        room, arrow = self.content_size.width + len(_SEPARATOR), len(_BEFORE + _SEPARATOR)
+        first, end = window(widths, active, room, arrow)
         before = [_Item(self._tabs[first - 1], _BEFORE)] if first else []
         behind = [_Item(self._tabs[end], _BEHIND)] if end < len(items) else []
         return [*before, *items[first:end], *behind]
