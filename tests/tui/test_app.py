@@ -71,7 +71,7 @@ async def test_resizing_down_and_up_survives(tmp_path: Path) -> None:
         await until(pilot, lambda text: "measuring 6/10" in text and "utilisation" in text)
 
 
-async def test_the_cursor_of_the_results_chooses_what_live_shows(tmp_path: Path) -> None:
+async def test_the_cursor_of_the_results_chooses_what_live_shows_and_enter_or_a_click_opens_it(tmp_path: Path) -> None:
     async with on_screen(replaying(demo(), tmp_path), "cell 19/19") as (app, pilot):
         text = await press(pilot, "4", "home", seen=lambda text: "cell 1/19" in text and "1–10 of 19" in text)
         assert "mean ms" in text
@@ -81,11 +81,7 @@ async def test_the_cursor_of_the_results_chooses_what_live_shows(tmp_path: Path)
         assert "small · ctx 512 · train-step" in text
         await press(pilot, "escape", seen="4 Results")
         assert app.query_one(ResultsPane).cursor == 2
-
-
-async def test_a_click_opens_the_detail_of_the_row_under_the_cursor(tmp_path: Path) -> None:
-    async with on_screen(replaying(demo(), tmp_path), "cell 19/19") as (_, pilot):
-        await pilot.press("4", "home")
+        await press(pilot, "home", seen="cell 1/19")
         await pilot.click("#results", offset=(20, 3))
         await until(pilot, "cell 2/19")
         await pilot.click("#results", offset=(20, 3))

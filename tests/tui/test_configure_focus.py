@@ -101,6 +101,7 @@ async def test_buttons_follow_the_run_and_keep_the_focus() -> None:
         await hand.pilot.pause()
         assert (run.disabled, stop.disabled) == (False, False)
         assert run.has_focus
+        assert hand.pane.has_class("-focused")
         assert "[ Add ]" in hand.seen(run)
         await hand.press("enter")
         assert len(hand.asked("run")) == 1
@@ -120,15 +121,13 @@ async def test_buttons_follow_the_run_and_keep_the_focus() -> None:
         assert run.has_focus
         await hand.pilot.click("#export")
         assert len(hand.asked("export")) == 1
-
-
-async def test_what_is_typed_during_a_run_waits_for_the_next_one() -> None:
-    async with opened() as hand:
+        hand.host.screen.set_focus(None)
+        await hand.settle()
+        assert not hand.pane.has_class("-focused")
         hand.pane.set_running(True)
         await hand.type("batch_size", "9")
-        assert hand.pane.sweep == Sweep(batches=(9,))
         hand.pane.set_running(False)
-        assert hand.pane.sweep == Sweep(batches=(9,))
+        assert hand.pane.sweep == Sweep(batches=(9,)), "what is typed during a run waits for the next one"
 
 
 async def test_resizing_to_next_to_nothing_and_back_loses_nothing() -> None:
@@ -150,15 +149,6 @@ async def test_a_move_of_the_focus_styles_few_widgets_anew(monkeypatch: pytest.M
         monkeypatch.setattr(sheet, "apply", lambda node, **more: (styled.append(node), apply(node, **more)))
         await hand.press("tab")
         assert 0 < len(styled) < len(reachable(hand))
-
-
-async def test_the_pane_is_marked_while_the_focus_is_within() -> None:
-    async with opened() as hand:
-        await hand.go_to(hand.button("run"))
-        assert hand.pane.has_class("-focused")
-        hand.host.screen.set_focus(None)
-        await hand.settle()
-        assert not hand.pane.has_class("-focused")
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE])

@@ -340,9 +340,6 @@ def test_the_form_takes_a_number_of_lanes_or_auto_and_says_so() -> None:
 def test_the_form_refuses_lanes_that_cannot_be(lanes: str, why: str) -> None:
     (problem,) = form_of(lanes).texts
     assert why in problem
-
-
-def test_lanes_share_devices_of_one_kind() -> None:
     (problem,) = form_of("2", device=("cpu", "cuda:0")).texts
     assert "lanes share devices of one kind" in problem
 

@@ -75,7 +75,7 @@ async def estimating(
         yield app, pilot, app.main.query_one(EstimatePane)
 
 
-async def test_choices_are_predicted_once_they_are_settled_and_the_summary_says_so(bench: Benches) -> None:
+async def test_choices_are_predicted_once_for_all_that_need_the_same_and_the_summary_says_so(bench: Benches) -> None:
     async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await until(pilot, lambda _: summary(app) == "4 cells · 60 steps · predicting ...")
         specs = await asked(pilot, bench)
@@ -85,11 +85,6 @@ async def test_choices_are_predicted_once_they_are_settled_and_the_summary_says_
         await until(pilot, lambda _: "fits" in summary(app))
         assert summary(app).startswith("4 cells · 60 steps · peak ")
         assert len(bench.predicted) == 1
-
-
-async def test_the_summary_says_how_many_do_not_fit_and_when_it_is_tight(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
-        await asked(pilot, bench)
         answer(app, bench, sized)
         await until(pilot, lambda _: "peak 90.0 GB · 1 of 4 does not fit" in summary(app))
         assert app.main.query_one("#summary").has_class("-caution")
@@ -98,11 +93,6 @@ async def test_the_summary_says_how_many_do_not_fit_and_when_it_is_tight(bench: 
         answer(app, bench, lambda spec: resized(made_prediction(spec), 200 * GB))
         await until(pilot, lambda _: "peak 200 GB · 4 of 4 do not fit" in summary(app))
         assert app.main.query_one("#summary").has_class("-bad")
-
-
-async def test_other_choices_are_asked_for_anew_but_not_those_that_need_the_same(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
-        await asked(pilot, bench)
         answer(app, bench)
         await until(pilot, lambda _: "fits" in summary(app))
         app.load_preset(Preset("same", "", msgspec.structs.replace(SWEEP, steps=30, warmups=(1, 5))))
@@ -280,22 +270,17 @@ async def test_the_cells_of_the_session_stand_beside_what_was_measured(tmp_path:
         await press(pilot, "escape", "down", seen=lambda _: "No prediction" in pane.text)
 
 
-async def test_choices_and_session_are_switched_by_key(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
-        bench.made[0].go_on.set()
-        await press(pilot, "escape", "r", seen=lambda _: len(app.state.finished_cells) == 4 and not app.run_in_progress)
-        await pilot.press("i")
-        pane = app.main.query_one(EstimatePane)
-        await until(pilot, lambda _: "Configure's choices" in pane.text)
-        await press(pilot, "v", seen=lambda _: "session's cells" in pane.text)
-        await press(pilot, "v", seen=lambda _: "Configure's choices" in pane.text)
-
-
-async def test_while_cells_run_predictions_are_said_to_wait(bench: Benches) -> None:
+async def test_predictions_wait_while_cells_run_and_choices_and_session_are_switched_by_key(bench: Benches) -> None:
     async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await press(pilot, "escape", "r", seen="▶ running")
         await press(pilot, "i", seen="predictions resume after the run")
         assert "predicting" not in summary(app)
+        bench.go_on.set()
+        await until(pilot, lambda _: len(app.state.finished_cells) == 4 and not app.run_in_progress)
+        pane = app.main.query_one(EstimatePane)
+        await until(pilot, lambda _: "Configure's choices" in pane.text)
+        await press(pilot, "v", seen=lambda _: "session's cells" in pane.text)
+        await press(pilot, "v", seen=lambda _: "Configure's choices" in pane.text)
 
 
 def test_cells_that_need_the_same_and_run_alike_are_counted_with_all_their_steps() -> None:

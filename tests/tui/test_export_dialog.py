@@ -184,8 +184,10 @@ async def test_letters_typed_into_a_name_are_letters_and_its_suffix_is_the_forma
     assert len(list(csv.DictReader((here / "crest.csv").read_text().splitlines()))) == 19
 
 
-async def test_another_format_keeps_a_name_of_ones_own_and_takes_its_suffix(app: Cs336App, here: Path) -> None:  # noqa: ARG001
+async def test_c_copies_in_the_format_and_another_keeps_a_name_but_for_its_suffix(app: Cs336App, here: Path) -> None:
     async with exporting(app) as pilot:
+        await press(pilot, "right", "c", seen=lambda _: r"\begin{tabular}" in app.clipboard)
+        await pilot.press("left")
         field = dialog(app).query_one("#name", Input)
         field.value = "mine.md"
         await pilot.pause()
@@ -193,6 +195,7 @@ async def test_another_format_keeps_a_name_of_ones_own_and_takes_its_suffix(app:
         assert field.value == "mine.typ"
         await choose(pilot, app, "pivot")
         assert field.value == "mine.typ"
+    assert not list(here.iterdir())
 
 
 async def test_what_cannot_be_written_is_refused_and_nothing_is_written(app: Cs336App, here: Path) -> None:
@@ -209,12 +212,6 @@ async def test_what_cannot_be_written_is_refused_and_nothing_is_written(app: Cs3
             await pilot.pause()
             await press(pilot, "ctrl+s", seen=is_shown(said))
             assert len(app.screen_stack) == 2
-    assert not list(here.iterdir())
-
-
-async def test_c_in_the_dialog_copies_the_text_in_its_format(app: Cs336App, here: Path) -> None:
-    async with exporting(app) as pilot:
-        await press(pilot, "right", "c", seen=lambda _: r"\begin{tabular}" in app.clipboard)
     assert not list(here.iterdir())
 
 

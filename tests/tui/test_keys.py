@@ -172,8 +172,7 @@ async def test_no_screen_names_a_key_that_was_moved(session: str, size: tuple[in
     async with app.run_test(size=size) as pilot:
         await until(pilot, "at its end" if log else f"press {MOVED['app.run']} to run" if size == WIDE else "NVIDIA")
         for tab in TABS.values():
-            await pilot.press(MOVED[f"app.open_{tab.id}"])
-            await until(pilot, lambda _, tab=tab: app.main.tab_at_focus == tab.id)
+            await press(pilot, MOVED[f"app.open_{tab.id}"], seen=lambda _, tab=tab: app.main.tab_at_focus == tab.id)
             view = MOVED.get(f"{tab.id}.view")
             for key in [MOVED["rows.down"], *([view] * 6 if view else [])]:
                 shown = await press(pilot, key, seen=lambda _: nothing_in_background())

@@ -25,7 +25,7 @@ from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.samples import START, mixed_session
 from tests.tui.kept_sessions import DEMO, MIXED, STOPPED, keep, stopped_session
-from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, on_screen, press, replaying, until
+from tests.tui.watched import SMALL, WIDE, Benches, demo, on_screen, press, until
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ def order(app: Cs336App) -> list[int]:
     return [cell + 1 for cell in app.live.state.waiting]
 
 
-async def test_before_a_run_the_queue_shows_what_run_would_add(bench: Benches) -> None:
+async def test_before_a_run_the_queue_shows_what_run_would_add_and_the_oom_rule_is_turned(bench: Benches) -> None:
     async with opened(bench, options=RunOptions(repeats=2)) as (_, pilot):
         text = await press(pilot, "6", seen="Run would add 6 cells")
         assert "after OOM: skip larger" in text
@@ -54,6 +54,11 @@ async def test_before_a_run_the_queue_shows_what_run_would_add(bench: Benches) -
             ("+4", "forward"), ("+5", "forward+backward"), ("+6", "train-step"),
         ]  # fmt: skip
         assert not bench.commands
+        await press(pilot, "M", seen="after OOM: try all")
+        await press(pilot, "r", seen="▶ running")
+        assert bench.skip_after_oom is False
+        await press(pilot, "M", seen="after OOM: skip larger")
+        assert bench.made[0].skip_after_oom is True
 
 
 async def test_run_while_cells_run_adds_behind_those_that_wait(bench: Benches) -> None:
@@ -130,25 +135,6 @@ async def test_failed_cells_run_again_by_key(bench: Benches) -> None:
         await press(pilot, "R", seen=lambda _: [c.status for c in app.state.cells.values()] == ["ok"] * 3)
         await until(pilot, lambda _: not app.run_in_progress)
         assert len(app.state.cells[0].earlier) == 1
-
-
-async def test_the_oom_rule_is_seen_and_turned(bench: Benches) -> None:
-    async with opened(bench) as (_, pilot):
-        await press(pilot, "6", seen="after OOM: skip larger")
-        await press(pilot, "M", seen="after OOM: try all")
-        await press(pilot, "r", seen="▶ running")
-        assert bench.skip_after_oom is False
-        await press(pilot, "M", seen="after OOM: skip larger")
-        assert bench.made[0].skip_after_oom is True
-
-
-async def test_a_replay_shows_its_queue_and_changes_nothing(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    async with on_screen(replaying(demo(in_the_middle), tmp_path), "at its end") as (app, pilot):
-        text = await press(pilot, "6", seen="12 cells wait")
-        assert "ETA " in text
-        assert " x Skip" not in text.splitlines()[-1]
-        await pilot.press("x", "J", "R")
-        assert len(app.state.waiting) == 12
 
 
 @pytest.fixture

@@ -41,16 +41,22 @@ async def test_keys_hold_and_change_the_pace(tmp_path: Path) -> None:
     assert f"  cs336-tui export {tmp_path / 'session.jsonl'}" in app.farewell().splitlines()
 
 
-async def test_a_replay_shows_its_choices_and_runs_nothing(tmp_path: Path) -> None:
+async def test_a_replay_shows_its_choices_and_its_queue_and_runs_and_changes_nothing(tmp_path: Path) -> None:
     async with on_screen(replaying(demo(in_the_middle), tmp_path), "at its end") as (app, pilot):
         pane = app.query_one(ConfigurePane)
         passes, precisions = ("forward", "forward+backward", "train-step"), ("fp32", "bf16-mixed")
         sizes, devices = ("small", "large", "xl"), ("cuda:0",)
         assert pane.sweep == Sweep(sizes=sizes, contexts=(512,), passes=passes, precisions=precisions, devices=devices)
         assert pane.disabled
-        await pilot.press("r")
+        await pilot.press("r", "w")
         await pilot.pause()
         assert not app.run_in_progress
+        assert len(app.screen_stack) == 1, "no preset is saved"
+        text = await press(pilot, "6", seen="12 cells wait")
+        assert "ETA " in text
+        assert " x Skip" not in text.splitlines()[-1]
+        await pilot.press("x", "J", "R")
+        assert len(app.state.waiting) == 12
 
 
 @pytest.mark.parametrize(

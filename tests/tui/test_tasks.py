@@ -23,7 +23,7 @@ from cs336_tui.tui.preferences import checked, keymap_of
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.samples import START, a_spec, session_start
 from tests.tui.kept_sessions import STOPPED, keep
-from tests.tui.watched import SMALL, WIDE, Benches, ScriptedBench, demo, on_screen, press, replaying, until
+from tests.tui.watched import SMALL, WIDE, Benches, ScriptedBench, on_screen, press, until
 
 MOST = 8
 """Keys after the first screen."""
@@ -106,12 +106,6 @@ async def test_a_name_that_cannot_be_is_told_and_replacing_a_preset_needs_a_seco
         await press(pilot, "enter", seen=lambda _: len(app.screen_stack) == 1)
         kept = presets.preset("mine")
         assert (kept.about, kept.sweep) == ("about", presets.preset("2026/warmup").sweep)
-
-
-async def test_a_replay_saves_nothing(tmp_path: Path) -> None:
-    async with on_screen(replaying(demo(), tmp_path), "at its end") as (app, pilot):
-        await pilot.press("w")
-        assert len(app.screen_stack) == 1
 
 
 @pytest.fixture

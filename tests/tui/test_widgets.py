@@ -35,7 +35,7 @@ def test_the_right_half_gives_way() -> None:
 
 
 async def test_a_repaint_of_the_same_repaints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with showing(Lines(), size=(30, 3)) as (_, widget, _app):
+    async with showing(Lines(), size=(30, 3)) as (pilot, widget, _):
         painted: list[Region] = []
         refresh = widget.refresh
         monkeypatch.setattr(widget, "refresh", lambda *regions, **_: painted.extend(regions) or refresh(*regions))
@@ -46,13 +46,9 @@ async def test_a_repaint_of_the_same_repaints_nothing(monkeypatch: pytest.Monkey
         assert painted == []
         widget.paint([line("step 2 of 10"), line(("153.20", "strong"))])
         assert painted == [Region(0, 0, 30, 1)]
-
-
-async def test_markup_in_data_is_text() -> None:
-    async with showing(Lines(), size=(30, 3)) as (pilot, widget, _):
         widget.paint([line("[bold red]50%[/] of $HOME")])
         await pilot.pause()
-        assert widget.text == "[bold red]50%[/] of $HOME"
+        assert widget.text == "[bold red]50%[/] of $HOME", "markup in data is text"
 
 
 async def test_every_role_has_a_style_in_every_bundled_theme() -> None:
