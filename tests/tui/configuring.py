@@ -12,43 +12,30 @@ from msgspec.structs import replace
 from textual import events
 from textual.app import App, ComposeResult
 from textual.containers import Container
+from textual.keys import _character_to_key, key_to_character
 from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Input
 
 from cs336_tui import tui
 from cs336_tui.config import spec
-from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
 from cs336_tui.tui.requests import Requests
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
+from tests.samples import ENVIRONMENT
 from tests.tui.watched import frame_waits
 
 W = TypeVar("W", bound=Widget)
 STYLES = Path(tui.__file__).with_name("app.tcss")
-HERE = Environment(
-    host="here",
-    os="Linux",
-    cpu="a CPU",
-    cpu_count=2,
-    memory_bytes=8 * 2**30,
-    python="3.11",
-    app="1",
-    devices=(
-        DeviceInfo(name="cpu", label="a CPU", precisions=("fp32", "bf16-mixed")),
-        DeviceInfo(name="cuda:0", label="a GPU", precisions=spec.PRECISIONS),
-    ),
-)
+CPU = DeviceInfo(name="cpu", label="a CPU", precisions=("fp32", "bf16-mixed"))
+GPU = DeviceInfo(name="cuda:0", label="a GPU", precisions=spec.PRECISIONS)
+HERE = replace(ENVIRONMENT, devices=(CPU, GPU))
 """A machine with a CPU and a GPU."""
 MOST_ROUNDS = 50
 """Limit of rounds of messages, far more than one key causes."""
 NARROW, WIDE = (30, 24), (80, 20)
-TYPED = {
-    "comma": ",", "minus": "-", "full_stop": ".", "space": " ", "left_square_bracket": "[", "colon": ":",
-    "percent_sign": "%",
-}  # fmt: skip
-"""Character typed by each named key."""
 
 
 class Host(App[None]):
@@ -90,7 +77,7 @@ class Hand:
     async def press(self, *keys: str) -> None:
         """Press keys, each after all effects of the one before."""
         for key in keys:
-            self.host.post_message(events.Key(key, TYPED.get(key, key if len(key) == 1 else None)))
+            self.host.post_message(events.Key(key, key_to_character(key)))
             await self.settle()
 
     async def settle(self) -> None:
@@ -134,9 +121,8 @@ class Hand:
 
     async def type(self, field: str, text: str) -> None:
         """Replace what stands in a text entry."""
-        names = {char: name for name, char in TYPED.items()}
         await self.go_to(self.entry(field, TextEntry))
-        await self.press("end", "ctrl+u", *(names.get(char, char) for char in text))
+        await self.press("end", "ctrl+u", *map(_character_to_key, text))
 
     def fold(self, name: str = "more") -> Fold:
         return self.pane.query_one(f"#fold-{name}", Fold)

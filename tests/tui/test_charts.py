@@ -17,18 +17,7 @@ from cs336_tui.events.events import StageChanged, StepsTimed
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import ByteUnit
-from cs336_tui.tui.charts.bars import (
-    BUCKETS_S,
-    graph,
-    marks,
-    nice_ceiling,
-    phase_bars,
-    phase_lines,
-    phase_role,
-    progress,
-    rank_strips,
-    window,
-)
+from cs336_tui.tui.charts import bars
 from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.memory_timeline import Picture, memory_timeline
@@ -87,7 +76,7 @@ def test_charts_never_outgrow_their_room(
 
 @given(value=st.floats(1e-9, 1e9))
 def test_round_axis_ends_are_above_and_near(value: float) -> None:
-    assert value * (1 - 1e-6) <= nice_ceiling(value) <= value * 2.0001
+    assert value * (1 - 1e-6) <= bars.nice_ceiling(value) <= value * 2.0001
 
 
 def test_columns_and_bars_fill_their_share() -> None:
@@ -100,24 +89,24 @@ def test_columns_and_bars_fill_their_share() -> None:
 
 
 def test_progress_is_whole_at_its_end_alone() -> None:
-    (row,) = drawn([progress(149, 150, width=40)])
+    (row,) = drawn([bars.progress(149, 150, width=40)])
     assert row.endswith(" 99 % · 149/150 steps")
     assert len(row) == 40
 
 
 @given(since=st.floats(0, 2e9), age=st.floats(0, 1e6), width=st.integers(1, 200))
 def test_a_window_holds_the_present(since: float, age: float, width: int) -> None:
-    view = window(since, since + age, width)
+    view = bars.window(since, since + age, width)
     assert 0 <= view.column_of(since + age) < width
-    if age < BUCKETS_S[-1] * (width - 1):
+    if age < bars.BUCKETS_S[-1] * (width - 1):
         assert view.column_of(since) >= 0
 
 
 def test_history_marks_where_each_cell_began() -> None:
-    view = window(100.0, 119.0, 20)
-    rows = drawn(graph([(100.0, 1.0), (101.0, 0.5), (110.0, 1.0)], view, top=1.0, height=1, role="memory"))
+    view = bars.window(100.0, 119.0, 20)
+    rows = drawn(bars.graph([(100.0, 1.0), (101.0, 0.5), (110.0, 1.0)], view, top=1.0, height=1, role="memory"))
     assert rows == ["█▄▄▄▄▄▄▄▄▄█         "]
-    assert drawn([marks([(100.0, 1), (101.0, 2), (110.0, 3)], view)]) == ["╵╵2       ╵3        "]
+    assert drawn([bars.marks([(100.0, 1), (101.0, 2), (110.0, 3)], view)]) == ["╵╵2       ╵3        "]
 
 
 @given(
@@ -125,15 +114,15 @@ def test_history_marks_where_each_cell_began() -> None:
     width=st.integers(1, 60),
 )
 def test_marks_of_any_number_of_cells_fit_the_graph(starts: list[tuple[float, int]], width: int) -> None:
-    view = window(0.0, 100.0, width)
-    (row,) = drawn([marks(starts, view)])
+    view = bars.window(0.0, 100.0, width)
+    (row,) = drawn([bars.marks(starts, view)])
     assert len(row) == width
     assert row.count("╵") == len({view.column_of(at) for at, _ in starts} & set(range(width)))
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0])
 def test_graph_values_outside_the_axis_stay_inside_the_picture(value: float) -> None:
-    (row,) = drawn(graph([(0.0, value)], window(0, 0, 5), top=1.0, height=1, role="memory"))
+    (row,) = drawn(bars.graph([(0.0, value)], bars.window(0, 0, 5), top=1.0, height=1, role="memory"))
     assert len(row) == 5
     assert "▲" not in row
 
@@ -142,16 +131,16 @@ RANKS = [0.1, 0.108, 0.104, 0.1]
 
 
 def test_ranks_stand_one_below_the_other_or_side_by_side() -> None:
-    tall = drawn(rank_strips(RANKS, width=40, rows=4))
+    tall = drawn(bars.rank_strips(RANKS, width=40, rows=4))
     assert [row[:2] for row in tall] == [" 0", "▸1", " 2", " 3"]
     assert tall[1].count("█") > tall[2].count("█") > tall[0].count("█")
-    flat = drawn(rank_strips(RANKS, width=40, rows=2))
+    flat = drawn(bars.rank_strips(RANKS, width=40, rows=2))
     assert ["▸1" in row and " 0" in row for row in flat] == [True, False]
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=40), st.integers(10, 200), st.integers(0, 10))
 def test_strips_of_ranks_keep_to_their_room_and_mark_one(times_s: list[float], width: int, rows: int) -> None:
-    lines = rank_strips(times_s, width=width, rows=rows)
+    lines = bars.rank_strips(times_s, width=width, rows=rows)
     assert len(lines) <= rows
     assert "\n".join(drawn(lines)).count("▸") <= 1
     if len(times_s) <= rows:
@@ -160,7 +149,7 @@ def test_strips_of_ranks_keep_to_their_room_and_mark_one(times_s: list[float], w
 
 
 def test_strips_without_room_for_bars_stand_in_columns() -> None:
-    first, second = drawn(rank_strips([0.1647, 0.1618, 0.1573, 0.1605] * 2, width=52, rows=2))
+    first, second = drawn(bars.rank_strips([0.1647, 0.1618, 0.1573, 0.1605] * 2, width=52, rows=2))
     assert [first.index(f" {rank} ") for rank in (1, 2, 3)] == [second.index(f" {rank} ") for rank in (5, 6, 7)]
 
 
@@ -273,20 +262,21 @@ def test_all_figures_of_a_paint_are_of_one_state() -> None:
 def test_a_phase_has_one_colour_on_every_pass(pass_: Pass) -> None:
     phases = PHASES[pass_]
     means = dict.fromkeys((*phases, "gradient sync", "accumulation"), 0.1)
-    bars = {spans[0].text.strip(): spans[1].role for spans in phase_bars(means, width=60)}
-    assert bars == {phase: phase_role(phase) for phase in means}
-    assert len(set(bars.values())) == len(bars)
-    named = [span.role for row in phase_lines(means, width=200) for span in row if span.role not in ("text", "muted")]
-    assert named == [role for role in bars.values() if role != "muted"]
+    roles = {spans[0].text.strip(): spans[1].role for spans in bars.phase_bars(means, width=60)}
+    assert roles == {phase: bars.phase_role(phase) for phase in means}
+    assert len(set(roles.values())) == len(roles)
+    lines = bars.phase_lines(means, width=200)
+    named = [span.role for row in lines for span in row if span.role not in ("text", "muted")]
+    assert named == [role for role in roles.values() if role != "muted"]
     picture = Picture([10**9] * len(phases), phases, 10**9, ByteUnit("GB", 1e9))
     drawn = {span.role for row in memory_timeline(picture, width=60, height=8)[:-2] for span in row}
-    assert {phase_role(phase) for phase in phases} <= drawn
+    assert {bars.phase_role(phase) for phase in phases} <= drawn
 
 
 def test_phases_differ_in_colour_in_every_theme() -> None:
     for file in (Path(__file__).parents[2] / "themes").glob("*.toml"):
         variables = tomllib.loads(file.read_text())["variables"]
-        colours = [variables[phase_role(phase)] for phase in (*PHASES["train-step"], "gradient sync")]
+        colours = [variables[bars.phase_role(phase)] for phase in (*PHASES["train-step"], "gradient sync")]
         assert len(set(colours)) == len(colours), file.name
 
 
