@@ -219,8 +219,7 @@ def test_watch_opens_the_app_on_a_terminal_and_leaves_the_session_as_it_is(tmp_p
             terminal.until("7 run · 4 wait · 8 ok")
             terminal.send("q")
             assert terminal.wait() == 0
-    events = list(LogReader(sessions / "s.jsonl"))
-    assert len(events) == len(lanes_session()) + 1
+    assert len(list(LogReader(sessions / "s.jsonl"))) == len(lanes_session()) + 1
 
 
 COLUMNS, ROWS = 120, 40

@@ -213,8 +213,7 @@ async def test_a_screen_that_is_not_drawn_in_time_is_waited_for_by_one_key(monke
 @pytest.mark.timeout(60)
 def test_an_app_that_is_left_while_ctrl_s_is_typed_ends(tmp_path: Path) -> None:
     """Once the terminal has its usual settings, Ctrl+S holds what is written to it."""
-    log = log_of(mixed_session(), tmp_path)
-    with fuzz_keys.an_app(tmp_path, ["--replay", str(log), "--speed", "0"]) as terminal:
+    with fuzz_keys.an_app(tmp_path, ["--replay", str(log_of(mixed_session(), tmp_path)), "--speed", "0"]) as terminal:
         terminal.until_bytes(b"\x1b[?1049h")
         fuzz_keys.taken(terminal)
         fuzz_keys.send(terminal, fuzz_keys.QUIT)

@@ -77,8 +77,7 @@ async def test_the_cursor_of_the_results_chooses_what_live_shows_and_enter_or_a_
         assert "mean ms" in text
         assert "tokens/s" in text
         await press(pilot, "down", "down", seen="cell 3/19")
-        text = await press(pilot, "enter", seen="Measured steps, ms")
-        assert "small · ctx 512 · train-step" in text
+        assert "small · ctx 512 · train-step" in await press(pilot, "enter", seen="Measured steps, ms")
         await press(pilot, "escape", seen="4 Results")
         assert app.query_one(ResultsPane).cursor == 2
         await press(pilot, "home", seen="cell 1/19")
@@ -204,8 +203,7 @@ async def test_an_idle_app_quits_at_once(key: str, bench: Benches) -> None:
 async def test_the_summary_file_is_kept_from_the_first_cell_on(bench: Benches, tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     async with on_screen(Cs336App(bench, summary_path=path), size=SMALL) as (app, pilot):
-        events = demo(lambda event: isinstance(event, CellFinished))
-        app.take(app.live, events)
+        app.take(app.live, demo(lambda event: isinstance(event, CellFinished)))
         await until(pilot, lambda _: path.exists())
         app.take(app.live, [a_step(1, 0.4567), CellFinished(at=START, cell=1, status="ok")])
     assert "456.7" in path.read_text()

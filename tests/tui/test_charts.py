@@ -134,8 +134,7 @@ def test_ranks_stand_one_below_the_other_or_side_by_side() -> None:
     tall = drawn(bars.rank_strips(RANKS, width=40, rows=4))
     assert [row[:2] for row in tall] == [" 0", "▸1", " 2", " 3"]
     assert tall[1].count("█") > tall[2].count("█") > tall[0].count("█")
-    flat = drawn(bars.rank_strips(RANKS, width=40, rows=2))
-    assert ["▸1" in row and " 0" in row for row in flat] == [True, False]
+    assert ["▸1" in row and " 0" in row for row in drawn(bars.rank_strips(RANKS, width=40, rows=2))] == [True, False]
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=40), st.integers(10, 200), st.integers(0, 10))
@@ -183,15 +182,13 @@ def test_in_a_small_terminal_the_chart_has_eight_rows_that_hold_still() -> None:
 @pytest.mark.parametrize("is_over", [False, True])
 def test_a_cell_of_ranks_keeps_eight_rows_too(is_over: bool) -> None:
     state = state_of(ranks_session(8, is_over=is_over))
-    shown = text(live_lines(state, state.cells[1], *IN_SMALL)).splitlines()
-    assert bars_from(shown)[1] >= 8
+    assert bars_from(text(live_lines(state, state.cells[1], *IN_SMALL)).splitlines())[1] >= 8
 
 
 def test_what_is_off_scale_says_so_at_its_mark() -> None:
     rows = rows_of([0.812, *STEPS_S[:4]], STEPS_S)
     assert "▲ first step 812 ms, off scale" in rows[0]
-    rows = rows_of(STEPS_S[:5], [*STEPS_S[:6], 0.6], width=70)
-    assert "▲ 600 ms, off scale" in rows[0]
+    assert "▲ 600 ms, off scale" in rows_of(STEPS_S[:5], [*STEPS_S[:6], 0.6], width=70)[0]
     assert "off scale" not in "\n".join(rows_of(STEPS_S[:5], STEPS_S))
 
 
@@ -216,8 +213,7 @@ def test_each_of_several_steps_off_scale_has_its_time_where_there_is_room() -> N
 
 
 def test_a_step_below_a_zoomed_axis_has_its_time_too() -> None:
-    measured = [*STEPS_S[:5], 0.2, *STEPS_S[6:]]
-    rows = rows_of(STEPS_S[:5], measured, zoomed=True, width=70)
+    rows = rows_of(STEPS_S[:5], [*STEPS_S[:5], 0.2, *STEPS_S[6:]], zoomed=True, width=70)
     assert "▼" in rows[-2]
     assert "step 6 200 ms" in rows[-2] + rows[-1]
 

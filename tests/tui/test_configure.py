@@ -196,8 +196,7 @@ async def test_a_preset_is_picked_from_a_list_and_fills_everything() -> None:
             assert each.heading in hand.seen()
         at = [each.preset.name for each in choices].index("2024/timeit")
         await hand.press("home", *["down"] * at, "enter")
-        wanted = preset("2024/timeit").sweep
-        assert hand.pane.sweep == wanted
+        assert hand.pane.sweep == preset("2024/timeit").sweep
         assert hand.entry("batch_size", TextEntry).value == "16"
         assert hand.entry("size", Chips).chosen == ("small", "medium")
         assert "●2024" in hand.seen(hand.entry("edition", Chips))

@@ -69,8 +69,7 @@ async def test_the_summary_and_the_buttons_are_always_in_sight(size: tuple[int, 
 @pytest.mark.parametrize("size", [(34, 25), (80, 20)])
 async def test_all_that_is_chosen_first_fits_without_scrolling(size: tuple[int, int]) -> None:
     async with opened(size) as hand:
-        form = hand.pane.query_one("#form")
-        assert form.max_scroll_y == 0
+        assert hand.pane.query_one("#form").max_scroll_y == 0
         labels = "preset size context pass precision batch warm-up steps device".split()
         seen = hand.seen()
         assert all(label in seen for label in labels)

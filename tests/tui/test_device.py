@@ -57,8 +57,7 @@ def samples(count: int, used: int = 1, **changes: object) -> list[Event]:
 
 
 def shown(state: SessionState, width: int = 28, height: int = 23, chosen: str | None = None) -> list[str]:
-    sample = state.devices[-1][0]
-    return text(device_lines(state, sample, Run(START), None, width, height, chosen=chosen)).splitlines()
+    return text(device_lines(state, state.devices[-1][0], Run(START), None, width, height, chosen=chosen)).splitlines()
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])
@@ -105,8 +104,7 @@ def test_a_power_cap_has_no_warning_colour_and_heat_has_one(reason: str, role: s
 
 def test_a_long_reason_is_wrapped_and_not_cut() -> None:
     reasons = ("software power cap", "application clocks", "sync boost")
-    rows = sampled(gpu=a_gpu("GPU-a", clock_reasons=reasons))
-    assert ", ".join(reasons) in " ".join(" ".join(rows).split())
+    assert ", ".join(reasons) in " ".join(" ".join(sampled(gpu=a_gpu("GPU-a", clock_reasons=reasons))).split())
 
 
 def test_a_mig_instance_says_so_and_why() -> None:

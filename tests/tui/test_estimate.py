@@ -331,8 +331,7 @@ async def open_tab(pilot: Pilot[None]) -> EstimatePane:
 
 async def test_of_too_many_kinds_the_largest_are_predicted_and_listed(bench: Benches) -> None:
     async with on_screen(Cs336App(bench, initial=MANY)) as (app, pilot):
-        specs = await asked(pilot, bench)
-        assert [spec.context_length for spec in specs] == list(CONTEXTS[2:])
+        assert [spec.context_length for spec in await asked(pilot, bench)] == list(CONTEXTS[2:])
         answer(app, bench, longest_misfits)
         said = f"peak 200 GB (of the {MOST} largest kinds) · at least 1 of {MOST + 2} does not fit"
         await until(pilot, lambda _: said in summary(app))

@@ -148,8 +148,7 @@ async def test_it_says_that_it_writes_and_hears_keys(
 
 
 async def test_the_format_of_the_settings_is_the_first(tmp_path: Path, here: Path) -> None:  # noqa: ARG001
-    app = replaying(demo(), tmp_path, settings=Found(Settings(export_format="tex")))
-    async with exporting(app) as pilot:
+    async with exporting(replaying(demo(), tmp_path, settings=Found(Settings(export_format="tex")))) as pilot:
         await until(pilot, lambda screen: "●latex" in screen and "▸Results" in screen)
 
 

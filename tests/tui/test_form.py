@@ -119,8 +119,7 @@ def test_automatic_counts_shown_in_the_form_read_as_themselves(sweep: Sweep) -> 
 
 
 def test_automatic_counts_are_entered_as_words() -> None:
-    entries = DEFAULT.with_value("warmup_steps", " auto:50 ").with_value("measure_steps", "auto:200 2 %")
-    form = read(entries)
+    form = read(DEFAULT.with_value("warmup_steps", " auto:50 ").with_value("measure_steps", "auto:200 2 %"))
     assert form.sweep is not None
     assert (form.sweep.warmup_auto, form.sweep.warmups) == (True, (50,))
     assert (form.sweep.steps_auto, form.sweep.steps) == (0.02, 200)
@@ -263,8 +262,7 @@ def test_a_folder_is_looked_in_for_ones_own_code_as_by_the_flags() -> None:
     entries = DEFAULT.with_value("model", "my.model:LM").with_value("model_args", "dropout=0.1, names='a, b'")
     sweep = read(entries).sweep
     assert sweep is not None
-    given = sweep_from(models=("my.model:LM",), model_args=(("dropout", "0.1"), ("names", "a, b")))
-    assert sweep == given
+    assert sweep == sweep_from(models=("my.model:LM",), model_args=(("dropout", "0.1"), ("names", "a, b")))
     assert sweep.model_path == (str(Path.cwd()),)
     named = read(entries.with_value("model_path", "~/repo, here")).sweep
     assert named is not None

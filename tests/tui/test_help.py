@@ -39,8 +39,7 @@ def test_every_key_that_means_something_has_a_line() -> None:
 
 def test_every_key_that_a_tab_or_the_app_shows_has_a_line_of_its_own() -> None:
     shown = {id for id, binding in bindings_by_id().items() if binding.show}
-    in_words = {"help.escape", "export.cancel", "ask.cancel"}
-    assert shown - described() - in_words == set()
+    assert shown - described() - {"help.escape", "export.cancel", "ask.cancel"} == set()
 
 
 def test_the_keys_that_move_are_named() -> None:
@@ -91,11 +90,9 @@ async def test_every_entry_of_the_palette_says_what_it_does() -> None:
         assert not [each.title for each in commands if not each.help or each.help == each.title]
         titles = [each.title for each in commands]
         assert sorted(set(titles)) == sorted(titles)
-        known = bindings_by_id()
-        for id, binding in known.items():
+        for id, binding in bindings_by_id().items():
             if id.startswith(("app.open_", "app.")) and binding.show:
-                keys = printed(binding)
-                assert any(f"({keys})" in each.help for each in commands), id
+                assert any(f"({printed(binding)})" in each.help for each in commands), id
 
 
 @pytest.mark.parametrize("size", [SMALL, WIDE])

@@ -45,8 +45,7 @@ def live_of(spec: CellSpec, *events: ev.Event, width: int = 60) -> str:
 
 
 def live(state: SessionState, cell: int, width: int = 60, height: int = 30) -> str:
-    shown = state.cells[cell]
-    return text(live_lines(state, shown, width, height))
+    return text(live_lines(state, state.cells[cell], width, height))
 
 
 def test_a_cell_stopped_while_compiling_shows_no_step() -> None:
@@ -88,8 +87,7 @@ def test_panes_fit_any_room(width: int, height: int) -> None:
 
 def test_every_status_differs_by_more_than_colour() -> None:
     state = state_of(mixed_session())
-    seen = {status(cell).text for cell in state.cells.values()}
-    assert seen == {"✓ ok", "▲ OOM", "✗ failed", "· queued"}
+    assert {status(cell).text for cell in state.cells.values()} == {"✓ ok", "▲ OOM", "✗ failed", "· queued"}
 
 
 def test_the_heading_names_session_and_machine_as_they_fit() -> None:
@@ -131,8 +129,7 @@ def test_the_live_pane_has_a_strip_a_rank_in_every_usual_terminal(width: int, he
 
 def test_before_the_first_measured_step_ranks_show_the_warm_up() -> None:
     events = [event for event in ranks_session(2, is_over=False) if getattr(event, "kind", "") != "measured"]
-    shown = live(state_of(events), 1)
-    assert "ranks, last warm-up step ms · slowest ▸1\n" in shown
+    assert "ranks, last warm-up step ms · slowest ▸1\n" in live(state_of(events), 1)
 
 
 def test_the_detail_of_a_cell_has_each_ranks_mean_and_peak() -> None:
@@ -257,8 +254,7 @@ def test_the_level_of_an_interval_stands_apart_from_its_sign() -> None:
 
 
 def test_half_of_the_width_that_was_asked_for_is_said_as_plus_and_minus() -> None:
-    asked = told(steps_auto=0.03, measure_steps=50)
-    assert "interval ± 1.5 % of the mean ends it" in asked
+    assert "interval ± 1.5 % of the mean ends it" in told(steps_auto=0.03, measure_steps=50)
 
 
 def test_the_help_says_how_well_the_mean_is_known_by_default() -> None:

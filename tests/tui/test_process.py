@@ -118,5 +118,4 @@ def test_one_that_goes_on_elsewhere_is_watched(tmp_path: Path) -> None:
 def test_nothing_is_said_of_a_session_without_cells(tmp_path: Path) -> None:
     empty = keep(tmp_path, STOPPED, session_start(())[:2])
     assert farewell([]) == farewell([tmp_path / "none.jsonl"]) == farewell([empty]) == ""
-    done = keep(tmp_path, DEMO, demo())
-    assert farewell([empty, done]).startswith(f"Session {DEMO}")
+    assert farewell([empty, keep(tmp_path, DEMO, demo())]).startswith(f"Session {DEMO}")

@@ -99,8 +99,7 @@ async def test_cells_are_moved_skipped_and_wait_again_by_key(size: tuple[int, in
     async with opened(bench, options=RunOptions(repeats=2), size=size) as (app, pilot):
         await press(pilot, "r", seen=lambda _: order(app) == [2, 3, 4, 5, 6])
         await press(pilot, "6", seen="5 cells wait")
-        pane = app.query_one(QueuePane)
-        await until(pilot, lambda _: pane.has_focus)
+        await until(pilot, lambda _: app.query_one(QueuePane).has_focus)
         await press(pilot, "home", "down", "J", seen=lambda _: order(app) == [3, 2, 4, 5, 6])
         await press(pilot, "shift+down", seen=lambda _: order(app) == [3, 4, 2, 5, 6])
         await press(pilot, "K", "shift+up", "K", "Z", seen=lambda _: order(app) == [3, 4, 5, 6, 2])
@@ -163,8 +162,7 @@ async def test_an_opened_session_fills_every_pane_and_b_goes_back(bench: Benches
         assert text.count("small") >= 3
         text = await press(pilot, "5", seen="SIGSEGV")
         assert f"{MIXED}.jsonl" in text
-        text = await press(pilot, "b", seen=lambda text: "opened" not in text)
-        assert "Nothing has run yet" in text
+        assert "Nothing has run yet" in await press(pilot, "b", seen=lambda text: "opened" not in text)
 
 
 async def test_looking_at_a_session_does_not_disturb_what_runs(bench: Benches, folder: Path) -> None:
@@ -262,8 +260,7 @@ async def test_an_empty_folder_and_a_damaged_log_say_so(bench: Benches, tmp_path
 async def test_a_title_that_holds_markup_and_escapes_is_text(bench: Benches, tmp_path: Path) -> None:
     from cs336_tui.session.store import annotate
 
-    path = keep(tmp_path, MIXED, mixed_session())
-    annotate(path, name="[bold]x[/]\x1b[31m", note="a\tb")
+    annotate(keep(tmp_path, MIXED, mixed_session()), name="[bold]x[/]\x1b[31m", note="a\tb")
     async with on_screen(Cs336App(bench, session_dir=tmp_path), "") as (app, pilot):
         await press(pilot, "7", seen="[bold]x[/]")
         await until(pilot, lambda _: app.query_one(SessionsPane).has_focus)

@@ -90,8 +90,7 @@ def test_a_pause_holds_every_event_back(speed: float, tmp_path: Path) -> None:
         return wait(timeout)
 
     stop.wait = counted  # type: ignore[method-assign]
-    play = partial(replay, log_of(demo(), tmp_path), seen.extend, pace=pace, stop=stop)
-    playing = threading.Thread(target=play)
+    playing = threading.Thread(target=partial(replay, log_of(demo(), tmp_path), seen.extend, pace=pace, stop=stop))
     playing.start()
     try:
         assert third.wait(10), "it does not wait"

@@ -120,8 +120,7 @@ def test_the_roofline(size: str, snap_compare: Any, tmp_path: Path) -> None:
     assert environment is not None
     peaks = PeakCache(tmp_path / "peaks")
     for precision, flops_per_s in (("fp32", 48.2e12), ("bf16-mixed", 702e12)):
-        key = peak_key(environment, "cuda:0", precision)
-        peaks.put(key, made_peak(flops_per_s, 2.61e12, precision))
+        peaks.put(peak_key(environment, "cuda:0", precision), made_peak(flops_per_s, 2.61e12, precision))
     app = replaying(demo(), tmp_path, peaks=peaks)
 
     async def prepare(pilot: Pilot[None]) -> None:

@@ -482,5 +482,4 @@ async def test_roofline(tmp_path: Path) -> None:
         rows = app.query_one("#roofline-rows", Lines)
         await until(pilot, lambda _: "→" in rows.text)
         seen = await seen_by_turning(pilot, rows, *KEYS[0])
-        columns = "% sheet,% peak,FLOP/B,bound,device"
-        assert [name for name in columns.split(",") if name not in seen] == []
+        assert [name for name in "% sheet,% peak,FLOP/B,bound,device".split(",") if name not in seen] == []

@@ -196,8 +196,7 @@ class Bandwidths:
     def lines(self, state: SessionState, settled: int, chosen: CellSpec, width: int, height: int) -> Sequence[Line]:
         asked = (id(state), settled, chosen, width, height)
         if self._drawn[0] != asked:
-            results = merge([(title_of(state), state)])
-            self._drawn = asked, bandwidth_lines(results, chosen, published(), width, height)
+            self._drawn = asked, bandwidth_lines(merge([(title_of(state), state)]), chosen, published(), width, height)
         return self._drawn[1]
 
 

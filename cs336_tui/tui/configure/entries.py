@@ -101,8 +101,7 @@ def _of_axis(axis: Axis, entries: Entries) -> Iterator[Entry]:
     label, tip = axis.label or axis.title, axis.tip or _TIPS.get(axis.field)
     if axis.widget not in ("chips", "one"):
         long = _LONG if axis.group == "variants" else 200
-        text = entries.text(axis.field)
-        yield TextEntry(axis.field, label, text, hint=axis.hint, tooltip=tip, max_length=long)
+        yield TextEntry(axis.field, label, entries.text(axis.field), hint=axis.hint, tooltip=tip, max_length=long)
         return
     chosen = entries.chosen(axis.field)
     chips = chips_of(axis.values or chosen, SHORT_PASSES)

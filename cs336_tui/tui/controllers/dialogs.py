@@ -31,8 +31,7 @@ def read_help(app: Host) -> None:
     from cs336_tui.tui.help import HelpReader, help_page
 
     plays = app.replaying and app.live.watched is None
-    write = partial(help_page, replaying=plays, keymap=app.keymap)
-    app.push_screen(HelpReader(write, app.main.tab_at_focus))
+    app.push_screen(HelpReader(partial(help_page, replaying=plays, keymap=app.keymap), app.main.tab_at_focus))
 
 
 def read_cell(app: Host, cell: CellState) -> None:

@@ -323,8 +323,7 @@ class PeakController:
             self._problem = f"{wanted.device} {wanted.precision}: {found}"
         elif environment is not None:
             # By the threads that were in force, so that it is never taken for a peak with others.
-            key = peak_key(environment, wanted.device, wanted.precision, found.threads)
-            self._app.judging.take_peak(key, found)
+            self._app.judging.take_peak(peak_key(environment, wanted.device, wanted.precision, found.threads), found)
             if found.disturbance:
                 self._problem = f"{wanted.device} {wanted.precision}: not kept, {found.disturbance}"
         self._app.refresh_panes()

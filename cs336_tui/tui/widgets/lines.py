@@ -32,8 +32,7 @@ class Styled(Widget):
     def style_of(self, role: str) -> Style:
         style = self._styles_of_roles.get(role)
         if style is None:
-            behind = self.background_colors[1]
-            style = self._styles_of_roles[role] = style_of(role, self.app.theme_variables, behind)
+            style = self._styles_of_roles[role] = style_of(role, self.app.theme_variables, self.background_colors[1])
         return style
 
     def notify_style_update(self) -> None:
