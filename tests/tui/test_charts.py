@@ -79,16 +79,13 @@ def test_round_axis_ends_are_above_and_near(value: float) -> None:
     assert value * (1 - 1e-6) <= bars.nice_ceiling(value) <= value * 2.0001
 
 
-def test_columns_and_bars_fill_their_share() -> None:
+def test_columns_and_bars_fill_their_share_and_progress_is_whole_at_its_end_alone() -> None:
     assert column(1.0, 1.0, 3) == "███"
     assert column(0.5, 1.0, 1) == "▄"
     assert column(1e-6, 1.0, 2) == " ▁", "something is not nothing"
     assert column(2.0, 1.0, 2) == "▲█"
     assert bar(0.5, 4) == "██  "
     assert len(bar(2.0, 5)) == len(bar(-1.0, 5)) == 5
-
-
-def test_progress_is_whole_at_its_end_alone() -> None:
     (row,) = drawn([bars.progress(149, 150, width=40)])
     assert row.endswith(" 99 % · 149/150 steps")
     assert len(row) == 40

@@ -139,13 +139,10 @@ def test_a_gpu_that_reports_nothing_is_not_available_field_by_field() -> None:
     assert "None" not in shown
 
 
-def test_other_users_of_the_gpu_are_named_with_a_sign() -> None:
+def test_other_users_of_the_gpu_are_named_with_a_sign_and_reasons_for_lower_clocks_said() -> None:
     others = (GpuProcess(pid=1, memory_bytes=2 * 10**9), GpuProcess(pid=2))
     assert "! 2 processes, 2.00 GB" in " ".join(gpu_text(GpuSample(other_processes=others)).split())
     assert "none" in gpu_text(GpuSample(other_processes=()))
-
-
-def test_reasons_for_lower_clocks_are_said() -> None:
     assert "limited  power cap" in gpu_text(GpuSample(clock_reasons=("power cap",)))
     assert "limited  no" in gpu_text(GpuSample(clock_reasons=()))
 
@@ -289,15 +286,12 @@ def test_the_devices_keep_to_the_pane_and_say_how_many_more_there_are(height: in
     assert ("utilisation" in shown) == (height > 12)
 
 
-def test_a_cell_of_several_ranks_has_a_row_for_each_of_its_gpus_and_a_lane_set_aside_none() -> None:
+def test_a_cell_of_several_ranks_has_a_row_for_each_of_its_gpus_which_are_named_by_their_node() -> None:
     shown = text(table(device_rows(state_of(lanes_session(ranks=2, set_aside=3, cells=24))), None, 40)).splitlines()
     assert [row.split()[-1] for row in shown[1:]] == ["9", "9", "10", "off", "11", "12", "13", "14"]
-
-
-def test_gpus_of_several_nodes_are_named_by_their_node() -> None:
-    shown = text(table(device_rows(state_of(jobs_session())), None, 40))
-    assert "n1:0" in shown
-    assert "n2:0" in shown
+    of_nodes = text(table(device_rows(state_of(jobs_session())), None, 40))
+    assert "n1:0" in of_nodes
+    assert "n2:0" in of_nodes
 
 
 @pytest.mark.parametrize("size", [SMALL, WIDE])

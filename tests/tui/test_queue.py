@@ -175,20 +175,15 @@ async def test_looking_at_a_session_does_not_disturb_what_runs(bench: Benches, f
         assert [cell.status for cell in app.live.state.cells.values()] == ["ok"] * 3
 
 
-async def test_a_session_is_named_and_annotated(bench: Benches, folder: Path) -> None:
+async def test_a_session_is_named_and_annotated_and_deleting_asks_and_q_is_no(bench: Benches, folder: Path) -> None:
     async with opened(bench, session_dir=folder) as (app, pilot):
-        await to_sessions(app, pilot)
+        pane = await to_sessions(app, pilot)
         await press(pilot, "N", seen="A name for session")
         await press(pilot, *"fast box", "enter", seen="fast box")
         await press(pilot, "a", seen="A note on session fast box")
         await press(pilot, *"new driver", "enter", seen="new driver")
-    info = info_of(folder / f"{DEMO}.jsonl")
-    assert (info.name, info.note) == ("fast box", "new driver")
-
-
-async def test_deleting_asks_and_q_is_no(bench: Benches, folder: Path) -> None:
-    async with opened(bench, session_dir=folder) as (app, pilot):
-        pane = await to_sessions(app, pilot)
+        info = info_of(folder / f"{DEMO}.jsonl")
+        assert (info.name, info.note) == ("fast box", "new driver")
         await pilot.press("down")
         for no in ("escape", "n", "q"):
             await press(pilot, "d", seen="for good?")

@@ -132,10 +132,6 @@ def test_the_terminals_own_colours_are_all_that_the_terminal_theme_sends() -> No
     assert re.findall(rb"\x1b\[(?:\d+;)*[34]8[;:][25][;:][^m]*m", written) == []
 
 
-def test_no_folder_means_no_themes_and_no_problem(tmp_path: Path) -> None:
-    assert load_user(tmp_path / "nowhere") == ThemeSet((), ())
-
-
 def test_a_persons_theme_is_named_after_its_file_and_takes_what_it_leaves_out_from_its_colours(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(GOOD + '[variables]\nok = "#00ff00"\ntext-muted = "auto 70%"\n')
     found = load_user(tmp_path)
@@ -190,12 +186,13 @@ def test_a_broken_theme_is_left_out_at_once_with_one_line_that_says_why(tmp_path
     assert "\n" not in problem
 
 
-def test_two_themes_of_one_name_the_first_stays(tmp_path: Path) -> None:
+def test_of_two_themes_of_one_name_the_first_stays_and_no_folder_means_none(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(GOOD)
     (tmp_path / "b.toml").write_text('name = "a"\n' + GOOD)
     found = load_user(tmp_path)
     assert [theme.name for theme in found.themes] == ["a"]
     assert found.problems == ("b.toml: name 'a' is taken by another theme",)
+    assert load_user(tmp_path / "nowhere") == ThemeSet((), ())
 
 
 @pytest.mark.timeout(20)
