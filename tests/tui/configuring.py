@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from textual import events
 from textual.app import App, ComposeResult
 from textual.containers import Container
-from textual.keys import _character_to_key, key_to_character
 from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Input
@@ -36,6 +35,11 @@ HERE = replace(ENVIRONMENT, devices=(CPU, GPU))
 MOST_ROUNDS = 50
 """Limit of rounds of messages, far more than one key causes."""
 NARROW, WIDE = (30, 24), (80, 20)
+TYPED = {
+    "comma": ",", "minus": "-", "full_stop": ".", "space": " ", "left_square_bracket": "[", "colon": ":",
+    "percent_sign": "%",
+}  # fmt: skip
+"""Character typed by each named key."""
 
 
 class Host(App[None]):
@@ -77,7 +81,7 @@ class Hand:
     async def press(self, *keys: str) -> None:
         """Press keys, each after all effects of the one before."""
         for key in keys:
-            self.host.post_message(events.Key(key, key_to_character(key)))
+            self.host.post_message(events.Key(key, TYPED.get(key, key if len(key) == 1 else None)))
             await self.settle()
 
     async def settle(self) -> None:
@@ -121,8 +125,9 @@ class Hand:
 
     async def type(self, field: str, text: str) -> None:
         """Replace what stands in a text entry."""
+        names = {char: name for name, char in TYPED.items()}
         await self.go_to(self.entry(field, TextEntry))
-        await self.press("end", "ctrl+u", *map(_character_to_key, text))
+        await self.press("end", "ctrl+u", *(names.get(char, char) for char in text))
 
     def fold(self, name: str = "more") -> Fold:
         return self.pane.query_one(f"#fold-{name}", Fold)

@@ -165,8 +165,7 @@ def test_the_help_tells_of_each_choice_in_the_form_and_parts_names_from_what_the
 async def test_bad_user_themes_are_told_once_and_the_app_goes_on(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("colors = 3")
     async with on_screen(Cs336App(user_theme_dir=tmp_path, theme="nowhere"), notifications=True) as (app, pilot):
-        text = await until(pilot, "bad.toml")
-        assert "theme nowhere: expected one of" in text.replace("\n", " ")
+        assert "theme nowhere: expected one of" in (await until(pilot, "bad.toml")).replace("\n", " ")
         assert app.theme == "cs336-dark"
 
 

@@ -180,8 +180,7 @@ def graph(samples: Sequence[tuple[float, float]], view: Window, *, top: float, h
     for index in range(1, last):
         if peaks[index] is None:
             peaks[index] = peaks[index - 1]
-    blank = " " * height
-    pictures = [blank if peak is None else column(min(peak, top), top, height) for peak in peaks]
+    pictures = [" " * height if peak is None else column(min(peak, top), top, height) for peak in peaks]
     return [(Span("".join(picture[row] for picture in pictures), role),) for row in range(height)]
 
 

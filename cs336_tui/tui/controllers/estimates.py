@@ -111,8 +111,7 @@ class EstimateController:
         seen = tuple(need for need in wanted if needs_of(need.spec) not in state.unpredictable)
         if wanted and not seen and (why := state.unpredictable[needs_of(wanted[0].spec)]):
             return Forecast(f"not predicted: {format.plain(why)}", "caution")
-        estimates = self._judge(state, seen, None)
-        known = [(need, found) for need, found in zip(seen, estimates, strict=True) if found]
+        known = [(need, found) for need, found in zip(seen, self._judge(state, seen, None), strict=True) if found]
         if len(known) < len(seen) or not seen:
             return Forecast(PREDICTING if predicts and seen else "")
         more = len(seen) < len(chosen.needs)

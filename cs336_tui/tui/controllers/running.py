@@ -64,8 +64,7 @@ class RunController:
         """Give a session a bench that runs its cells into `log`, a new one when None; False if this app runs none."""
         if self._bench_factory is None:
             return False
-        bench = self._bench_factory(partial(self._app.take, session), log)
-        session.source = LiveSource(bench, self._app.post_message)
+        session.source = LiveSource(self._bench_factory(partial(self._app.take, session), log), self._app.post_message)
         session.follow_log()
         return True
 

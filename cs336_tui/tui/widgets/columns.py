@@ -343,8 +343,7 @@ class Laid:
 
     def at(self, width: int, page: int = 0) -> Laid:
         """The same in a window of this width, with the columns of a page."""
-        same = width == self._width and page % len(self.pages) == self.page
-        return self if same else Laid(self.sheet, width, page)
+        return self if (width, page % len(self.pages)) == (self._width, self.page) else Laid(self.sheet, width, page)
 
     @property
     def above(self) -> list[Line]:
