@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import pytest
 from rich.cells import cell_len
@@ -11,14 +10,10 @@ from rich.cells import cell_len
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.help import GLOSSARY, HelpReader, bindings_by_id, help_page, printed, sections
 from cs336_tui.tui.tab_list import TABS
-from cs336_tui.tui.widgets.lines import Line, Lines
+from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.menu_bars import KeyBar
 from tests.tui.test_keys import MOVES, every_binding
-from tests.tui.watched import SMALL, WIDE, Benches, comes, on_screen, press, until
-
-
-def text_of(lines: Sequence[Line]) -> str:
-    return "\n".join("".join(span.text for span in line) for line in lines)
+from tests.tui.watched import SMALL, WIDE, Benches, comes, on_screen, press, text, until
 
 
 def described() -> set[str]:
@@ -43,7 +38,7 @@ def test_every_key_that_a_tab_or_the_app_shows_has_a_line_of_its_own() -> None:
 
 
 def test_the_keys_that_move_are_named() -> None:
-    told = text_of(help_page(200, replaying=False).lines)
+    told = text(help_page(200, replaying=False).lines)
     for word in ("↑ ↓ ← →", "Space", "Enter", "Esc", "Tab", "Home  End", "PgUp  PgDn"):
         assert f"{word} " in told
 
@@ -55,7 +50,7 @@ def test_each_entry_names_bindings_that_there_are_by_their_keys() -> None:
             if re.fullmatch(r"[a-z]+\.[a-z_]+( [a-z]+\.[a-z_]+)*", name):
                 assert set(name.split()) <= known.keys(), name
             assert about
-    told = text_of(help_page(400, replaying=True).lines)
+    told = text(help_page(400, replaying=True).lines)
     assert not [id for id in known if id in told.split()]
     assert "\nx Space " in told
     assert "\nq Ctrl+C " in told
@@ -64,15 +59,15 @@ def test_each_entry_names_bindings_that_there_are_by_their_keys() -> None:
 
 def test_every_tab_is_told_and_has_a_section() -> None:
     page = help_page(100, replaying=False)
-    told = text_of(page.lines)
+    told = text(page.lines)
     for tab in TABS.values():
         assert re.search(rf"^{re.escape(tab.key)} +{tab.label}: ", told, re.MULTILINE)
-        title = text_of([page.lines[page.starts[tab.id]]])
+        title = text([page.lines[page.starts[tab.id]]])
         assert tab.title in title
 
 
 def test_the_glossary_has_the_words_of_this_tool_each_in_one_plain_sentence() -> None:
-    told = text_of(help_page(120, replaying=False).lines) + "\n"
+    told = text(help_page(120, replaying=False).lines) + "\n"
     words = (
         "cell,pass,edition,verdict,pivot,exposed,warm-up,measured step,phase,lane,rank,report,preset,sweep,MFU,busbw,"
         "peak allocated,peak reserved,launch-bound,contended"

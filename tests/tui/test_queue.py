@@ -276,8 +276,7 @@ async def test_a_list_of_sessions_that_is_all_in_sight_keeps_no_room_for_where_o
 
 
 async def test_every_time_of_a_session_is_that_of_its_name(tmp_path: Path) -> None:
-    path = keep(tmp_path, DEMO, demo())
-    told = "2026-11-20 14:03"
+    path, told = keep(tmp_path, DEMO, demo()), "2026-11-20 14:03"
     async with on_screen(Cs336App(Benches(), session_dir=tmp_path), "", size=(200, 60)) as (_, pilot):
         row = await press(pilot, "7", seen=DEMO)
         assert re.findall(rf"{DEMO} +(\d\S+ \d\S+)", row) == [told]
@@ -288,8 +287,7 @@ async def test_every_time_of_a_session_is_that_of_its_name(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("size", [SMALL, WIDE, (200, 60)])
 async def test_a_stopped_session_is_told_alike_everywhere(size: tuple[int, int], tmp_path: Path) -> None:
-    path = keep(tmp_path, STOPPED, stopped_session())
-    told = "stopped at 6/18 steps"
+    path, told = keep(tmp_path, STOPPED, stopped_session()), "stopped at 6/18 steps"
     async with on_screen(Cs336App(Benches(), session_dir=tmp_path), "", size=size) as (app, pilot):
         await until(pilot, lambda _: app.live.state.environment is not None)
         await pilot.press("7")
