@@ -43,7 +43,7 @@ class SessionController:
         self._retired: list[LiveSource] = []
         self._watched: dict[Path, Session] = {}
         """Sessions that others run, followed since they were opened."""
-        self._loaded: dict[Path, Session] = {}
+        self._loaded: dict[Path | None, Session] = {}
         """Marked sessions that have been read."""
         self._cells: list[tuple[Source, CellState]] = []
         """Up to two marked cells."""
@@ -209,7 +209,7 @@ class SessionController:
     def compared(self) -> Compared:
         """The marked sessions that have been read, in the order of marking, else the one shown; and marked cells."""
         live = self._app.live
-        read: dict[Path | None, Session] = {**self._loaded, live.path: live}
+        read = {**self._loaded, live.path: live}
         sessions = [read[path] for path in self._pane.marked if path in read] or [self._app.shown]
         titled = tuple((session.title or "session", session.state) for session in sessions)
         return Compared(titled, tuple(self._cells))
