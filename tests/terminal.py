@@ -114,8 +114,11 @@ class Terminal:
         assert found, f"{wanted!r} was not written; the end was {bytes(self.raw[-2000:])!r}"
         return now - self.started_at
 
-    def send(self, keys: str) -> None:
+    def send(self, keys: str, seen: str | Callable[[str], bool] | None = None) -> None:
+        """Type these keys, and wait `until` the screen shows what they bring, where that is given."""
         self.process.write(keys.encode())
+        if seen is not None:
+            self.until(seen)
 
     def resize(self, columns: int, rows: int) -> None:
         with self._changed:

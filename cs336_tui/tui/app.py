@@ -31,7 +31,7 @@ from cs336_tui.tui.preferences import VARIABLE_DEFAULTS, ThemeChoice, checked, k
 from cs336_tui.tui.requests import Requests, RunOptions
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Replayed, ReplaySource, Session
-from cs336_tui.tui.sources import Ended, Imported, Trouble
+from cs336_tui.tui.sources import Ended, News
 from cs336_tui.tui.tab_list import APP_KEYS
 from cs336_tui.tui.tabs.device import DevicePane
 from cs336_tui.tui.tabs.live import LivePane
@@ -84,7 +84,7 @@ class Cs336App(Host):
         super().__init__(Session(watch or replay), settings, peaks, replaying=replaying)
         self.themes = ThemeChoice(self, theme, settings.settings.theme, user_theme_dir)
         if summary_path:
-            self.autosave = SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem)))
+            self.autosave = SummaryAutosave(summary_path, lambda problem: self.post_message(News(problem)))
         self.animation_level = "none"
         self._preset, self._options = Preset(initial_name, "", initial) if initial else QUICK, options
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
@@ -97,6 +97,8 @@ class Cs336App(Host):
         self._reports, self._peaks = ReportController(self), PeakController(self)
         self._runs = RunController(self, self._reports, bench_factory)
         self._sessions = SessionController(self, self._runs, session_dir)
+        self.action_run_cells = self.action_add_cells = self._runs.ask
+        self.action_tune, self.action_resume = self._runs.ask_race, self._sessions.resume_shown
         self._painter = Painter(
             self, self._reports, self._peaks, self._runs, self._sessions, self._replay, may_leave_out
         )
@@ -238,11 +240,11 @@ class Cs336App(Host):
     def on_replayed(self, message: Replayed) -> None:
         self._painter.take_all(message.session)
 
-    def on_trouble(self, message: Trouble) -> None:
-        self.report(message.text)
-
-    def on_imported(self, message: Imported) -> None:
-        self.notify(message.text, title="Imports", markup=False)
+    def on_news(self, message: News) -> None:
+        if message.title:
+            self.notify(message.text, title=message.title, markup=False)
+        else:
+            self.report(message.text)
 
     def open(self, pane: str) -> None:
         super().open(pane)
@@ -299,22 +301,11 @@ class Cs336App(Host):
         if (cell := self.shown.cell) is not None:
             dialogs.read_cell(self, cell)
 
-    def action_run_cells(self) -> None:
-        self._runs.ask()
-
-    action_add_cells = action_run_cells
-
-    def action_tune(self) -> None:
-        self._runs.ask_race()
-
     def action_stop_cells(self) -> None:
         if self.shown.watched:
             self._sessions.ask_cancel(self.shown)
         else:
             self._runs.stop()
-
-    def action_resume(self) -> None:
-        self._sessions.resume_shown()
 
     def action_pause(self) -> None:
         if self._replay:

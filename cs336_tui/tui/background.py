@@ -77,11 +77,13 @@ class Works(MessagePump, Generic[_T]):
             self.coming = in_background(self, work, take)
 
 
-def tried(work: Callable[[], _T]) -> tuple[_T | None, str]:
+def tried(
+    work: Callable[[], _T], errors: type[Exception] | tuple[type[Exception], ...] = (UserError, OSError)
+) -> tuple[_T | None, str]:
     """The result, and why there is none, in one line."""
     try:
         return work(), ""
-    except (UserError, OSError) as error:
+    except errors as error:
         return None, str(error)
 
 

@@ -54,7 +54,6 @@ class _Pen(NamedTuple):
 _Cell = tuple[str, _Pen]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_NO_PEN = _Pen("", "", "", False)
 _ON_BLANKS = frozenset({"4", "7", "9", "21", "51", "52", "53"})
 """Attributes that show where there is no character: lines, frames, reversed colours."""
 _GAP = 10
@@ -222,38 +221,25 @@ def _as_blank(pen: _Pen | None, wanted: _Pen) -> bool:
     return pen is not None and pen.background == wanted.background and not (pen.marks_blanks or wanted.marks_blanks)
 
 
-_known: dict[tuple[Style | None, ColorSystem], tuple[_Pen, _Pen]] = {}
-
-
+@cache
 def _pens(style: Style | None, system: ColorSystem) -> tuple[_Pen, _Pen]:
     """The pen of a style, and the pen of its blanks."""
-    found = _known.get((style, system))
-    if found is None:
-        pen = _NO_PEN if style is None else _pen(style, system)
-        blank = pen if pen.marks_blanks else _the_same(_Pen("", "", pen.background, False))
-        found = _known[style, system] = _the_same(pen), blank
-    return found
-
-
-@cache
-def _the_same(pen: _Pen) -> _Pen:
-    """One object for equal pens."""
-    return pen
-
-
-def _pen(style: Style, system: ColorSystem) -> _Pen:
+    style = style or Style.null()
     on = style._attributes & style._set_attributes
     attributes = [code for bit, code in Style._style_map.items() if on & (1 << bit)]
 
     def codes(color: Color | None, foreground: bool) -> str:
         return ";".join(color.downgrade(system).get_ansi_codes(foreground)) if color else ""
 
-    return _Pen(
-        ";".join(attributes),
-        codes(style.color, True),
-        codes(style.bgcolor, False),
-        not _ON_BLANKS.isdisjoint(attributes),
-    )
+    background, marks_blanks = codes(style.bgcolor, False), not _ON_BLANKS.isdisjoint(attributes)
+    pen = _the_same(_Pen(";".join(attributes), codes(style.color, True), background, marks_blanks))
+    return pen, pen if marks_blanks else _the_same(_Pen("", "", background, False))
+
+
+@cache
+def _the_same(pen: _Pen) -> _Pen:
+    """One object for equal pens."""
+    return pen
 
 
 @cache

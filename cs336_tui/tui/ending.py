@@ -63,7 +63,7 @@ class EndOnSignals:
             self._before[number] = signal.signal(number, lambda _number, _frame: None)
         self._thread = threading.Thread(target=self._listen, name="cs336-signals", daemon=True)
         self._thread.start()
-        if self._terminal.is_there:
+        if self._terminal.attributes is not None:
             threading.Thread(target=self._watch_terminal, name="terminal-watch", daemon=True).start()
         return self
 
@@ -97,13 +97,11 @@ class EndOnSignals:
 
     def _end_now(self, code: int) -> None:
         if not self._left.is_set():
-            self._terminal.give_back(self._last_words())
+            words = b""
+            with contextlib.suppress(Exception):  # whatever is wrong with the session, the process ends
+                words = self._words().encode()
+            self._terminal.give_back(words)
         os._exit(code)
-
-    def _last_words(self) -> bytes:
-        with contextlib.suppress(Exception):  # whatever is wrong with the session, the process ends
-            return self._words().encode()
-        return b""
 
     def _watch_terminal(self) -> None:
         """When the terminal goes, say what the system may not: under `make` no SIGHUP reaches the app."""
@@ -119,25 +117,22 @@ class _Terminal:
     """The terminal as it was before the app."""
 
     def __init__(self) -> None:
-        self._attributes: list[Any] | None = None
+        self.attributes: list[Any] | None = None
+        """None if there is no terminal."""
         if sys.__stdin__ is not None and sys.__stdin__.isatty():
             with contextlib.suppress(termios.error):
-                self._attributes = termios.tcgetattr(0)
-
-    @property
-    def is_there(self) -> bool:
-        return self._attributes is not None
+                self.attributes = termios.tcgetattr(0)
 
     def give_back(self, words: bytes) -> None:
         """Put it as it was, and write these words, without waiting for it: what it has not taken yet is dropped."""
-        if self._attributes is None:
+        if self.attributes is None:
             return
         # Else a process in the background would be stopped here.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         with contextlib.suppress(OSError, termios.error):
             out = os.open(os.ttyname(0), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where the app still writes to
-            termios.tcsetattr(0, termios.TCSANOW, self._attributes)
+            termios.tcsetattr(0, termios.TCSANOW, self.attributes)
             for _ in range(_TRIES):
                 _interrupt_writes()
                 termios.tcflush(out, termios.TCOFLUSH)

@@ -80,16 +80,11 @@ def help_page(width: int, *, replaying: bool, keymap: Mapping[str, str] | None =
         lines.append(line((section.title, "title")))
         lines += [line((row, "muted")) for row in textwrap.wrap(section.about, max(width, 12))]
         for name, about in section.entries:
-            lines += _entry(_shown(name, bindings), about, width)
+            ids = name.split()
+            if bindings.keys() >= {*ids}:  # else words
+                name = "  ".join(dict.fromkeys(printed(bindings[id]) for id in ids))
+            lines += _entry(name, about, width)
     return Page(lines, starts)
-
-
-def _shown(name: str, bindings: Mapping[str, Binding]) -> str:
-    """The keys of the bindings of these ids, each once; words as they are."""
-    ids = name.split()
-    if not bindings.keys() >= {*ids}:
-        return name
-    return "  ".join(dict.fromkeys(printed(bindings[id]) for id in ids))
 
 
 def told_of(binding: str | None, tab: str) -> str:
@@ -103,12 +98,8 @@ def bindings_by_id(keymap: Mapping[str, str] | None = None) -> dict[str, Binding
     from cs336_tui.tui.dialogs.export import ExportDialog
 
     dialogs = (Reader, Confirm, ChoiceList, ExportDialog, ThemeList, HelpReader)
-    of_classes = chain(*map(of_pane, TABS.values()), *map(_declared, dialogs))
-    return {
-        each.id: each.with_key(keymap[each.id]) if keymap and each.id in keymap else each
-        for each in (*APP_KEYS, *of_classes)
-        if each.id
-    }
+    of_classes, moved = chain(*map(of_pane, TABS.values()), *map(_declared, dialogs)), keymap or {}
+    return {each.id: each.with_key(moved.get(each.id, each.key)) for each in (*APP_KEYS, *of_classes) if each.id}
 
 
 def of_pane(tab: PaneTab) -> Iterator[Binding]:

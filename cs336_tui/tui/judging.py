@@ -57,7 +57,10 @@ class JudgeProcess:
 
     def judge(self, cell: CellState, idle: float | None) -> Judgement | None:
         """As `verdicts.judge`, with its errors; OSError if there can be no such process, EOFError if it dies."""
-        asked = pickle.dumps((_whole(cell), idle))
+        whole = copy.copy(cell)  # with its steps and samples read, without its former attempts
+        _ = whole.times, whole.surroundings
+        whole.earlier, whole.unread = [], None
+        asked = pickle.dumps((whole, idle))
         with self._lock:
             try:
                 answer = self._ask(asked)
@@ -96,14 +99,6 @@ class JudgeProcess:
 
 JUDGE = JudgeProcess()
 """The one of this process."""
-
-
-def _whole(cell: CellState) -> CellState:
-    """The cell with its steps and samples read, without its former attempts."""
-    whole = copy.copy(cell)
-    _ = whole.times, whole.surroundings
-    whole.earlier, whole.unread = [], None
-    return whole
 
 
 class Assessment(NamedTuple):
@@ -167,14 +162,11 @@ class Judging:
     def of(self, state: SessionState, cell: CellState) -> Assessment | None:
         """The assessment of a cell that is in sight; None while it is worked out."""
         of = _made_of(cell)
-        if of is None:
-            return NOTHING
-        known = self._known.get(cell)
-        if not self._is_known(cell, of):
+        if of is not None and not self._is_known(cell, of):
             earlier = self._wishes.pop(cell, None)
             self._wishes[cell] = _Wish(state, earlier.since if earlier else time.monotonic(), self._frame)
             self._go_on_soon()
-        return known.found if known and known.of == of else None
+        return self.known(state, cell)
 
     def known(self, state: SessionState, cell: CellState) -> Assessment | None:  # noqa: ARG002  # as `of`
         """The same of a cell that is out of sight: nothing is worked out for it."""
@@ -207,8 +199,16 @@ class Judging:
 
     def get_ready(self) -> None:
         """Start the process that judges, if nothing is being timed, so that this need not be done between two cells."""
+
+        def load() -> None:
+            with suppress(OSError):  # the first judgement will say so
+                JUDGE.start()
+            import cs336_tui.analysis.judgement
+            import cs336_tui.analysis.measures
+            import cs336_tui.analysis.roofline  # noqa: F401
+
         if not self._busy():
-            in_background(self._pump, _get_ready, lambda _: None)
+            in_background(self._pump, load, lambda _: None)
 
     def go_on(self) -> None:
         """Work out the next one, if nothing stands against it."""
@@ -266,14 +266,6 @@ def _made_of(cell: CellState) -> tuple[object, ...] | None:
     return None
 
 
-def _get_ready() -> None:
-    with suppress(OSError):  # the first judgement will say so
-        JUDGE.start()
-    import cs336_tui.analysis.judgement
-    import cs336_tui.analysis.measures
-    import cs336_tui.analysis.roofline  # noqa: F401
-
-
 def give_way() -> None:
     """Have this thread, which is not the screen's, run only when nobody else wants to: a cell may be measured."""
     if sys.platform == "linux":  # elsewhere it would be the whole process
@@ -303,9 +295,8 @@ def assess(state: SessionState, cell: CellState, peaks: PeakCache) -> Assessment
         peak = peaks.get(peak_key(environment, cell.spec.device, precision, threads))
         info = environment.device(cell.spec.device)
         ceiling = measured_ceiling(peak) if peak else sheet_ceiling(info, precision) if info else None
-        found = found._replace(
-            peak_flops_per_s=ceiling.flops_per_s if ceiling else None, peak_is_measured=peak is not None
-        )
+        rate = ceiling.flops_per_s if ceiling else None
+        found = found._replace(peak_flops_per_s=rate, peak_is_measured=peak is not None)
     if cell.finished is None:
         return found
     from cs336_tui.analysis.kernels import profiled_idle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from textual._context import active_app
 from textual.binding import Binding
@@ -77,28 +77,16 @@ MEANINGS = {
     "save-file": Meaning("ctrl+s", "save"),
 }
 """Keys that move, choose or leave in any widget (arrows, Home, End, Page, Enter, Space, Esc, Tab) are none of these."""
-_DECLARED: dict[str, Binding] = {}
+_BOUND: dict[str, Binding] = {}
 """The bindings by their ids."""
 _NAMED = {"space": "Space", "enter": "Enter", "delete": "Delete", "escape": "Esc", "home": "Home", "end": "End",
           "pageup": "PgUp", "pagedown": "PgDn"}  # fmt: skip
 
 
-def bind(
-    meaning: str,
-    action: str,
-    label: str,
-    id: str,
-    *,
-    first: str = "",
-    also: str = "",
-    show: bool = True,
-    shown_as: str | None = None,
-) -> Binding:
-    """A binding with the keys of a meaning; before and behind them keys that move or choose in widgets. `label` is in
-    the footer; `shown_as` stands there for the key, where one entry tells of two. A keymap moves it by `id`."""
+def bind(meaning: str, action: str, label: str, id: str, *, first: str = "", also: str = "", **shown: Any) -> Binding:
+    """A binding with the keys of a meaning; before and behind them keys that move or choose in widgets."""
     keys, about = MEANINGS[meaning]
-    every = ",".join(filter(None, (first, keys, also)))
-    return bind_keys(every, action, label, id, show=show, shown_as=shown_as, about=about)
+    return bind_keys(",".join(filter(None, (first, keys, also))), action, label, id, about=about, **shown)
 
 
 def bind_keys(
@@ -112,11 +100,10 @@ def bind_keys(
     priority: bool = False,
     about: str = "",
 ) -> Binding:
-    """As `bind`, with keys that move, choose or leave in any widget, or open a tab."""
-    _DECLARED[id] = Binding(
-        keys, action, label, show=show, key_display=shown_as, priority=priority, tooltip=about, id=id
-    )
-    return _DECLARED[id]
+    """A binding with keys that move, choose or leave in any widget, or open a tab. `label` is in the footer; `shown_as`
+    stands there for the key, where one entry tells of two. A keymap moves it by `id`."""
+    _BOUND[id] = Binding(keys, action, label, show=show, key_display=shown_as, priority=priority, tooltip=about, id=id)
+    return _BOUND[id]
 
 
 def key_name(*ids: str) -> str:
@@ -124,14 +111,14 @@ def key_name(*ids: str) -> str:
     in the app that runs."""
     app = active_app.get(None)
     moved = app._keymap if app else {}
-    names = [printed_key((moved.get(id) or _DECLARED[id].key).split(",")[0]) for id in ids]
+    names = [printed_key((moved.get(id) or _BOUND[id].key).split(",")[0]) for id in ids]
     return ("" if {*names} <= {*"←→↑↓"} else " ").join(names)
 
 
 def tab_name(id: str) -> str:
     """A tab in a text, with the key that opens it: ``Results (4)``."""
     opens = f"app.open_{id}"
-    return f"{_DECLARED[opens].description} ({key_name(opens)})"
+    return f"{_BOUND[opens].description} ({key_name(opens)})"
 
 
 def printed_key(key: str) -> str:

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING
 from cs336_tui.config.choices import sweep_of
 from cs336_tui.config.presets import Preset
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import (
-    CellFinished,
-    CellsQueued,
-    DeviceSampled,
-    EnvironmentRead,
-    Event,
-    Notice,
-    ReportFinished,
-    SessionResumed,
-    StageChanged,
-    TuningStarted,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers.running import PeakController, ReportController, RunController
 from cs336_tui.tui.controllers.sessions import SessionController
@@ -85,14 +74,14 @@ class Painter:
         self._going_on = False
         self.fold()
 
-    def _fold(self, session: Session, events: Sequence[Event]) -> None:
+    def _fold(self, session: Session, events: Sequence[ev.Event]) -> None:
         if not self._app.is_up:  # the app closes; the session log has it all
             return
         session.fold(events)
         if session is self._app.live:
             for event in events:
                 self.react(event)
-        if all(isinstance(event, DeviceSampled) for event in events):
+        if all(isinstance(event, ev.DeviceSampled) for event in events):
             self._stale_sample = True
         else:
             self._app.stale = True
@@ -102,39 +91,39 @@ class Painter:
         if not self._app.is_up:
             return
         self._app.live, session.playing = session, True
-        told: tuple[Event | None, ...] = (session.state.queued, session.state.tuning, *session.state.notices)
+        told: tuple[ev.Event | None, ...] = (session.state.queued, session.state.tuning, *session.state.notices)
         for event in told:
             if event is not None:
                 self.react(event)
         self._app.stale = True
 
-    def react(self, event: Event) -> None:
+    def react(self, event: ev.Event) -> None:
         """Do what an event of the live session means for more than the session."""
         app = self._app
         match event:
-            case EnvironmentRead() if not app.replaying:
+            case ev.EnvironmentRead() if not app.replaying:
                 app.main.query_one(ConfigurePane).set_environment(event.environment, self._may_leave_out)
                 self.estimates()
                 app.set_timer(GET_READY_S, app.judging.get_ready)
-            case StageChanged():
+            case ev.StageChanged():
                 app.judging.go_on()
-            case CellFinished():
+            case ev.CellFinished():
                 if cell := app.live.state.cells.get(event.cell):
                     app.judging.take_end(app.live.state, cell)
-            case CellsQueued() if app.replaying and app.live.state.tuning is None:
+            case ev.CellsQueued() if app.replaying and app.live.state.tuning is None:
                 self._load([each for each in event.specs if not each.recording])
-            case TuningStarted():
+            case ev.TuningStarted():
                 if app.replaying:
                     self._load(event.candidates)
                 if app.shown is app.live:
                     app.open_soon("race")
-            case CellsQueued() if app.main.shows("sessions"):
+            case ev.CellsQueued() if app.main.shows("sessions"):
                 self._sessions.reload()  # it is new there
-            case SessionResumed() if event.at >= app.live.news_since:
+            case ev.SessionResumed() if event.at >= app.live.news_since:
                 self._sessions.resumed()
-            case ReportFinished() if not app.replaying:
+            case ev.ReportFinished() if not app.replaying:
                 self._reports.finished(event)
-            case Notice() if event.at >= app.live.news_since:
+            case ev.Notice() if event.at >= app.live.news_since:
                 app.live.follow_log()
                 app.notify(event.text, severity="warning", markup=False)
             case _:
@@ -218,4 +207,6 @@ class Painter:
             return "paused"
         if self._sessions.can_resume:
             return f"{app.live.standing.words}, {key_name('app.resume')} resumes"
-        return self._reports.in_progress
+        reports = app.live.state.reports
+        latest = reports[max(reports)] if reports and app.run_in_progress else None
+        return f"{latest.kind}: {latest.stage} ..." if latest and latest.status is None else ""

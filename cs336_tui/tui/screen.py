@@ -228,8 +228,10 @@ def _machine(environment: Environment, state: SessionState) -> list[str]:
     name = cell.spec.device if cell else environment.resolve(("auto",))[0]
     info = environment.device(name)
     parts = [info.label if info else name if environment.python else "recorded elsewhere"]
-    if several := _several(state):
-        parts[0] = f"{several} × {parts[0]}"
+    # Those on which cells run side by side, unless there is one, or lanes share it.
+    devices = {(lane.lane.machine, lane.lane.device) for lane in state.lanes.values() if lane.set_aside is None}
+    if len(devices) > 1 and not state.jobs:
+        parts[0] = f"{len(devices)} × {parts[0]}"
     if job := next(reversed(state.jobs.values()), None):
         parts.insert(0, " ".join(filter(None, (job.submitted.launcher, format.plain(job.submitted.where)))))
     if environment.driver:
@@ -237,9 +239,3 @@ def _machine(environment: Environment, state: SessionState) -> list[str]:
     if environment.torch or environment.python:  # a recording may tell neither
         parts.append(f"torch {environment.torch}" if environment.torch else "no torch")
     return parts
-
-
-def _several(state: SessionState) -> int:
-    """The number of devices on which cells run side by side; 0 if there is one, or lanes share it."""
-    devices = {(lane.lane.machine, lane.lane.device) for lane in state.lanes.values() if lane.set_aside is None}
-    return len(devices) if len(devices) > 1 and not state.jobs else 0

@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 from cs336_tui.analysis.eta import Outlook, Prices, outlook_of, takes_s
-from cs336_tui.events.events import (
-    CellFinished,
-    CellRequeued,
-    CellSkipped,
-    CellsQueued,
-    CellStarted,
-    Event,
-    ReportFinished,
-    SessionAnnotated,
-    TuningEnded,
-    TuningStarted,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.session.load import Pace, load, replay
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.state import SessionState
@@ -42,9 +31,8 @@ if TYPE_CHECKING:
     from cs336_tui.tui.configure.preview import Cells
     from cs336_tui.tui.sources import LiveSource, WatchSource
 
-_OF_RACES = (
-    CellFinished, CellRequeued, CellSkipped, CellsQueued, CellStarted, ReportFinished, TuningEnded, TuningStarted
-)  # fmt: skip
+_OF_CELLS = ev.CellFinished | ev.CellRequeued | ev.CellsQueued
+_OF_RACES = _OF_CELLS | ev.CellSkipped | ev.CellStarted | ev.ReportFinished | ev.TuningEnded | ev.TuningStarted
 """Events after which a race stands otherwise."""
 _MANY = 100
 _STEADY = 0.01
@@ -176,20 +164,20 @@ class Session:
             self.path = self.source.bench.log_path
             self.book.where = str(self.path)
 
-    def fold(self, events: Sequence[Event]) -> None:
+    def fold(self, events: Sequence[ev.Event]) -> None:
         """Bring it up to date with what happened."""
         self._folded, self._standing = True, None
-        if any(isinstance(event, SessionAnnotated | CellFinished | CellRequeued | CellsQueued) for event in events):
+        if any(isinstance(event, _OF_CELLS | ev.SessionAnnotated) for event in events):
             self._info = None
         if self.state.tuning is None or any(isinstance(event, _OF_RACES) for event in events):
             self._race = None
         for event in events:
             self.state.apply(event)
-            if isinstance(event, CellsQueued):
+            if isinstance(event, ev.CellsQueued):
                 self.latest_run = Run(event.at)
-            elif isinstance(event, CellStarted):
+            elif isinstance(event, ev.CellStarted):
                 self.looked_at = self.looked_at if self.state.side_by_side else event.cell
-            elif isinstance(event, CellFinished | CellRequeued) and event.cell == self.looked_at:
+            elif isinstance(event, ev.CellFinished | ev.CellRequeued) and event.cell == self.looked_at:
                 self._chosen = False
         self._follow_on()
         self.book.take(events, self.state)
@@ -211,26 +199,20 @@ def read_session(path: Path) -> Session:
             for event in LogReader(path):
                 session.state.apply(event)
     state = session.state
-    session.book.take(_told(state), state)
-    started = [cell for cell in state.cells.values() if cell.started_at is not None]
-    if started:
-        session.looked_at = started[-1].cell
+    # What the Log tab has rows for, as far as the state remembers.
+    told: list[ev.Event] = [*state.notices, *state.output]
+    for cell in state.cells.values():
+        if cell.started_at is not None:
+            told.append(ev.CellStarted(at=cell.started_at, cell=cell.cell))
+            session.looked_at = cell.cell
+        if cell.finished is not None:
+            told.append(cell.finished)
+    session.book.take(sorted(told, key=lambda event: event.at), state)
     session._follow_on()
     if state.queued:
         session.latest_run = Run(state.queued.at, state.last_at)
     gc.freeze()  # it is here to stay; a full collection of a long session would hold up the screen for 0.1 s
     return session
-
-
-def _told(state: SessionState) -> list[Event]:
-    """The events that the Log tab has rows for, oldest first, as far as the state remembers them."""
-    found: list[Event] = [*state.notices, *state.output]
-    for cell in state.cells.values():
-        if cell.started_at is not None:
-            found.append(CellStarted(at=cell.started_at, cell=cell.cell))
-        if cell.finished is not None:
-            found.append(cell.finished)
-    return sorted(found, key=lambda event: event.at)
 
 
 @dataclass(eq=False, repr=False)

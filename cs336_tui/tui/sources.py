@@ -52,17 +52,11 @@ class Ended(Message):
 
 
 @dataclass(eq=False, repr=False)
-class Trouble(Message):
-    """Something outside any cell went wrong; one line for the person."""
+class News(Message):
+    """One line for the person, with a title; without one something outside any cell went wrong."""
 
     text: str
-
-
-@dataclass(eq=False, repr=False)
-class Imported(Message):
-    """A session that goes on imports code; one line for the person."""
-
-    text: str
+    title: str = ""
 
 
 class PeakView(msgspec.Struct, frozen=True):
@@ -120,9 +114,9 @@ class LiveSource:
             try:
                 environment = self.bench.probe()
                 if not environment.devices and environment.problems:
-                    self._post(Trouble("; ".join(environment.problems)))
+                    self._post(News("; ".join(environment.problems)))
             except Exception as error:  # the person must hear of it, whatever it was
-                self._post(Trouble(f"this machine could not be examined: {error or type(error).__name__}"))
+                self._post(News(f"this machine could not be examined: {error or type(error).__name__}"))
 
         thread("probe", probe)
 
@@ -167,7 +161,7 @@ class LiveSource:
 
         def show(imports: Sequence[object]) -> None:
             if imports:
-                self._post(Imported(", ".join(map(str, imports))))
+                self._post(News(", ".join(map(str, imports)), "Imports"))
 
         def resume() -> _Race:
             tuner = self._new_tuner() if races else None
@@ -316,7 +310,7 @@ class WatchSource:
 
         def cancel() -> None:
             if problem := tried(self.bench.cancel)[1]:
-                self._post(Trouble(problem))
+                self._post(News(problem))
 
         thread("cancel", cancel)
 

@@ -85,8 +85,13 @@ class Frame(msgspec.Struct, frozen=True):
         """The race of the shown session, if it has one."""
         from cs336_tui.tui.tabs.race_lines import raced
 
-        race, left = self.shown.race, self.left
-        return raced(self.shown.state, race, goes_on=self._race_goes_on, left=left) if race else None
+        shown, state, race = self.shown, self.shown.state, self.shown.race
+        if race is None:
+            return None
+        # This app, another process or a replay goes on with it, if it is not over.
+        runs = self.races and self.is_live if shown.source else shown.playing or shown.watched is not None
+        goes_on = state.has_unfinished_race and state.ended is None and runs
+        return raced(state, race, goes_on=goes_on, left=self.left)
 
     @property
     def race_words(self) -> str:
@@ -96,13 +101,6 @@ class Frame(msgspec.Struct, frozen=True):
         from cs336_tui.tui.tabs.race_lines import race_words
 
         return race_words(race)
-
-    @property
-    def _race_goes_on(self) -> bool:
-        """True if the race is not over, and this app, another process or a replay goes on with it."""
-        state, shown = self.shown.state, self.shown
-        runs = self.races and self.is_live if shown.source else shown.playing or shown.watched is not None
-        return state.has_unfinished_race and state.ended is None and runs
 
     @property
     def subject(self) -> Subject:

@@ -71,23 +71,20 @@ class Parser(XTermParser):
             keys = list(super()._sequence_to_key_events(sequence, alt))
         except (ValueError, OverflowError):  # a number that is no character's
             return [events.Key(Keys.Ignore, None)]
-        return [key if _is_text(key.character) else events.Key(Keys.Ignore, None) for key in keys]
+        for place, key in enumerate(keys):
+            if any(0xD800 <= ord(each) <= 0xDFFF or ord(each) > sys.maxunicode for each in key.character or ""):
+                keys[place] = events.Key(Keys.Ignore, None)
+        return keys
 
     def feed(self, data: str) -> Iterable[Message]:
-        return (message for message in super().feed(data) if not _is_no_size(message))
+        for message in super().feed(data):
+            if not isinstance(message, events.Resize) or 0 < message.size.width * message.size.height <= _MOST_CELLS:
+                yield message
 
     @property
     def waits_s(self) -> float | None:
         """Seconds until `tick` takes what has come for a whole key; None if nothing has begun."""
         return None if self._timeout_time is None else max(self._timeout_time - get_time(), 0.0)
-
-
-def _is_text(character: str | None) -> bool:
-    return not any(0xD800 <= ord(each) <= 0xDFFF or ord(each) > sys.maxunicode for each in character or "")
-
-
-def _is_no_size(message: Message) -> bool:
-    return isinstance(message, events.Resize) and not 0 < message.size.width * message.size.height <= _MOST_CELLS
 
 
 class _ExitEvent(threading.Event):

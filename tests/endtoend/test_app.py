@@ -1,4 +1,5 @@
-"""The installed `cs336-tui` in a real terminal: choose, run, watch, export, and lose the terminal."""
+"""The installed `cs336-tui` in a real terminal: choose, run, watch, export, and lose the terminal; and `bench` with its
+bar, Ctrl-C, and the table of what was measured."""
 
 from __future__ import annotations
 
@@ -59,20 +60,10 @@ def start(tmp_path: Path) -> Iterator:
         app.terminal.close()
 
 
-def finished_rows(text: str) -> list[str]:
-    """Rows of the results table whose cell is done."""
-    return [line.strip() for line in text.splitlines() if re.match(r" (\d+  )?tiny .*✓ ok", line)]
-
-
-def both_done(text: str) -> bool:
-    return len(finished_rows(text)) == 2
-
-
 def running(app: App) -> App:
     """The app once a cell is being measured."""
     app.terminal.until("torch")
-    app.terminal.send("r")
-    app.terminal.until(lambda text: re.search(r"measuring [1-9]", text) is not None)
+    app.terminal.send("r", seen=lambda text: re.search(r"measuring [1-9]", text) is not None)
     return app
 
 
@@ -82,27 +73,19 @@ def test_choose_run_watch_copy_export(start, tmp_path, monkeypatch, columns, row
     app = start(*TINY, columns=columns, rows=rows)
     terminal = app.terminal
     terminal.until("Run")
-    terminal.send("r")
-    terminal.until(lambda text: re.search(r"cell [12]/2", text) is not None)
-    terminal.send("4")
-    terminal.until(both_done)
-    terminal.send("c")
-    terminal.until("Copied")
+    terminal.send("r", seen=lambda text: re.search(r"cell [12]/2", text) is not None)
+    terminal.send("4", seen=lambda text: len(re.findall(r"(?m)^ (?:\d+  )?tiny .*✓ ok", text)) == 2)
+    terminal.send("c", seen="Copied")
     (encoded,) = re.findall(rb"\x1b\]52;c;([A-Za-z0-9+/=]+)", bytes(terminal.raw))
     assert "| tiny" in base64.b64decode(encoded).decode()
-    terminal.send("e")
-    terminal.until("Save")
-    terminal.send("\r")
-    terminal.until("Written")
+    terminal.send("e", seen="Save")
+    terminal.send("\r", seen="Written")
     terminal.send("\r")
     (table,) = tmp_path.glob("cs336-tui-results-*.md")
     terminal.until(lambda text: "Written" not in text)
-    terminal.send(":")
-    terminal.until("Search for commands")
-    terminal.send("export summary\r")
-    terminal.until("▸Summary")
-    terminal.send("\r")
-    terminal.until("Written")
+    terminal.send(":", seen="Search for commands")
+    terminal.send("export summary\r", seen="▸Summary")
+    terminal.send("\r", seen="Written")
     terminal.send("\r")
     (summary,) = tmp_path.glob("cs336-tui-summary-*.md")
     terminal.until(lambda text: "Written" not in text)
@@ -117,19 +100,15 @@ def test_choose_run_watch_copy_export(start, tmp_path, monkeypatch, columns, row
 
 def test_stop_then_resume_goes_on_in_the_same_log_and_quitting_asks_ends_everything_and_tells_how(start):
     app = running(start(*ENDLESS))
-    app.terminal.send("s")
-    app.terminal.until("1 cell left, u resumes")
+    app.terminal.send("s", seen="1 cell left, u resumes")
     app.terminal.send("u")
     app.terminal.until(lambda text: "u resumes" not in text and re.search(r"measuring [1-9]", text) is not None)
     events = app.logged()  # there is but one log
     assert [event.cell for event in events if isinstance(event, CellStarted)] == [0, 0]
     family = app.family()
-    app.terminal.send("q")
-    app.terminal.until("Stop and quit")
-    app.terminal.send("\x1b")
-    app.terminal.until(lambda text: "Stop and quit" not in text)
-    app.terminal.send("q")
-    app.terminal.until("Stop and quit")
+    app.terminal.send("q", seen="Stop and quit")
+    app.terminal.send("\x1b", seen=lambda text: "Stop and quit" not in text)
+    app.terminal.send("q", seen="Stop and quit")
     app.terminal.send("y")
     assert app.terminal.wait() == 0
     assert family
@@ -164,15 +143,12 @@ def test_closing_the_terminal_ends_the_app_under_make(tmp_path):
     command = shlex.join([COMMAND, "--session-dir", str(tmp_path / "sessions")])
     (tmp_path / "Makefile").write_text(f"run:\n\t@exec {command}\n")
     env = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
-    terminal = Terminal(["make", "-C", str(tmp_path), "run"], env=env)
-    try:
+    with closing(Terminal(["make", "-C", str(tmp_path), "run"], env=env)) as terminal:
         terminal.until("torch")
         family = psutil.Process(terminal.pid).children(recursive=True)
         assert len(family) > 1
         terminal.hang_up()
         assert all(wait_gone(process.pid) for process in family)
-    finally:
-        terminal.close()
 
 
 def test_a_signal_ends_everything_in_good_order(start):
@@ -221,9 +197,7 @@ def test_it_survives_being_resized_to_nothing_and_back_while_running(start):
     for _ in range(20):  # sizes that come faster than they are drawn, as when a window is dragged
         for columns, rows in [(80, 24), (40, 12), (20, 5), (200, 60), (10, 3), (120, 40)]:
             app.terminal.resize(columns, rows)
-        app.terminal.until(
-            lambda text: "Configure" in text and "Device" in text and "measuring" in text, timeout_s=20.0
-        )
+        app.terminal.until(lambda text: "Configure" in text and "Device" in text and "measuring" in text, 20.0)
 
 
 def test_flags_that_cannot_be_are_one_line_and_exit_code_2(start):
@@ -239,17 +213,13 @@ def test_watch_opens_the_app_on_a_terminal_and_leaves_the_session_as_it_is(tmp_p
     with closing(SessionLog(sessions / "s.jsonl")) as log:
         log.write(lanes_session())
         words = ["watch", "s", "--session-dir", str(sessions)]
-        terminal = Terminal([COMMAND, *words], env={"XDG_CONFIG_HOME": str(tmp_path / "config")})
-        try:
+        with closing(Terminal([COMMAND, *words], env={"XDG_CONFIG_HOME": str(tmp_path / "config")})) as terminal:
             terminal.until("8 run · 4 wait")
             log.write([CellFinished(at=START + 60, cell=8, status="ok")])
             terminal.until("7 run · 4 wait · 8 ok")
             terminal.send("q")
             assert terminal.wait() == 0
-        finally:
-            terminal.close()
-    events = list(LogReader(sessions / "s.jsonl"))
-    assert len(events) == len(lanes_session()) + 1
+    assert len(list(LogReader(sessions / "s.jsonl"))) == len(lanes_session()) + 1
 
 
 COLUMNS, ROWS = 120, 40
@@ -259,8 +229,8 @@ MOST_BYTES = 20_000
 @pytest.mark.timeout(120)
 def test_the_first_screen_is_painted_once_in_at_most_20_kb(tmp_path: Path) -> None:
     env = {"XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    terminal = Terminal([*reporting.app(), "--session-dir", str(tmp_path)], columns=COLUMNS, rows=ROWS, env=env)
-    try:
+    command = [*reporting.app(), "--session-dir", str(tmp_path)]
+    with closing(Terminal(command, columns=COLUMNS, rows=ROWS, env=env)) as terminal:
         terminal.until("Commands")  # the last row
         first = bytes(terminal.raw)
         terminal.until(lambda text: "torch" in text and "predicting" not in text)
@@ -268,5 +238,30 @@ def test_the_first_screen_is_painted_once_in_at_most_20_kb(tmp_path: Path) -> No
         cells = COLUMNS * ROWS
         assert "Choose on the left" in first.decode(), "the panes are filled before they are painted"
         assert cells <= painted(bytes(terminal.raw)) <= 1.3 * cells, "what came later is what has changed"
-    finally:
-        terminal.close()
+
+
+FIRST = "--size tiny --context 16 --batch 1 --pass forward --threads 1 --warmup 2 --steps 5".split()
+TWO_ENDLESS = "--size tiny --context 16,32 --batch 1 --pass forward --threads 1 --warmup 2 --steps 1000000".split()
+
+
+def test_a_run_shows_its_bar_and_ctrl_c_leaves_the_terminal_clean(tmp_path: Path) -> None:
+    folder = ["--session-dir", str(tmp_path)]
+    with closing(Terminal([COMMAND, "bench", *TWO_ENDLESS, *folder], columns=80, rows=24)) as terminal:
+        terminal.until(lambda text: re.search(r"measured \d+/1000000 · [\d.]+ ms ± ", text) is not None)
+        terminal.until(lambda text: re.search(r"━+ +\d+ % 0/2 cells · ETA \d+:\d\d", text) is not None)
+        assert "[1/2] tiny · ctx 16 · forward" in terminal.text()
+        terminal.send("\x03")
+        assert terminal.wait() == 130
+        text = terminal.text()
+        assert "━━━━━ " not in text, "the bar is gone"
+        assert re.search(r"tiny +16 .* cancelled", text)
+        assert "session log:" in text
+        assert terminal.takes_lines()
+        assert b"\x1b[?25l" not in terminal.raw, "the cursor was never hidden"
+        assert max(map(len, text.splitlines())) <= 80
+    command = [COMMAND, "bench", *FIRST, *folder]
+    with closing(Terminal(command, columns=60, rows=24, env={"NO_COLOR": "1"})) as terminal:
+        assert terminal.wait(60) == 0
+        assert re.search(r"\[1/1\] tiny · ctx 16 · forward · fp32 · cpu: [\d.]+ ms", terminal.text())
+        assert "notes on these numbers: -v shows them" in terminal.text()
+        assert not re.search(rb"\x1b\[[\d;]*3\dm", terminal.raw), "no colour"

@@ -23,7 +23,9 @@ def as_text(tables: Tables) -> str:
     for name, several in tables.items():
         several = list(several)
         assert all(render_all(several, format_).strip() for format_ in FORMATS if several)
-        first = [f"{key} = {agreed(value)!r}" for table in several for key, value in [*table.records[:1], {}][0].items()]
+        first = [
+            f"{key} = {agreed(value)!r}" for table in several for key, value in [*table.records[:1], {}][0].items()
+        ]
         ranks = [" ".join(str(column.rank) for column in table.columns) for table in several]
         parts += [f"# {name}", render_all(several, "markdown"), "; ".join(ranks), "; ".join(first)]
     return "\n\n".join(parts)

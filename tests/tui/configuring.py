@@ -18,28 +18,19 @@ from textual.widgets import Input
 
 from cs336_tui import tui
 from cs336_tui.config import spec
-from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
 from cs336_tui.tui.requests import Requests
 from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
+from tests.samples import ENVIRONMENT
 from tests.tui.watched import frame_waits
 
 W = TypeVar("W", bound=Widget)
 STYLES = Path(tui.__file__).with_name("app.tcss")
-HERE = Environment(
-    host="here",
-    os="Linux",
-    cpu="a CPU",
-    cpu_count=2,
-    memory_bytes=8 * 2**30,
-    python="3.11",
-    app="1",
-    devices=(
-        DeviceInfo(name="cpu", label="a CPU", precisions=("fp32", "bf16-mixed")),
-        DeviceInfo(name="cuda:0", label="a GPU", precisions=spec.PRECISIONS),
-    ),
-)
+CPU = DeviceInfo(name="cpu", label="a CPU", precisions=("fp32", "bf16-mixed"))
+GPU = DeviceInfo(name="cuda:0", label="a GPU", precisions=spec.PRECISIONS)
+HERE = replace(ENVIRONMENT, devices=(CPU, GPU))
 """A machine with a CPU and a GPU."""
 MOST_ROUNDS = 50
 """Limit of rounds of messages, far more than one key causes."""

@@ -17,19 +17,7 @@ from cs336_tui.tui.requests import RunOptions
 from cs336_tui.tui.tabs.live import LogPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from tests.samples import START
-from tests.tui.watched import (
-    SMALL,
-    WIDE,
-    Benches,
-    a_step,
-    demo,
-    in_the_middle,
-    on_screen,
-    press,
-    replaying,
-    screen_text,
-    until,
-)
+from tests.tui.watched import SMALL, WIDE, Benches, a_step, demo, in_the_middle, on_screen, press, replaying, until
 
 
 async def test_a_run_from_key_to_result(bench: Benches) -> None:
@@ -78,27 +66,21 @@ async def test_resizing_down_and_up_survives(tmp_path: Path) -> None:
             await pilot.resize_terminal(width, height)
             for pane in ("configure", "live", "results", "log", "device"):
                 await app.action_open(pane)
-                await pilot.pause()
-                assert len(screen_text(app).splitlines()) == height
+                await until(pilot, lambda text, height=height: len(text.splitlines()) == height)
         await pilot.resize_terminal(200, 60)
         await until(pilot, lambda text: "measuring 6/10" in text and "utilisation" in text)
 
 
-async def test_the_cursor_of_the_results_chooses_what_live_shows(tmp_path: Path) -> None:
+async def test_the_cursor_of_the_results_chooses_what_live_shows_and_enter_or_a_click_opens_it(tmp_path: Path) -> None:
     async with on_screen(replaying(demo(), tmp_path), "cell 19/19") as (app, pilot):
         text = await press(pilot, "4", "home", seen=lambda text: "cell 1/19" in text and "1–10 of 19" in text)
         assert "mean ms" in text
         assert "tokens/s" in text
         await press(pilot, "down", "down", seen="cell 3/19")
-        text = await press(pilot, "enter", seen="Measured steps, ms")
-        assert "small · ctx 512 · train-step" in text
+        assert "small · ctx 512 · train-step" in await press(pilot, "enter", seen="Measured steps, ms")
         await press(pilot, "escape", seen="4 Results")
         assert app.query_one(ResultsPane).cursor == 2
-
-
-async def test_a_click_opens_the_detail_of_the_row_under_the_cursor(tmp_path: Path) -> None:
-    async with on_screen(replaying(demo(), tmp_path), "cell 19/19") as (_, pilot):
-        await pilot.press("4", "home")
+        await press(pilot, "home", seen="cell 1/19")
         await pilot.click("#results", offset=(20, 3))
         await until(pilot, "cell 2/19")
         await pilot.click("#results", offset=(20, 3))
@@ -124,12 +106,7 @@ async def test_the_log_tells_how_a_cell_in_the_middle_of_a_sweep_failed(tmp_path
         assert "signal 9" in await press(pilot, "4", "home", "down", "down", "down", "enter", seen="Cell 4")
 
 
-async def test_run_pressed_before_all_is_ready_still_runs(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench), "") as (_, pilot):
-        await press(pilot, "r", seen="▶ running")
-
-
-async def test_the_log_follows_until_somebody_scrolls(bench: Benches) -> None:
+async def test_the_log_follows_until_somebody_scrolls_and_forgets_its_oldest_rows(bench: Benches) -> None:
     async with on_screen(Cs336App(bench), "1 Configure", size=SMALL) as (app, pilot):
         app.take(app.live, [ChildOutput(at=START, cell=None, text="".join(f"line {i} [b]x\n" for i in range(100)))])
         assert "line 99 [b]x" in await press(pilot, "5", seen="line 99")
@@ -139,12 +116,8 @@ async def test_the_log_follows_until_somebody_scrolls(bench: Benches) -> None:
         app.query_one(LogPane).show(app.shown.book)
         assert "! news" not in app.query_one(LogPane).text
         await press(pilot, "end", seen="! news")
-
-
-async def test_the_log_forgets_its_oldest_rows() -> None:
-    async with on_screen(Cs336App(), size=SMALL) as (app, pilot):
         app.take(app.live, [ChildOutput(at=START, cell=None, text="x\n" * 20_000)])
-        await press(pilot, "5", seen="  · x")
+        await until(pilot, "  · x")
         assert len(app.query_one(LogPane).book.rows) == 5000
 
 
@@ -192,29 +165,8 @@ def test_the_help_tells_of_each_choice_in_the_form_and_parts_names_from_what_the
 async def test_bad_user_themes_are_told_once_and_the_app_goes_on(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("colors = 3")
     async with on_screen(Cs336App(user_theme_dir=tmp_path, theme="nowhere"), notifications=True) as (app, pilot):
-        text = await until(pilot, "bad.toml")
-        assert "theme nowhere: expected one of" in text.replace("\n", " ")
+        assert "theme nowhere: expected one of" in (await until(pilot, "bad.toml")).replace("\n", " ")
         assert app.theme == "cs336-dark"
-
-
-async def test_the_palette_offers_actions_presets_and_themes() -> None:
-    async with on_screen(Cs336App(), "Configure") as (app, pilot):
-        titles = {command.title for command in app.get_system_commands(app.screen)}
-        assert {
-            "Run",
-            "Stop",
-            "Export",
-            "Copy",
-            "Help",
-            "Quit",
-            "Resume",
-            "Show the Sessions tab",
-            "Kernels: Sort",
-            "Preset 2026/warmup",
-            "Theme cs336-light",
-        } <= titles
-        await press(pilot, "colon", *"2024/bench", seen="Preset 2024/benchmarking_script")
-        await press(pilot, "ctrl+u", *"cs336-light", "enter", seen=lambda _: app.theme == "cs336-light")
 
 
 async def test_keys_are_letters_while_typing(bench: Benches) -> None:
@@ -250,8 +202,7 @@ async def test_an_idle_app_quits_at_once(key: str, bench: Benches) -> None:
 async def test_the_summary_file_is_kept_from_the_first_cell_on(bench: Benches, tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     async with on_screen(Cs336App(bench, summary_path=path), size=SMALL) as (app, pilot):
-        events = demo(lambda event: isinstance(event, CellFinished))
-        app.take(app.live, events)
+        app.take(app.live, demo(lambda event: isinstance(event, CellFinished)))
         await until(pilot, lambda _: path.exists())
         app.take(app.live, [a_step(1, 0.4567), CellFinished(at=START, cell=1, status="ok")])
     assert "456.7" in path.read_text()

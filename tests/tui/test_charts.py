@@ -17,25 +17,13 @@ from cs336_tui.events.events import StageChanged, StepsTimed
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import ByteUnit
-from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.charts.bars import (
-    BUCKETS_S,
-    graph,
-    marks,
-    nice_ceiling,
-    phase_bars,
-    phase_lines,
-    phase_role,
-    progress,
-    rank_strips,
-    window,
-)
+from cs336_tui.tui.charts import bars
 from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.memory_timeline import Picture, memory_timeline
 from cs336_tui.tui.widgets.lines import Line, bar, column, width_of
 from tests.samples import START, a_spec, cell_start, ranks_session, session_start, state_of
-from tests.tui.watched import DEMO_LOG, SMALL, a_step, demo, in_the_middle, log_of, text, until
+from tests.tui.watched import DEMO_LOG, SMALL, a_step, demo, in_the_middle, on_screen, press, replaying, text, until
 
 
 def drawn(lines: list[Line]) -> list[str]:
@@ -88,53 +76,50 @@ def test_charts_never_outgrow_their_room(
 
 @given(value=st.floats(1e-9, 1e9))
 def test_round_axis_ends_are_above_and_near(value: float) -> None:
-    assert value * (1 - 1e-6) <= nice_ceiling(value) <= value * 2.0001
+    assert value * (1 - 1e-6) <= bars.nice_ceiling(value) <= value * 2.0001
 
 
-def test_columns_and_bars_fill_their_share() -> None:
+def test_columns_and_bars_fill_their_share_and_progress_is_whole_at_its_end_alone() -> None:
     assert column(1.0, 1.0, 3) == "███"
     assert column(0.5, 1.0, 1) == "▄"
     assert column(1e-6, 1.0, 2) == " ▁", "something is not nothing"
     assert column(2.0, 1.0, 2) == "▲█"
     assert bar(0.5, 4) == "██  "
     assert len(bar(2.0, 5)) == len(bar(-1.0, 5)) == 5
-
-
-def test_progress_is_whole_at_its_end_alone() -> None:
-    (row,) = drawn([progress(149, 150, width=40)])
+    (row,) = drawn([bars.progress(149, 150, width=40)])
     assert row.endswith(" 99 % · 149/150 steps")
     assert len(row) == 40
 
 
 @given(since=st.floats(0, 2e9), age=st.floats(0, 1e6), width=st.integers(1, 200))
 def test_a_window_holds_the_present(since: float, age: float, width: int) -> None:
-    view = window(since, since + age, width)
+    view = bars.window(since, since + age, width)
     assert 0 <= view.column_of(since + age) < width
-    if age < BUCKETS_S[-1] * (width - 1):
+    if age < bars.BUCKETS_S[-1] * (width - 1):
         assert view.column_of(since) >= 0
 
 
 def test_history_marks_where_each_cell_began() -> None:
-    view = window(100.0, 119.0, 20)
-    rows = drawn(graph([(100.0, 1.0), (101.0, 0.5), (110.0, 1.0)], view, top=1.0, height=1, role="memory"))
+    view = bars.window(100.0, 119.0, 20)
+    rows = drawn(bars.graph([(100.0, 1.0), (101.0, 0.5), (110.0, 1.0)], view, top=1.0, height=1, role="memory"))
     assert rows == ["█▄▄▄▄▄▄▄▄▄█         "]
-    assert drawn([marks([(100.0, 1), (101.0, 2), (110.0, 3)], view)]) == ["╵╵2       ╵3        "]
+    assert drawn([bars.marks([(100.0, 1), (101.0, 2), (110.0, 3)], view)]) == ["╵╵2       ╵3        "]
 
 
 @given(
-    starts=st.lists(st.tuples(st.floats(-10, 200), st.integers(1, 10**4))).map(lambda found: sorted(found)),
+    starts=st.lists(st.tuples(st.floats(-10, 200), st.integers(1, 10**4))).map(sorted),
     width=st.integers(1, 60),
 )
 def test_marks_of_any_number_of_cells_fit_the_graph(starts: list[tuple[float, int]], width: int) -> None:
-    view = window(0.0, 100.0, width)
-    (row,) = drawn([marks(starts, view)])
+    view = bars.window(0.0, 100.0, width)
+    (row,) = drawn([bars.marks(starts, view)])
     assert len(row) == width
     assert row.count("╵") == len({view.column_of(at) for at, _ in starts} & set(range(width)))
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0])
 def test_graph_values_outside_the_axis_stay_inside_the_picture(value: float) -> None:
-    (row,) = drawn(graph([(0.0, value)], window(0, 0, 5), top=1.0, height=1, role="memory"))
+    (row,) = drawn(bars.graph([(0.0, value)], bars.window(0, 0, 5), top=1.0, height=1, role="memory"))
     assert len(row) == 5
     assert "▲" not in row
 
@@ -143,18 +128,15 @@ RANKS = [0.1, 0.108, 0.104, 0.1]
 
 
 def test_ranks_stand_one_below_the_other_or_side_by_side() -> None:
-    tall = drawn(rank_strips(RANKS, width=40, rows=4))
+    tall = drawn(bars.rank_strips(RANKS, width=40, rows=4))
     assert [row[:2] for row in tall] == [" 0", "▸1", " 2", " 3"]
     assert tall[1].count("█") > tall[2].count("█") > tall[0].count("█")
-    flat = drawn(rank_strips(RANKS, width=40, rows=2))
-    assert ["▸1" in row and " 0" in row for row in flat] == [True, False]
+    assert ["▸1" in row and " 0" in row for row in drawn(bars.rank_strips(RANKS, width=40, rows=2))] == [True, False]
 
 
-@given(
-    st.lists(st.floats(0, 10), min_size=1, max_size=40), st.integers(min_value=10, max_value=200), st.integers(0, 10)
-)
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=40), st.integers(10, 200), st.integers(0, 10))
 def test_strips_of_ranks_keep_to_their_room_and_mark_one(times_s: list[float], width: int, rows: int) -> None:
-    lines = rank_strips(times_s, width=width, rows=rows)
+    lines = bars.rank_strips(times_s, width=width, rows=rows)
     assert len(lines) <= rows
     assert "\n".join(drawn(lines)).count("▸") <= 1
     if len(times_s) <= rows:
@@ -163,7 +145,7 @@ def test_strips_of_ranks_keep_to_their_room_and_mark_one(times_s: list[float], w
 
 
 def test_strips_without_room_for_bars_stand_in_columns() -> None:
-    first, second = drawn(rank_strips([0.1647, 0.1618, 0.1573, 0.1605] * 2, width=52, rows=2))
+    first, second = drawn(bars.rank_strips([0.1647, 0.1618, 0.1573, 0.1605] * 2, width=52, rows=2))
     assert [first.index(f" {rank} ") for rank in (1, 2, 3)] == [second.index(f" {rank} ") for rank in (5, 6, 7)]
 
 
@@ -197,15 +179,13 @@ def test_in_a_small_terminal_the_chart_has_eight_rows_that_hold_still() -> None:
 @pytest.mark.parametrize("is_over", [False, True])
 def test_a_cell_of_ranks_keeps_eight_rows_too(is_over: bool) -> None:
     state = state_of(ranks_session(8, is_over=is_over))
-    shown = text(live_lines(state, state.cells[1], *IN_SMALL)).splitlines()
-    assert bars_from(shown)[1] >= 8
+    assert bars_from(text(live_lines(state, state.cells[1], *IN_SMALL)).splitlines())[1] >= 8
 
 
 def test_what_is_off_scale_says_so_at_its_mark() -> None:
     rows = rows_of([0.812, *STEPS_S[:4]], STEPS_S)
     assert "▲ first step 812 ms, off scale" in rows[0]
-    rows = rows_of(STEPS_S[:5], [*STEPS_S[:6], 0.6], width=70)
-    assert "▲ 600 ms, off scale" in rows[0]
+    assert "▲ 600 ms, off scale" in rows_of(STEPS_S[:5], [*STEPS_S[:6], 0.6], width=70)[0]
     assert "off scale" not in "\n".join(rows_of(STEPS_S[:5], STEPS_S))
 
 
@@ -230,8 +210,7 @@ def test_each_of_several_steps_off_scale_has_its_time_where_there_is_room() -> N
 
 
 def test_a_step_below_a_zoomed_axis_has_its_time_too() -> None:
-    measured = [*STEPS_S[:5], 0.2, *STEPS_S[6:]]
-    rows = rows_of(STEPS_S[:5], measured, zoomed=True, width=70)
+    rows = rows_of(STEPS_S[:5], [*STEPS_S[:5], 0.2, *STEPS_S[6:]], zoomed=True, width=70)
     assert "▼" in rows[-2]
     assert "step 6 200 ms" in rows[-2] + rows[-1]
 
@@ -241,9 +220,7 @@ def test_from_zero_steps_look_alike_and_zoomed_they_do_not() -> None:
     assert "axis from 0" in from_zero[-1]
     assert "axis from 345 ms" in zoomed[-1]
     assert zoomed[-2].startswith("     345 ┤")
-    heights = [
-        {"".join(row[column] for row in rows[:-1]) for column in range(21, 41, 2)} for rows in (from_zero, zoomed)
-    ]
+    heights = [{"".join(row[at] for row in rows[:-1]) for at in range(21, 41, 2)} for rows in (from_zero, zoomed)]
     assert len(heights[0]) <= 2 < len(heights[1])
 
 
@@ -278,35 +255,30 @@ def test_all_figures_of_a_paint_are_of_one_state() -> None:
 def test_a_phase_has_one_colour_on_every_pass(pass_: Pass) -> None:
     phases = PHASES[pass_]
     means = dict.fromkeys((*phases, "gradient sync", "accumulation"), 0.1)
-    bars = {spans[0].text.strip(): spans[1].role for spans in phase_bars(means, width=60)}
-    assert bars == {phase: phase_role(phase) for phase in means}
-    assert len(set(bars.values())) == len(bars)
-    named = [span.role for row in phase_lines(means, width=200) for span in row if span.role not in ("text", "muted")]
-    assert named == [role for role in bars.values() if role != "muted"]
+    roles = {spans[0].text.strip(): spans[1].role for spans in bars.phase_bars(means, width=60)}
+    assert roles == {phase: bars.phase_role(phase) for phase in means}
+    assert len(set(roles.values())) == len(roles)
+    lines = bars.phase_lines(means, width=200)
+    named = [span.role for row in lines for span in row if span.role not in ("text", "muted")]
+    assert named == [role for role in roles.values() if role != "muted"]
     picture = Picture([10**9] * len(phases), phases, 10**9, ByteUnit("GB", 1e9))
     drawn = {span.role for row in memory_timeline(picture, width=60, height=8)[:-2] for span in row}
-    assert {phase_role(phase) for phase in phases} <= drawn
+    assert {bars.phase_role(phase) for phase in phases} <= drawn
 
 
 def test_phases_differ_in_colour_in_every_theme() -> None:
     for file in (Path(__file__).parents[2] / "themes").glob("*.toml"):
         variables = tomllib.loads(file.read_text())["variables"]
-        colours = [variables[phase_role(phase)] for phase in (*PHASES["train-step"], "gradient sync")]
+        colours = [variables[bars.phase_role(phase)] for phase in (*PHASES["train-step"], "gradient sync")]
         assert len(set(colours)) == len(colours), file.name
 
 
 async def test_z_zooms_and_enter_opens_the_cell(tmp_path: Path) -> None:
-    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "at its end")
-        await pilot.press("2")
-        await until(pilot, "axis from 0")
-        await pilot.press("z")
-        await until(pilot, "axis from 346 ms")
-        await pilot.press("z")
-        await until(pilot, "axis from 0")
-        await pilot.press("enter")
-        await until(pilot, "Measured steps, ms")
+    async with on_screen(replaying(demo(in_the_middle), tmp_path), "at its end", size=SMALL) as (_, pilot):
+        await press(pilot, "2", seen="axis from 0")
+        await press(pilot, "z", seen="axis from 346 ms")
+        await press(pilot, "z", seen="axis from 0")
+        await press(pilot, "enter", seen="Measured steps, ms")
         await pilot.press("escape")
         await pilot.click("#live", offset=(5, 3))
         await until(pilot, "Measured steps, ms")

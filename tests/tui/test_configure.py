@@ -78,24 +78,19 @@ async def test_every_number_is_typed() -> None:
             assert text in hand.seen(hand.entry(field, TextEntry))
 
 
-async def test_ddof_and_timeout_are_options_and_a_preset_leaves_them() -> None:
-    async with opened() as hand:
-        await hand.unfold()
-        await hand.tick("ddof", "0")
-        await hand.type("timeout_s", "1.5")
-        assert hand.pane.options == RunOptions(ddof=0, timeout_s=1.5)
-        assert hand.pane.sweep == Sweep()
-        assert "quick ▾" in hand.seen(), "options are no change of the preset"
-        hand.pane.load(bundled()[1])
-        assert hand.pane.options == RunOptions(ddof=0, timeout_s=1.5)
-
-
-async def test_options_given_at_the_start_are_in_the_form() -> None:
+async def test_ddof_and_timeout_are_options_in_the_form_from_the_start_and_a_preset_leaves_them() -> None:
     async with opened(options=RunOptions(ddof=0, timeout_s=30.0)) as hand:
         assert hand.pane.options == RunOptions(ddof=0, timeout_s=30.0)
         await hand.unfold()
         assert hand.entry("timeout_s", TextEntry).value == "30"
         assert "●0" in hand.seen(hand.entry("ddof", Chips))
+        await hand.tick("ddof", "1")
+        await hand.type("timeout_s", "1.5")
+        assert hand.pane.options == RunOptions(ddof=1, timeout_s=1.5)
+        assert hand.pane.sweep == Sweep()
+        assert "quick ▾" in hand.seen(), "options are no change of the preset"
+        hand.pane.load(bundled()[1])
+        assert hand.pane.options == RunOptions(ddof=1, timeout_s=1.5)
 
 
 async def test_the_machine_decides_which_devices_are_offered() -> None:
@@ -187,7 +182,7 @@ async def test_another_edition_offers_its_sizes_and_names_those_it_lacks() -> No
         assert "2.7B" not in hand.seen(sizes)
 
 
-async def test_a_preset_is_picked_from_a_list_and_fills_everything() -> None:
+async def test_a_preset_is_picked_from_a_list_and_fills_everything_and_escape_keeps_it() -> None:
     async with opened((90, 180)) as hand:
         await hand.unfold()
         await hand.type("batch_size", "nonsense")
@@ -201,23 +196,16 @@ async def test_a_preset_is_picked_from_a_list_and_fills_everything() -> None:
             assert each.heading in hand.seen()
         at = [each.preset.name for each in choices].index("2024/timeit")
         await hand.press("home", *["down"] * at, "enter")
-        wanted = preset("2024/timeit").sweep
-        assert hand.pane.sweep == wanted
+        assert hand.pane.sweep == preset("2024/timeit").sweep
         assert hand.entry("batch_size", TextEntry).value == "16"
         assert hand.entry("size", Chips).chosen == ("small", "medium")
         assert "●2024" in hand.seen(hand.entry("edition", Chips))
         assert "●gelu-learned" in hand.seen(hand.entry("arch", Chips))
         assert hand.summary.strip() == "24 cells · 132 steps"
         assert "2024/timeit ▾" in hand.seen()
-
-
-async def test_escape_keeps_the_preset() -> None:
-    async with opened() as hand:
-        await hand.type("batch_size", "12")
         await hand.go_to(hand.pane.query_one(PresetEntry))
-        await hand.press("enter")
-        await hand.press("down", "escape")
-        assert hand.pane.sweep == Sweep(batches=(12,))
+        await hand.press("enter", "down", "escape")
+        assert hand.pane.sweep == preset("2024/timeit").sweep
 
 
 async def test_the_list_of_presets_tells_what_the_shown_session_has_of_each_problem() -> None:
@@ -232,7 +220,7 @@ async def test_the_list_of_presets_tells_what_the_shown_session_has_of_each_prob
         assert seen.index("Other presets") < seen.index("2026/optimizers")
 
 
-async def test_a_norm_alone_has_a_width_and_no_heads() -> None:
+async def test_a_norm_alone_has_a_width_and_no_heads_and_a_preset_that_another_belongs_to_says_so() -> None:
     async with opened() as hand:
         for name, label, heads in (("2024/pytorch_layernorm", "width", False), ("2025/leaderboard", "head dim", True)):
             hand.pane.load(preset(name))
@@ -240,10 +228,6 @@ async def test_a_norm_alone_has_a_width_and_no_heads() -> None:
             widths = hand.entry("head_dim", TextEntry)
             assert (widths.display, widths.label) == (True, label)
             assert hand.entry("heads", TextEntry).display is heads
-
-
-async def test_a_preset_that_another_belongs_to_says_so() -> None:
-    async with opened() as hand:
         hand.pane.choose_preset(preset("2026/torch_compile"))
         await hand.pilot.pause()
         assert hand.pane.sweep == preset("2026/torch_compile").sweep

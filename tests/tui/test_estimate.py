@@ -1,4 +1,4 @@
-"""Predictions shown before a run: the Estimate tab and Configure's summary."""
+"""Predictions shown before a run: the Estimate tab and Configure's summary; of many cells and several variants, too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -24,11 +25,11 @@ from cs336_tui.events.prediction import Collective, Prediction
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure import preview
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.configure.preview import CellChoices, Cells, cells_of, needs
+from cs336_tui.tui.configure.preview import MOST, CellChoices, Cells, cells_of, needs
 from cs336_tui.tui.controllers.estimates import BatchSearch
 from cs336_tui.tui.tabs.estimate import EstimateList, EstimatePane
-from tests.made_predictions import made_prediction
-from tests.samples import START, a_spec, mixed_session
+from tests.made_predictions import made_prediction, on
+from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, steps
 from tests.tui.watched import SMALL, WIDE, Benches, comes, on_screen, press, replaying, screen_text, until
 from tests.watching import small_spec
 
@@ -74,27 +75,16 @@ async def estimating(
         yield app, pilot, app.main.query_one(EstimatePane)
 
 
-async def test_the_choices_are_predicted_once_they_are_settled_and_the_summary_says_what_comes_of_it(
-    bench: Benches,
-) -> None:
+async def test_choices_are_predicted_once_for_all_that_need_the_same_and_the_summary_says_so(bench: Benches) -> None:
     async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
         await until(pilot, lambda _: summary(app) == "4 cells · 60 steps · predicting ...")
         specs = await asked(pilot, bench)
-        assert sorted((spec.context_length, spec.pass_, spec.device) for spec in specs) == [
-            (128, "forward", "cuda:0"),
-            (128, "train-step", "cuda:0"),
-            (256, "forward", "cuda:0"),
-            (256, "train-step", "cuda:0"),
-        ]
+        wanted = product((128, 256), ("forward", "train-step"), ("cuda:0",))
+        assert sorted((spec.context_length, spec.pass_, spec.device) for spec in specs) == [*wanted]
         answer(app, bench)
         await until(pilot, lambda _: "fits" in summary(app))
         assert summary(app).startswith("4 cells · 60 steps · peak ")
         assert len(bench.predicted) == 1
-
-
-async def test_the_summary_says_how_many_do_not_fit_and_when_it_is_tight(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
-        await asked(pilot, bench)
         answer(app, bench, sized)
         await until(pilot, lambda _: "peak 90.0 GB · 1 of 4 does not fit" in summary(app))
         assert app.main.query_one("#summary").has_class("-caution")
@@ -103,11 +93,6 @@ async def test_the_summary_says_how_many_do_not_fit_and_when_it_is_tight(bench: 
         answer(app, bench, lambda spec: resized(made_prediction(spec), 200 * GB))
         await until(pilot, lambda _: "peak 200 GB · 4 of 4 do not fit" in summary(app))
         assert app.main.query_one("#summary").has_class("-bad")
-
-
-async def test_other_choices_are_asked_for_anew_but_not_those_that_need_the_same(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
-        await asked(pilot, bench)
         answer(app, bench)
         await until(pilot, lambda _: "fits" in summary(app))
         app.load_preset(Preset("same", "", msgspec.structs.replace(SWEEP, steps=30, warmups=(1, 5))))
@@ -117,9 +102,7 @@ async def test_other_choices_are_asked_for_anew_but_not_those_that_need_the_same
         await until(pilot, lambda _: {spec.batch_size for spec in bench.predicted[-1]} == {8})
 
 
-async def test_what_was_predicted_of_other_choices_is_not_shown_for_those_of_now(
-    bench: Benches, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_predicted_of_others_is_not_shown_now(bench: Benches, monkeypatch: pytest.MonkeyPatch) -> None:
     app, may_work_out = Cs336App(bench, initial=SWEEP), threading.Event()
     may_work_out.set()
 
@@ -214,19 +197,15 @@ async def test_the_largest_batch_that_fits_an_a100_is_found_with_eight_keys(benc
         await press(pilot, "n", seen=lambda _: "largest batch" not in pane.text)
 
 
-@pytest.mark.parametrize(
-    ("words", "first"), [("a100 40", "A100 SXM 40GB"), ("NVIDIA GeForce RTX 3090", "RTX 3090 24GB")]
-)
-async def test_the_list_of_gpus_is_narrowed_by_words_and_has_their_memory(
-    words: str, first: str, bench: Benches
-) -> None:
+@pytest.mark.parametrize(("words", "gpu"), [("a100 40", "A100 SXM 40GB"), ("NVIDIA GeForce RTX 3090", "RTX 3090 24GB")])
+async def test_the_list_of_gpus_is_narrowed_by_words_with_their_memory(words: str, gpu: str, bench: Benches) -> None:
     async with on_screen(Cs336App(bench, initial=SWEEP), size=SMALL) as (app, pilot):
         text = await press(pilot, "i", "g", seen="this machine")
         assert "79.1 GiB" in text
         app.screen.query_one(Input).value = words
-        text = await until(pilot, lambda text: first in text and "this machine " not in text)
+        text = await until(pilot, lambda text: gpu in text and "this machine " not in text)
         assert "GiB" in text
-        await press(pilot, "enter", seen=lambda _: first in app.main.query_one(EstimatePane).text)
+        await press(pilot, "enter", seen=lambda _: gpu in app.main.query_one(EstimatePane).text)
 
 
 async def test_another_gpu_is_named_by_key_and_its_name_checked(bench: Benches) -> None:
@@ -291,37 +270,24 @@ async def test_the_cells_of_the_session_stand_beside_what_was_measured(tmp_path:
         await press(pilot, "escape", "down", seen=lambda _: "No prediction" in pane.text)
 
 
-async def test_choices_and_session_are_switched_by_key(bench: Benches) -> None:
+async def test_predictions_wait_while_cells_run_and_choices_and_session_are_switched_by_key(bench: Benches) -> None:
     async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
-        bench.made[0].go_on.set()
-        await press(pilot, "escape", "r", seen=lambda _: len(app.state.finished_cells) == 4 and not app.run_in_progress)
-        await pilot.press("i")
+        await press(pilot, "escape", "r", seen="▶ running")
+        await press(pilot, "i", seen="predictions resume after the run")
+        assert "predicting" not in summary(app)
+        bench.go_on.set()
+        await until(pilot, lambda _: len(app.state.finished_cells) == 4 and not app.run_in_progress)
         pane = app.main.query_one(EstimatePane)
         await until(pilot, lambda _: "Configure's choices" in pane.text)
         await press(pilot, "v", seen=lambda _: "session's cells" in pane.text)
         await press(pilot, "v", seen=lambda _: "Configure's choices" in pane.text)
 
 
-async def test_while_cells_run_predictions_are_said_to_wait(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
-        await press(pilot, "escape", "r", seen="▶ running")
-        await press(pilot, "i", seen="predictions resume after the run")
-        assert "predicting" not in summary(app)
-
-
-def test_cells_that_need_the_same_are_counted_with_all_their_steps() -> None:
+def test_cells_that_need_the_same_and_run_alike_are_counted_with_all_their_steps() -> None:
     specs = [a_spec(warmup_steps=warmup) for warmup in (0, 2)] + [a_spec(context_length=256)]
     assert [(need.spec, need.cells, need.steps) for need in needs(specs)] == [(specs[0], 2, 10), (specs[2], 1, 6)]
-
-
-async def test_a_cell_that_cannot_be_predicted_leaves_the_summary_to_the_others(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=SWEEP)) as (app, pilot):
-        specs = await asked(pilot, bench)
-        app.take(
-            app.live, [CellsPredicted(at=START, predictions=tuple(map(made_prediction, specs[1:])), failed=specs[:1])]
-        )
-        await until(pilot, lambda _: "peak" in summary(app))
-        assert "predicting" not in summary(app)
+    specs = [a_spec(compile=compile_) for compile_ in ("off", "default", "default")] + [a_spec(cuda_graph="step")]
+    assert [(need.spec, need.cells) for need in needs(specs)] == [(specs[0], 1), (specs[1], 2), (specs[3], 1)]
 
 
 class Predictions(Mapping[CellSpec, Prediction]):
@@ -343,3 +309,65 @@ def test_it_counts_what_the_allocator_takes_of_the_device() -> None:
     largest = BatchSearch().of(Predictions(), {}, small_spec(device="cuda:0"), target)
     assert largest.fit is not None
     assert largest.fit.largest == 6
+
+
+CONTEXTS = tuple(128 * number for number in range(1, MOST + 3))
+MANY = Sweep(sizes=("small",), contexts=CONTEXTS, passes=("forward",), devices=("auto",))
+BOTH = msgspec.structs.replace(SWEEP, contexts=(128,), passes=("train-step",), compiles=("off", "default"))
+
+
+def one_gigabyte(spec: CellSpec) -> Prediction:
+    return resized(made_prediction(spec), GB)
+
+
+def longest_misfits(spec: CellSpec) -> Prediction:
+    return resized(made_prediction(spec), 200 * GB if spec.context_length == CONTEXTS[-1] else GB)
+
+
+async def open_tab(pilot: Pilot[None]) -> EstimatePane:
+    await pilot.press("escape", "i")
+    return pilot.app.screen.query_one(EstimatePane)
+
+
+async def test_of_too_many_kinds_the_largest_are_predicted_and_listed(bench: Benches) -> None:
+    async with on_screen(Cs336App(bench, initial=MANY)) as (app, pilot):
+        assert [spec.context_length for spec in await asked(pilot, bench)] == list(CONTEXTS[2:])
+        answer(app, bench, longest_misfits)
+        said = f"peak 200 GB (of the {MOST} largest kinds) · at least 1 of {MOST + 2} does not fit"
+        await until(pilot, lambda _: said in summary(app))
+        assert app.main.query_one("#summary").has_class("-caution")
+        answer(app, bench, one_gigabyte)
+        await until(pilot, lambda _: f"fits (of the {MOST} largest kinds) · takes more than " in summary(app))
+        pane = await open_tab(pilot)
+        await until(pilot, lambda _: f"the {MOST} largest of {MOST + 2} kinds" in pane.text)
+        await until(pilot, lambda _: "all steps more than " in pane.text)
+
+
+async def test_of_a_cell_that_cannot_be_predicted_the_time_is_not_known_and_its_row_says_why(bench: Benches) -> None:
+    sweep, why = msgspec.structs.replace(MANY, contexts=CONTEXTS[-3:]), "not computed within 60 s"
+    async with on_screen(Cs336App(bench, initial=sweep), "") as (app, pilot):
+        specs = await asked(pilot, bench)
+        for made in (longest_misfits, one_gigabyte):
+            predicted = tuple(made(spec) for spec in specs[1:])
+            app.take(app.live, [CellsPredicted(at=START, predictions=predicted, failed=specs[:1], why=why)])
+            if made is longest_misfits:
+                await until(pilot, lambda _: "at least 1 of 3 does not fit · takes more than " in summary(app))
+        pane = await open_tab(pilot)
+        await until(pilot, lambda _: "all steps more than " in pane.text)
+        assert ", 1 not predicted" in pane.text
+        assert pane.text.count("✓ fits") == 2
+        assert pane.text.count("! unknown") == 1
+        assert "not predicted: not computed within 60 s" in pane.text
+
+
+async def test_compiled_cells_have_rows_of_their_own_and_not_the_time_of_cells_as_written(bench: Benches) -> None:
+    async with on_screen(Cs336App(bench, initial=BOTH)) as (app, pilot):
+        (spec,) = await asked(pilot, bench)
+        cell = [*cell_start(0), *steps(0, (0.1,), (0.1,) * 4), cell_end(0)]
+        app.take(app.live, [*session_start([on(spec, compile="off")]), *cell])
+        answer(app, bench)
+        await until(pilot, lambda _: "takes 3 s and compiling, partly from other variants" in summary(app))
+        pane = await open_tab(pilot)
+        await until(pilot, lambda _: "all steps 3 s and compiling, partly from other variants" in pane.text)
+        assert pane.text.count("train-step") >= 2
+        assert {"default", "off"} <= {*pane.query_one(EstimateList).text.split()}

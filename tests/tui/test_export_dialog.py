@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
 from markdown_it import MarkdownIt
 from textual.pilot import Pilot
@@ -18,7 +17,6 @@ from textual.widgets import Button, Input, Label, OptionList
 from cs336_tui.config.settings import Found, Settings
 from cs336_tui.export import catalogue
 from cs336_tui.export.catalogue import Choice, remember
-from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.export.writing.files import FORMATS, SUFFIXES
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.controllers.commands import commands
@@ -27,7 +25,7 @@ from cs336_tui.tui.tab_list import TABS
 from tests.export.html_reader import Reader
 from tests.samples import mixed_session
 from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session
-from tests.tui.watched import SMALL, demo, log_of, on_screen, press, replaying, until
+from tests.tui.watched import SMALL, demo, on_screen, press, replaying, until
 
 SESSION = "2026-11-20T14-03-42-demo"
 RESULTS = f"cs336-tui-results-{SESSION}.md"
@@ -44,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def app(tmp_path: Path) -> Cs336App:
-    return Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    return replaying(demo(), tmp_path)
 
 
 @asynccontextmanager
@@ -86,9 +84,7 @@ async def test_latex_takes_three_keys_from_the_first_screen(app: Cs336App, here:
     assert app.clipboard == str(file)
     assert file.name == RESULTS.replace(".md", ".tex")
     text = file.read_text()
-    assert re.search(
-        r"\\begin\{table\}.*\\caption\{.+\}\\label\{tab:results\}.*347\.4.*\\end\{table\}", text, re.DOTALL
-    )
+    assert re.search(r"\\begin\{table\}.*\\caption\{.+\}\\label\{tab:results\}.*347\.4.*\\end\{table\}", text, re.S)
 
 
 @pytest.mark.parametrize("what", ["results", "figures", "summary"])
@@ -119,7 +115,7 @@ async def test_it_opens_with_what_was_exported_last_and_where(app: Cs336App, her
         await written(pilot, app)
         await press(pilot, "enter", "e", seen=lambda screen: "●typst" in screen and "▸min-max" in screen)
         assert dialog(app).path == elsewhere / f"cs336-tui-min-max-{SESSION}.typ"
-    other = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    other = replaying(demo(), tmp_path)
     async with exporting(other) as pilot:
         await until(pilot, lambda screen: "●typst" in screen and "▸min-max" in screen)
         assert dialog(other).path == here / f"cs336-tui-min-max-{SESSION}.typ"
@@ -133,7 +129,7 @@ async def test_a_format_that_one_thing_alone_has_is_kept_too(app: Cs336App, here
     assert not list(here.iterdir())
 
 
-async def test_the_screen_says_that_it_writes_and_takes_keys_meanwhile(
+async def test_it_says_that_it_writes_and_hears_keys(
     app: Cs336App, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
@@ -152,36 +148,8 @@ async def test_the_screen_says_that_it_writes_and_takes_keys_meanwhile(
 
 
 async def test_the_format_of_the_settings_is_the_first(tmp_path: Path, here: Path) -> None:  # noqa: ARG001
-    app = Cs336App(
-        replay=log_of(demo(), tmp_path),
-        speed=0,
-        settings=Found(msgspec.structs.replace(Settings(), export_format="tex")),
-    )
-    async with exporting(app) as pilot:
+    async with exporting(replaying(demo(), tmp_path, settings=Found(Settings(export_format="tex")))) as pilot:
         await until(pilot, lambda screen: "●latex" in screen and "▸Results" in screen)
-
-
-async def test_everything_is_offered(app: Cs336App, here: Path) -> None:  # noqa: ARG001
-    async with exporting(app) as pilot:
-        found = dialog(app).query_one("#what", OptionList)
-        offered = {str(option.id) for option in found.options if not option.disabled}
-        assert {"results", "pivot", "reference", "figures", "summary"} <= offered
-        assert {f"layout {name}" for name in LAYOUTS} <= offered
-        assert {"report roofline", "report predictions"} <= offered
-        assert any(each.startswith("problem 2026/") for each in offered)
-        assert [chip.value for chip in dialog(app).query_one("#entry-format").chips] == list(FORMATS)  # type: ignore[attr-defined]
-        await choose(pilot, app, "figures")
-        assert [chip.value for chip in dialog(app).query_one("#entry-format").chips] == ["all", "svg", "pdf", "png"]  # type: ignore[attr-defined]
-
-
-async def test_a_pivot_of_chosen_rows_columns_and_value(app: Cs336App, here: Path) -> None:
-    async with exporting(app) as pilot:
-        await choose(pilot, app, "pivot")
-        dialog(app).query_one("#axes", Input).value = "size,pass:precision"
-        await pilot.press("enter")
-        await written(pilot, app)
-    text = (here / f"cs336-tui-pivot-{SESSION}.md").read_text()
-    assert re.search(r"\| size +\| pass +\| +fp32[^|]*\| +bf16-mixed", text)
 
 
 async def test_an_existing_file_needs_a_second_yes_and_another_name_asks_again(app: Cs336App, here: Path) -> None:
@@ -215,8 +183,10 @@ async def test_letters_typed_into_a_name_are_letters_and_its_suffix_is_the_forma
     assert len(list(csv.DictReader((here / "crest.csv").read_text().splitlines()))) == 19
 
 
-async def test_another_format_keeps_a_name_of_ones_own_and_takes_its_suffix(app: Cs336App, here: Path) -> None:  # noqa: ARG001
+async def test_c_copies_in_the_format_and_another_keeps_a_name_but_for_its_suffix(app: Cs336App, here: Path) -> None:
     async with exporting(app) as pilot:
+        await press(pilot, "right", "c", seen=lambda _: r"\begin{tabular}" in app.clipboard)
+        await pilot.press("left")
         field = dialog(app).query_one("#name", Input)
         field.value = "mine.md"
         await pilot.pause()
@@ -224,6 +194,7 @@ async def test_another_format_keeps_a_name_of_ones_own_and_takes_its_suffix(app:
         assert field.value == "mine.typ"
         await choose(pilot, app, "pivot")
         assert field.value == "mine.typ"
+    assert not list(here.iterdir())
 
 
 async def test_what_cannot_be_written_is_refused_and_nothing_is_written(app: Cs336App, here: Path) -> None:
@@ -240,12 +211,6 @@ async def test_what_cannot_be_written_is_refused_and_nothing_is_written(app: Cs3
             await pilot.pause()
             await press(pilot, "ctrl+s", seen=is_shown(said))
             assert len(app.screen_stack) == 2
-    assert not list(here.iterdir())
-
-
-async def test_c_in_the_dialog_copies_the_text_in_its_format(app: Cs336App, here: Path) -> None:
-    async with exporting(app) as pilot:
-        await press(pilot, "right", "c", seen=lambda _: r"\begin{tabular}" in app.clipboard)
     assert not list(here.iterdir())
 
 
@@ -298,12 +263,8 @@ async def test_each_tab_copies_its_table_as_markdown_and_says_so(tmp_path: Path)
             app._clipboard = ""
             await press(pilot, tab.key, seen=lambda _, tab=tab: app.main.open_pane == tab.id)
             await press(pilot, "c", seen=lambda _: bool(app.clipboard))
-            await until(
-                pilot,
-                lambda _, name=name: any(
-                    name in each.message and "markdown" in each.message for each in app._notifications
-                ),
-            )
+            await until(pilot, lambda _, name=name: any(name in each.message for each in app._notifications))
+            assert any("markdown" in each.message for each in app._notifications)
             app.clear_notifications()
             rows = table_in(app.clipboard)
             assert rows[0][0] == heading, tab.id

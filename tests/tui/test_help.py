@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import pytest
 from rich.cells import cell_len
@@ -11,17 +10,10 @@ from rich.cells import cell_len
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.help import GLOSSARY, HelpReader, bindings_by_id, help_page, printed, sections
 from cs336_tui.tui.tab_list import TABS
-from cs336_tui.tui.widgets.lines import Line, Lines
+from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.menu_bars import KeyBar
 from tests.tui.test_keys import MOVES, every_binding
-from tests.tui.watched import SMALL, WIDE, Benches, comes, on_screen, press, until
-
-ALONE = {"confirm.other"}
-"""Arrows that do what they do everywhere."""
-
-
-def text_of(lines: Sequence[Line]) -> str:
-    return "\n".join("".join(span.text for span in line) for line in lines)
+from tests.tui.watched import SMALL, WIDE, Benches, comes, on_screen, press, text, until
 
 
 def described() -> set[str]:
@@ -42,12 +34,11 @@ def test_every_key_that_means_something_has_a_line() -> None:
 
 def test_every_key_that_a_tab_or_the_app_shows_has_a_line_of_its_own() -> None:
     shown = {id for id, binding in bindings_by_id().items() if binding.show}
-    in_words = {"help.escape", "export.cancel", "ask.cancel"}
-    assert shown - described() - in_words == set()
+    assert shown - described() - {"help.escape", "export.cancel", "ask.cancel"} == set()
 
 
 def test_the_keys_that_move_are_named() -> None:
-    told = text_of(help_page(200, replaying=False).lines)
+    told = text(help_page(200, replaying=False).lines)
     for word in ("↑ ↓ ← →", "Space", "Enter", "Esc", "Tab", "Home  End", "PgUp  PgDn"):
         assert f"{word} " in told
 
@@ -59,7 +50,7 @@ def test_each_entry_names_bindings_that_there_are_by_their_keys() -> None:
             if re.fullmatch(r"[a-z]+\.[a-z_]+( [a-z]+\.[a-z_]+)*", name):
                 assert set(name.split()) <= known.keys(), name
             assert about
-    told = text_of(help_page(400, replaying=True).lines)
+    told = text(help_page(400, replaying=True).lines)
     assert not [id for id in known if id in told.split()]
     assert "\nx Space " in told
     assert "\nq Ctrl+C " in told
@@ -68,15 +59,15 @@ def test_each_entry_names_bindings_that_there_are_by_their_keys() -> None:
 
 def test_every_tab_is_told_and_has_a_section() -> None:
     page = help_page(100, replaying=False)
-    told = text_of(page.lines)
+    told = text(page.lines)
     for tab in TABS.values():
         assert re.search(rf"^{re.escape(tab.key)} +{tab.label}: ", told, re.MULTILINE)
-        title = text_of([page.lines[page.starts[tab.id]]])
+        title = text([page.lines[page.starts[tab.id]]])
         assert tab.title in title
 
 
 def test_the_glossary_has_the_words_of_this_tool_each_in_one_plain_sentence() -> None:
-    told = text_of(help_page(120, replaying=False).lines) + "\n"
+    told = text(help_page(120, replaying=False).lines) + "\n"
     words = (
         "cell,pass,edition,verdict,pivot,exposed,warm-up,measured step,phase,lane,rank,report,preset,sweep,MFU,busbw,"
         "peak allocated,peak reserved,launch-bound,contended"
@@ -86,19 +77,6 @@ def test_the_glossary_has_the_words_of_this_tool_each_in_one_plain_sentence() ->
         assert sentence.endswith("."), word
         assert ". " not in sentence, word
         assert f"\n{word} " in told
-
-
-async def test_every_entry_of_the_palette_says_what_it_does() -> None:
-    async with on_screen(Cs336App(Benches()), "NVIDIA") as (app, _):
-        commands = [*app.get_system_commands(app.screen)]
-        assert not [each.title for each in commands if not each.help or each.help == each.title]
-        titles = [each.title for each in commands]
-        assert sorted(set(titles)) == sorted(titles)
-        known = bindings_by_id()
-        for id, binding in known.items():
-            if id.startswith(("app.open_", "app.")) and binding.show:
-                keys = printed(binding)
-                assert any(f"({keys})" in each.help for each in commands), id
 
 
 @pytest.mark.parametrize("size", [SMALL, WIDE])
@@ -163,10 +141,18 @@ async def test_the_last_row_shows_whole_keys_of_the_pane_first_and_always_help_a
             assert places == sorted(places, reverse=True), shown
 
 
-async def test_the_palette_does_what_keys_of_other_tabs_do_and_shows_the_settings() -> None:
+async def test_the_palette_does_and_tells_what_keys_of_all_tabs_do_and_shows_the_settings() -> None:
     async with on_screen(Cs336App(Benches()), notifications=True) as (app, pilot):
+        commands = [*app.get_system_commands(app.screen)]
+        assert not [each.title for each in commands if not each.help or each.help == each.title]
+        titles = [each.title for each in commands]
+        assert sorted(set(titles)) == sorted(titles)
+        for id, binding in bindings_by_id().items():
+            if id.startswith("app.") and binding.show:
+                assert any(f"({printed(binding)})" in each.help for each in commands), id
         await press(pilot, "escape", "colon", *"Queue: OOM", "enter", seen="after OOM: try all")
         await press(pilot, "colon", *"Kernels: Search", "enter", seen="there is nothing to do this with here now")
         assert app.main.open_tab == "kernels"
         await press(pilot, "colon", *"Settings", "enter", seen='theme = "cs336-dark"')
         await press(pilot, "escape", "colon", *"Show the Log tab", "enter", seen=lambda _: app.main.open_tab == "log")
+        await press(pilot, "colon", *"2024/bench", seen="Preset 2024/benchmarking_script")

@@ -9,7 +9,6 @@ import pkgutil
 import re
 import string
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,19 +26,7 @@ from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.menu_bars import TabBar, window
 from tests.made_race import race_events
 from tests.samples import mixed_session
-from tests.tui.watched import (
-    SMALL,
-    WIDE,
-    Benches,
-    comes,
-    demo,
-    log_of,
-    nothing_in_background,
-    on_screen,
-    press,
-    text,
-    until,
-)
+from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, nothing_in_background, on_screen, press, until
 
 MOVES = {"up", "down", "left", "right", "home", "end", "pageup", "pagedown", "tab", "enter", "space", "escape"}
 """Keys that move, choose or leave in any widget; with Shift too."""
@@ -177,13 +164,7 @@ def test_every_key_can_be_moved_at_once() -> None:
     assert checked(EVERY_KEY, ["cs336-dark"]).problems == ()
 
 
-def is_at(app: Cs336App, tab: str) -> bool:
-    return app.main.tab_at_focus == tab
-
-
-@pytest.mark.parametrize(
-    ("session", "size"), [("none", SMALL), ("none", WIDE), ("mixed", SMALL), ("demo", SMALL), ("race", SMALL)]
-)
+@pytest.mark.parametrize(("session", "size"), [("none", WIDE), *((name, SMALL) for name in ("none", *SESSIONS))])
 async def test_no_screen_names_a_key_that_was_moved(session: str, size: tuple[int, int], tmp_path: Path) -> None:
     log = log_of(SESSIONS[session](), tmp_path) if session in SESSIONS else None
     app = Cs336App(None if log else Benches(), replay=log, speed=0, session_dir=tmp_path, settings=EVERY_KEY)
@@ -191,8 +172,7 @@ async def test_no_screen_names_a_key_that_was_moved(session: str, size: tuple[in
     async with app.run_test(size=size) as pilot:
         await until(pilot, "at its end" if log else f"press {MOVED['app.run']} to run" if size == WIDE else "NVIDIA")
         for tab in TABS.values():
-            await pilot.press(MOVED[f"app.open_{tab.id}"])
-            await comes(pilot, partial(is_at, app, tab.id))
+            await press(pilot, MOVED[f"app.open_{tab.id}"], seen=lambda _, tab=tab: app.main.tab_at_focus == tab.id)
             view = MOVED.get(f"{tab.id}.view")
             for key in [MOVED["rows.down"], *([view] * 6 if view else [])]:
                 shown = await press(pilot, key, seen=lambda _: nothing_in_background())
@@ -202,17 +182,16 @@ async def test_no_screen_names_a_key_that_was_moved(session: str, size: tuple[in
 
 
 async def test_a_text_that_a_thread_makes_names_moved_keys() -> None:
-    app, found = Cs336App(Benches(), settings=EVERY_KEY), list[str]()
-    async with app.run_test(size=SMALL) as pilot:
-        await comes(pilot, lambda: app.keymap)
+    found: list[str] = []
+    async with on_screen(Cs336App(Benches(), settings=EVERY_KEY), lambda app: bool(app.keymap)) as (app, pilot):
         in_background(app, lambda: f"press {key_name('app.run')} in {tab_name('queue')}", found.append)
-        await comes(pilot, lambda: found)
+        await until(pilot, lambda _: bool(found))
     assert found == [f"press {MOVED['app.run']} in Queue ({MOVED['app.open_queue']})"]
 
 
 def test_help_and_its_section_of_tabs_name_moved_keys() -> None:
     shown = {id: printed_key(key) for id, key in MOVED.items()}
-    rows = text([*help_page(400, replaying=True, keymap=MOVED).lines]).splitlines()
+    rows = ["".join(span.text for span in line) for line in help_page(400, replaying=True, keymap=MOVED).lines]
     assert not [row for row in rows if re.match(rf"({'|'.join(tab.key for tab in TABS.values())}) +\w+:", row)]
     for tab in TABS.values():
         assert [row for row in rows if row.startswith(f"{shown[f'app.open_{tab.id}']} ") and f"{tab.label}: " in row]
@@ -225,14 +204,10 @@ def test_no_line_of_help_names_a_key_literally() -> None:
 
 
 def test_texts_ask_for_bindings_and_tabs_that_there_are() -> None:
-    asked = [
-        (path, call) for path in SOURCES for call in re.findall(r"(key_name|tab_name)\(([^()]*)\)", path.read_text())
-    ]
+    asked = [call for path in SOURCES for call in re.findall(r"(key_name|tab_name)\(([^()]*)\)", path.read_text())]
     ids = {id for _, binding in every_binding() if (id := binding.id)}
-    named = [
-        id for _, (function, of) in asked if function == "key_name" for id in re.findall(r"[\"']([\w.]+)[\"']", of)
-    ]
-    tabs = [id for _, (function, of) in asked if function == "tab_name" for id in re.findall(r"^[\"'](\w+)[\"']$", of)]
+    named = [id for function, of in asked if function == "key_name" for id in re.findall(r"[\"']([\w.]+)[\"']", of)]
+    tabs = [id for function, of in asked if function == "tab_name" for id in re.findall(r"^[\"'](\w+)[\"']$", of)]
     assert len(named) > 30
     assert [id for id in named if id not in ids] == []
     assert len(tabs) > 8
@@ -283,9 +258,3 @@ async def test_a_click_on_a_tab_opens_it_and_one_on_an_arrow_the_next_that_is_no
         assert bar(app).text.startswith("‹│")
         await pilot.click("#tabs", offset=(0, 0))
         await until(pilot, lambda _: app.main.open_pane not in ("compare", "configure"))
-
-
-async def test_every_tab_is_named_where_there_is_room() -> None:
-    async with on_screen(Cs336App(Benches()), "l Roofline", size=(120, 40)) as (app, _):
-        assert "‹" not in bar(app).text
-        assert "›" not in bar(app).text

@@ -9,25 +9,13 @@ import numpy as np
 import pytest
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import (
-    CellFinished,
-    CellsQueued,
-    CellStarted,
-    ChildOutput,
-    EffectiveSettings,
-    Event,
-    ModelBuilt,
-    ModelPrepared,
-    Notice,
-    StageChanged,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.session.state import SessionState
-from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.format import title_rows
 from cs336_tui.tui.help import help_page
 from cs336_tui.tui.judging import assess
-from cs336_tui.tui.screen import MainScreen, heading
+from cs336_tui.tui.screen import heading
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.device import DevicePane, Run, device_lines
 from cs336_tui.tui.tabs.live import LivePane, live_lines
@@ -48,21 +36,20 @@ from tests.samples import (
 )
 from tests.session.made import Cell, session_of
 from tests.tui.one_pane import report_events
-from tests.tui.watched import WIDE, demo, in_the_middle, log_of, text, until
+from tests.tui.watched import WIDE, demo, in_the_middle, on_screen, replaying, text, until
 
 
-def live_of(spec: CellSpec, *events: Event, width: int = 60) -> str:
+def live_of(spec: CellSpec, *events: ev.Event, width: int = 60) -> str:
     """The pane of a cell that has started, after these events."""
     return live(state_of([*session_start([spec]), *cell_start(0), *events]), 0, width)
 
 
 def live(state: SessionState, cell: int, width: int = 60, height: int = 30) -> str:
-    shown = state.cells[cell]
-    return text(live_lines(state, shown, width, height))
+    return text(live_lines(state, state.cells[cell], width, height))
 
 
 def test_a_cell_stopped_while_compiling_shows_no_step() -> None:
-    end = CellFinished(at=START + 12, cell=0, status="cancelled", stage="compiling", error="stopped by the user")
+    end = ev.CellFinished(at=START + 12, cell=0, status="cancelled", stage="compiling", error="stopped by the user")
     shown = live_of(a_spec(), end)
     assert " 0/6 steps\n" in shown
     assert "✗ cancelled while compiling\n" in shown
@@ -72,7 +59,7 @@ def test_a_cell_stopped_while_compiling_shows_no_step() -> None:
 @pytest.mark.parametrize("width", [30, 48, 53])
 def test_what_is_to_be_typed_is_never_cut_in_two(width: int) -> None:
     error = "Needs(vocab_size, d_model, widget) needs widget; give it with --model-arg widget=VALUE"
-    end = CellFinished(at=START + 11, cell=0, status="failed", error=error)
+    end = ev.CellFinished(at=START + 11, cell=0, status="failed", error=error)
     state = state_of([*session_start([a_spec()]), *cell_start(0), end])
     assert "--model-arg" in live(state, 0, width)
     assert "--model-arg" in text(cell_detail(state, state.cells[0], width))
@@ -100,8 +87,7 @@ def test_panes_fit_any_room(width: int, height: int) -> None:
 
 def test_every_status_differs_by_more_than_colour() -> None:
     state = state_of(mixed_session())
-    seen = {status(cell).text for cell in state.cells.values()}
-    assert seen == {"✓ ok", "▲ OOM", "✗ failed", "· queued"}
+    assert {status(cell).text for cell in state.cells.values()} == {"✓ ok", "▲ OOM", "✗ failed", "· queued"}
 
 
 def test_the_heading_names_session_and_machine_as_they_fit() -> None:
@@ -118,11 +104,11 @@ def test_the_heading_names_session_and_machine_as_they_fit() -> None:
 
 def test_a_session_with_output_of_no_cell_and_unknown_cells_is_shown() -> None:
     events = [
-        CellsQueued(at=START, first=3, specs=(a_spec(),)),
-        ChildOutput(at=START, cell=None, text="x"),
-        ChildOutput(at=START, cell=77, text="y"),
-        Notice(at=START, text="z"),
-        CellFinished(at=START, cell=3, status="killed", error="the kernel ended it"),
+        ev.CellsQueued(at=START, first=3, specs=(a_spec(),)),
+        ev.ChildOutput(at=START, cell=None, text="x"),
+        ev.ChildOutput(at=START, cell=77, text="y"),
+        ev.Notice(at=START, text="z"),
+        ev.CellFinished(at=START, cell=3, status="killed", error="the kernel ended it"),
     ]
     state = state_of(events)
     assert "process killed" in live(state, 3)
@@ -143,8 +129,7 @@ def test_the_live_pane_has_a_strip_a_rank_in_every_usual_terminal(width: int, he
 
 def test_before_the_first_measured_step_ranks_show_the_warm_up() -> None:
     events = [event for event in ranks_session(2, is_over=False) if getattr(event, "kind", "") != "measured"]
-    shown = live(state_of(events), 1)
-    assert "ranks, last warm-up step ms · slowest ▸1\n" in shown
+    assert "ranks, last warm-up step ms · slowest ▸1\n" in live(state_of(events), 1)
 
 
 def test_the_detail_of_a_cell_has_each_ranks_mean_and_peak() -> None:
@@ -190,24 +175,18 @@ def test_the_detail_of_a_cell_says_how_it_crashed() -> None:
     ],
 )
 def test_each_stage_has_its_words_and_long_ones_say_how_long_they_have_lasted(stage: str, words: str) -> None:
-    since = StageChanged(at=START + 20, cell=0, stage=stage)
-    assert words in live_of(a_spec(compile="default"), since, Notice(at=START + 32, text=""))
+    since = ev.StageChanged(at=START + 20, cell=0, stage=stage)
+    assert words in live_of(a_spec(compile="default"), since, ev.Notice(at=START + 32, text=""))
 
 
 def test_what_preparing_took_stands_beside_the_rates() -> None:
-    prepared = ModelPrepared(at=START + 20, cell=0, compile_s=12.34, graphs=1, capture_s=0.256)
+    prepared = ev.ModelPrepared(at=START + 20, cell=0, compile_s=12.34, graphs=1, capture_s=0.256)
     ended = cell_end(0, before_backward_bytes=1_500_000_000)
     shown = live_of(a_spec(compile="default"), prepared, *steps(0, [0.2], [0.1] * 4), ended, width=110)
     assert "compiled in 12.3 s · captured in 0.26 s · before backward 1.50 GB" in shown
 
 
-LONG = a_spec(
-    workload="attention",
-    pass_="forward+backward",
-    attention="memory-efficient",
-    compile="reduce-overhead",
-    causal=False,
-)
+LONG = a_spec(workload="attention", attention="memory-efficient", compile="reduce-overhead", causal=False)
 
 
 @pytest.mark.parametrize("width", [30, 53, 78, 120])
@@ -224,15 +203,14 @@ def test_the_detail_of_a_cell_tells_variants_with_units() -> None:
         model="my.model:LM", model_args=(("dropout", "0.1"),), model_path=("/repo",), compile="default",
         checkpoint=2, optimizer="my.optim:AdamW", pass_="train-step",
     )  # fmt: skip
-    in_force = EffectiveSettings(
+    in_force = ev.EffectiveSettings(
         matmul_precision="highest", attention="LM's own", model_revision="a1b2c3d, my/model.py 0f0f0f0f"
     )
-    prepared = ModelPrepared(
-        at=START + 13, cell=0, compile_s=31.04, graphs=2, graph_breaks=("call to print (my/model.py:12)",)
-    )
-    built = ModelBuilt(at=START + 12, cell=0, num_params=10, num_params_without_head=9, in_force=in_force)
+    breaks = ("call to print (my/model.py:12)",)
+    prepared = ev.ModelPrepared(at=START + 13, cell=0, compile_s=31.04, graphs=2, graph_breaks=breaks)
+    built = ev.ModelBuilt(at=START + 12, cell=0, num_params=10, num_params_without_head=9, in_force=in_force)
     ended = cell_end(0, recompilations=1)
-    events = [CellStarted(at=START + 10, cell=0), built, prepared, *steps(0, [0.3], [0.1] * 4), ended]
+    events = [ev.CellStarted(at=START + 10, cell=0), built, prepared, *steps(0, [0.3], [0.1] * 4), ended]
     state = state_of([*session_start([spec]), *events])
     shown = text(cell_detail(state, state.cells[0], 100))
     for row in ("compiling       31.0 s", "graphs          2", "graph breaks    1", "call to print (my/model.py:12)",
@@ -247,7 +225,7 @@ def test_the_detail_of_attention_alone_names_no_model() -> None:
     spec = a_spec(
         workload="attention", size="d64", d_model=64, num_heads=1, pass_="forward", attention="sdpa", cuda_graph="step"
     )
-    prepared = ModelPrepared(at=START + 12, cell=0, capture_s=0.0421)
+    prepared = ev.ModelPrepared(at=START + 12, cell=0, capture_s=0.0421)
     ended = cell_end(0, before_backward_bytes=268_435_456, peak_allocated_bytes=300_000_000)
     events = [*cell_start(0), prepared, *steps(0, [0.3], [0.1] * 4), ended]
     state = state_of([*session_start([spec]), *events])
@@ -276,8 +254,7 @@ def test_the_level_of_an_interval_stands_apart_from_its_sign() -> None:
 
 
 def test_half_of_the_width_that_was_asked_for_is_said_as_plus_and_minus() -> None:
-    asked = told(steps_auto=0.03, measure_steps=50)
-    assert "interval ± 1.5 % of the mean ends it" in asked
+    assert "interval ± 1.5 % of the mean ends it" in told(steps_auto=0.03, measure_steps=50)
 
 
 def test_the_help_says_how_well_the_mean_is_known_by_default() -> None:
@@ -289,14 +266,12 @@ def test_the_help_says_how_well_the_mean_is_known_by_default() -> None:
 @pytest.mark.parametrize("size", [WIDE, (200, 60)])
 async def test_a_session_of_reports_says_where_they_are(size: tuple[int, int], tmp_path: Path) -> None:
     (started, environment, _) = session_start([])
-    app = Cs336App(replay=log_of([started, environment, *report_events(a_memory_report())], tmp_path), speed=0)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, "at its end")
-        main = app.main
-        assert isinstance(main, MainScreen)
-        await until(pilot, lambda _: bool(app.state.reports) and "no cells" in main.query_one(LivePane).text)
-        said = " ".join(main.query_one(LivePane).text.split())
+    events = [started, environment, *report_events(a_memory_report())]
+    async with on_screen(replaying(events, tmp_path), "at its end", size=size) as (app, pilot):
+        live, device = app.main.query_one(LivePane), app.main.query_one(DevicePane)
+        await until(pilot, lambda _: bool(app.state.reports) and "no cells" in live.text)
+        said = " ".join(live.text.split())
         assert said.endswith("This session has reports and no cells: Kernels (9), Memory (0), Precision (p).")
-        for pane in (main.query_one(LivePane), main.query_one(DevicePane)):
+        for pane in (live, device):
             assert max(map(len, pane.text.splitlines())) <= pane.content_size.width, "nothing is cut"
-        assert " ".join(main.query_one(DevicePane).text.split()).endswith("waiting for the first sample ...")
+        assert " ".join(device.text.split()).endswith("waiting for the first sample ...")

@@ -3,17 +3,11 @@ not touch."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import sys
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
-import psutil
-import ptyprocess
 import pytest
 
 from cs336_tui.events.events import EnvironmentRead, Event, Notice, SessionAnnotated, SessionStarted
@@ -26,89 +20,6 @@ from tests.samples import ENVIRONMENT, START, mixed_session, session_start
 from tests.terminal import Terminal
 from tests.tui.kept_sessions import DEMO, STOPPED, keep, stopped_session
 from tests.tui.watched import demo, log_of
-
-RUNNING = """
-import sys
-from pathlib import Path
-from cs336_tui.tui.app import Cs336App
-from tests.tui.watched import ScriptedBench
-
-class Bench(ScriptedBench):
-    def close(self):
-        super().close()
-        Path(sys.argv[1]).touch()
-
-app = Cs336App(Bench)
-app.run()
-app.close()
-sys.exit(app.return_code)
-"""
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[..., Terminal]]:
-    terminals: list[Terminal] = []
-
-    def open_terminal(*arguments: str, **how: int) -> Terminal:
-        terminals.append(Terminal([sys.executable, "-c", RUNNING, *arguments], **how))  # type: ignore[arg-type]
-        return terminals[-1]
-
-    yield open_terminal
-    for terminal in terminals:
-        terminal.close()
-
-
-def running(opened: Callable[..., Terminal], closed: Path) -> Terminal:
-    """An app in the middle of a run."""
-    terminal = opened(str(closed))
-    terminal.until("NVIDIA")
-    terminal.send("r")
-    terminal.until("cell 1/3")
-    return terminal
-
-
-def test_sigterm_ends_it_in_good_order(opened: Callable[..., Terminal], tmp_path: Path) -> None:
-    terminal = running(opened, tmp_path / "closed")
-    os.kill(terminal.pid, signal.SIGTERM)
-    assert terminal.wait() == 128 + signal.SIGTERM
-    assert (tmp_path / "closed").exists()
-    assert b"\x1b[?1049l" in terminal.raw, "the terminal is left as it was found"
-
-
-def test_a_lost_connection_ends_it(tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
-    process = ptyprocess.PtyProcess.spawn([sys.executable, "-c", RUNNING, str(closed)], dimensions=(40, 120))
-    written = b""
-    while b"NVIDIA" not in written:
-        written += process.read(65536)
-    process.fileobj.close()  # the last descriptor of the terminal's other side
-    psutil.Process(process.pid).wait(20)
-    assert closed.exists()
-
-
-def test_ctrl_q_ends_it_with_success(opened: Callable[..., Terminal], tmp_path: Path) -> None:
-    terminal = running(opened, tmp_path / "closed")
-    terminal.send("\x11")
-    assert terminal.wait() == 0
-    assert (tmp_path / "closed").exists()
-    assert b"\x1b[?1049l" in terminal.raw
-
-
-def test_the_screen_of_a_real_terminal_is_whole_after_many_partial_updates(
-    opened: Callable[..., Terminal], tmp_path: Path
-) -> None:
-    terminal = running(opened, tmp_path / "closed")
-    for keys in ("5", "4", "5", "4"):
-        terminal.send(keys)
-        terminal.until("session log is" if keys == "5" else "mean ms")
-    terminal.resize(80, 24)
-    terminal.until("1 Configure")
-    terminal.resize(120, 40)
-    terminal.until(lambda text: "Configure" in text and "Device" in text and "mean ms" in text)
-    terminal.send("s")
-    terminal.until(lambda text: text.count("■ cancelled") == 4)
-    terminal.send("q")
-    assert terminal.wait() == 0
 
 
 def test_the_app_s_process_never_loads_what_measures() -> None:
@@ -142,10 +53,8 @@ def test_a_replayed_log_drives_no_terminal(tmp_path: Path) -> None:
     with closing(Terminal([COMMAND, "--replay", str(log), "--speed", "0", "--session-dir", str(tmp_path)])) as terminal:
         terminal.until("at its end")
         for keys, seen in [("5", "notice"), ("7", "note AB"), ("3", "GPU"), ("4", "tokens/s"), (":", "Search")]:
-            terminal.send(keys)
-            terminal.until(seen)
-        terminal.send("\x1b")
-        terminal.until(lambda text: "Search" not in text)
+            terminal.send(keys, seen=seen)
+        terminal.send("\x1b", seen=lambda text: "Search" not in text)
         terminal.send("q")
         assert terminal.wait() == 0
     raw = re.sub(rb"\x1b\]22;[a-z]+\x07", b"", bytes(terminal.raw))  # the mouse pointer's shape, which Textual sets
@@ -197,9 +106,7 @@ def test_of_one_that_is_done_there_is_nothing_to_resume(tmp_path: Path, monkeypa
     folder.mkdir(parents=True)
     first, *commands = farewell([keep(folder, DEMO, demo())]).splitlines()
     assert first == f"Session {DEMO}: done. To show or export it:"
-    assert commands == [f"  cs336-tui show {DEMO}", f"  cs336-tui export {DEMO}"], (
-        "a name is enough in the usual folder"
-    )
+    assert commands == [f"  cs336-tui show {DEMO}", f"  cs336-tui export {DEMO}"], "its name is enough"
 
 
 def test_one_that_goes_on_elsewhere_is_watched(tmp_path: Path) -> None:
@@ -211,5 +118,4 @@ def test_one_that_goes_on_elsewhere_is_watched(tmp_path: Path) -> None:
 def test_nothing_is_said_of_a_session_without_cells(tmp_path: Path) -> None:
     empty = keep(tmp_path, STOPPED, session_start(())[:2])
     assert farewell([]) == farewell([tmp_path / "none.jsonl"]) == farewell([empty]) == ""
-    done = keep(tmp_path, DEMO, demo())
-    assert farewell([empty, done]).startswith(f"Session {DEMO}")
+    assert farewell([empty, keep(tmp_path, DEMO, demo())]).startswith(f"Session {DEMO}")

@@ -6,6 +6,8 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -22,20 +24,7 @@ from cs336_tui.session.store import load
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.pane import ConfigurePane
 from tests.samples import START, lanes_session, session_start
-from tests.tui.watched import (
-    DEMO_LOG,
-    SMALL,
-    Benches,
-    comes,
-    demo,
-    in_the_middle,
-    log_of,
-    on_screen,
-    press,
-    replaying,
-    screen_text,
-    until,
-)
+from tests.tui.watched import SMALL, Benches, comes, demo, in_the_middle, log_of, on_screen, press, replaying, until
 from tests.watching import PATIENCE_S, Watch, small_spec
 
 
@@ -44,8 +33,7 @@ async def test_keys_hold_and_change_the_pace(tmp_path: Path) -> None:
     async with on_screen(app, "replay ×2") as (_, pilot):
         await press(pilot, "right_curly_bracket", seen="replay ×4")
         await press(pilot, *["left_curly_bracket"] * 3, seen="replay ×0.5")
-        await press(pilot, "space", seen="replay paused")
-        assert "Pause" in screen_text(app)
+        assert "Pause" in await press(pilot, "space", seen="replay paused")
         await pilot.press("space")
         for _ in range(8):
             await pilot.press("right_curly_bracket")
@@ -53,16 +41,22 @@ async def test_keys_hold_and_change_the_pace(tmp_path: Path) -> None:
     assert f"  cs336-tui export {tmp_path / 'session.jsonl'}" in app.farewell().splitlines()
 
 
-async def test_a_replay_shows_its_choices_and_runs_nothing(tmp_path: Path) -> None:
+async def test_a_replay_shows_its_choices_and_its_queue_and_runs_and_changes_nothing(tmp_path: Path) -> None:
     async with on_screen(replaying(demo(in_the_middle), tmp_path), "at its end") as (app, pilot):
         pane = app.query_one(ConfigurePane)
         passes, precisions = ("forward", "forward+backward", "train-step"), ("fp32", "bf16-mixed")
         sizes, devices = ("small", "large", "xl"), ("cuda:0",)
         assert pane.sweep == Sweep(sizes=sizes, contexts=(512,), passes=passes, precisions=precisions, devices=devices)
         assert pane.disabled
-        await pilot.press("r")
+        await pilot.press("r", "w")
         await pilot.pause()
         assert not app.run_in_progress
+        assert len(app.screen_stack) == 1, "no preset is saved"
+        text = await press(pilot, "6", seen="12 cells wait")
+        assert "ETA " in text
+        assert " x Skip" not in text.splitlines()[-1]
+        await pilot.press("x", "J", "R")
+        assert len(app.state.waiting) == 12
 
 
 @pytest.mark.parametrize(
@@ -72,44 +66,34 @@ async def test_a_replay_shows_its_choices_and_runs_nothing(tmp_path: Path) -> No
         (lambda _: b'{"what": 1}\n', "not a session log"),
         (lambda data: data[:5000] + b"\n{broken\n" + data[5000:], "damaged"),
         (lambda data: data[:-20], "the last line was cut"),
+        (None, "No such file"),
     ],
 )
 async def test_a_damaged_log_is_told_and_what_is_whole_is_shown(damage, seen: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "x.jsonl"
-    path.write_bytes(damage(DEMO_LOG.read_bytes()))
+    if damage is not None:
+        path.write_bytes(damage(log_of(demo(), tmp_path).read_bytes()))
     async with on_screen(Cs336App(replay=path, speed=0)) as (_, pilot):
         await press(pilot, "5", seen=lambda text: seen in text.replace("\n", ""))
 
 
-async def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
-    app = Cs336App(replay=tmp_path / "nowhere.jsonl", speed=0)
-    async with on_screen(app, "No such file", notifications=True):
-        pass
-
-
-class CountedStop(threading.Event):
-    """A stop signal that is never set. It reports a replay's third wait, when two slices of the wait are over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits = 0
-        self.waited = threading.Event()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waits += 1
-        if self.waits == 3:
-            self.waited.set()
-        return super().wait(timeout)
-
-
 @pytest.mark.parametrize("speed", [0.0, 1e6])
-def test_a_pause_holds_every_event_back(speed: float) -> None:
-    pace, stop, seen = Pace(speed), CountedStop(), list[Event]()
+def test_a_pause_holds_every_event_back(speed: float, tmp_path: Path) -> None:
+    pace, stop, third, seen = Pace(speed), threading.Event(), threading.Event(), list[Event]()
     pace.paused = True
-    playing = threading.Thread(target=replay, args=(DEMO_LOG, seen.extend), kwargs={"pace": pace, "stop": stop})
+    wait, waits = stop.wait, count(1)
+
+    def counted(timeout: float | None = None) -> bool:
+        """Wait, and report the third time, when two slices of the wait are over."""
+        if next(waits) == 3:
+            third.set()
+        return wait(timeout)
+
+    stop.wait = counted  # type: ignore[method-assign]
+    playing = threading.Thread(target=partial(replay, log_of(demo(), tmp_path), seen.extend, pace=pace, stop=stop))
     playing.start()
     try:
-        assert stop.waited.wait(10), "it does not wait"
+        assert third.wait(10), "it does not wait"
         assert seen == []
         pace.paused = False
         playing.join(PATIENCE_S)
@@ -133,12 +117,7 @@ OWN = {"model_path": (str(Path(__file__).parent),)}
 RUNS = {
     "compiled": {"compiles": ("off", "default"), "optimizers": ("adamw", "adamw-fused")},
     "checkpoints": {"checkpoints": (0, 1, 2), "attentions": ("naive", "flash")},
-    "attention alone": {
-        "workload": "attention",
-        "head_dims": (16, 32),
-        "causal": False,
-        "attentions": ("naive", "sdpa"),
-    },
+    "attention": {"workload": "attention", "head_dims": (16, 32), "causal": False, "attentions": ("naive", "sdpa")},
     "own model": {"models": ("a:GPT",), "model_args": (("dropout", "0"),), "loss": "a:loss", **OWN},
     "own models": {"models": ("a:GPT", "b:Net"), "model_args": (("GPT.dropout", "0"), ("Net.bias", "1")), **OWN},
     "graphs": {"cuda_graphs": ("off", "step"), "passes": ("forward",)},
@@ -159,9 +138,7 @@ async def test_a_replay_shows_how_many_cells_there_were_and_what_was_unusual(tmp
         assert app.query_one(ConfigurePane).sweep == sweep
 
 
-async def test_a_session_that_another_process_writes_is_shown_as_it_goes_on_and_closing_changes_nothing(
-    tmp_path: Path,
-) -> None:
+async def test_a_session_that_another_process_writes_is_shown_as_it_goes_on_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with closing(SessionLog(path)) as log:
         log.write(lanes_session())

@@ -40,7 +40,7 @@ from tests.made_kernels import a_kernel_report
 from tests.made_memory import an_oom_report
 from tests.samples import a_spec, jobs_session, lanes_session, mixed_session, ranks_session, state_of
 from tests.session.made import Cell, session_of
-from tests.tui import test_precision
+from tests.tui import test_precision, watched
 from tests.tui.one_pane import out_of_memory, recorded, report_events, showing
 from tests.tui.test_kernels import made
 from tests.tui.test_roofline import app_of
@@ -101,9 +101,7 @@ class Known(Judging):
         pass
 
     def of(self, state: SessionState, cell: CellState) -> Assessment | None:  # noqa: ARG002
-        checks = tuple(
-            Check(name=name, holds=True, evidence="some") for name in ("slowed-by-settings", "too-few-steps")
-        )
+        checks = tuple(Check(name=name, holds=True, evidence="x") for name in ("slowed-by-settings", "too-few-steps"))
         judgement = Judgement(checks=checks, notes=(), warmup_advice="", interval=None)
         return Assessment(judgement=judgement) if cell.is_over else None
 
@@ -247,9 +245,7 @@ def test_a_text_longer_than_its_room_is_cut_with_an_ellipsis_and_moves_no_other(
 
 
 async def test_a_click_on_a_heading_sorts_and_a_second_one_turns() -> None:
-    app = Cs336App(replay=DEMO_LOG, speed=0)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, "at its end")
+    async with watched.on_screen(Cs336App(replay=DEMO_LOG, speed=0), "at its end", (200, 60)) as (app, pilot):
         pane = app.query_one(ResultsPane)
         row = pane._heading_rows - 1
         margin = pane.content_region.x - pane.region.x, pane.content_region.y - pane.region.y
@@ -362,9 +358,7 @@ A_COLUMN = st.tuples(st.integers(1, 30), st.integers(0, 4), st.booleans())
 
 
 @given(st.lists(A_COLUMN, min_size=1, max_size=12), st.integers(8, 90))
-def test_a_further_page_has_a_column_whole_beside_what_a_row_is_of(
-    columns: Sequence[tuple[int, int, bool]], width: int
-) -> None:
+def test_a_further_page_has_a_column_whole_beside_names(columns: Sequence[tuple[int, int, bool]], width: int) -> None:
     named = tuple(
         Column(str(at), "x" * wide, rank=rank, room=wide * room) for at, (wide, rank, room) in enumerate(columns)
     )
@@ -390,12 +384,8 @@ def test_an_exported_table_has_short_headings_and_one_unit_for_columns_that_are_
     )
     table = Table.of(rows, (column._replace(read=itemgetter(column.key)) for column in columns), record=dict)
     shown = on_screen(table, {"a_ns": 1}, last="name")
-    assert [(c.header, c.rank) for c in shown.columns] == [
-        ("A ms", 1),
-        ("B ms", 2),
-        ("share of step %", 0),
-        ("name", 0),
-    ]
+    columns = [(column.header, column.rank) for column in shown.columns]
+    assert columns == [("A ms", 1), ("B ms", 2), ("share of step %", 0), ("name", 0)]
     assert shown.rows == (("0.002", "25.000", "9.0", "x"), ("fused", "0.000", "–", "y"))
     given = on_screen(table, titles={"share": "part"}, scales={"b_ns": scale([25_000_000])}, shows={"name": str.upper})
     assert [column.header for column in given.columns] == ["name", "A µs", "B ms", "part"]
@@ -492,5 +482,4 @@ async def test_roofline(tmp_path: Path) -> None:
         rows = app.query_one("#roofline-rows", Lines)
         await until(pilot, lambda _: "→" in rows.text)
         seen = await seen_by_turning(pilot, rows, *KEYS[0])
-        columns = "% sheet,% peak,FLOP/B,bound,device"
-        assert [name for name in columns.split(",") if name not in seen] == []
+        assert [name for name in "% sheet,% peak,FLOP/B,bound,device".split(",") if name not in seen] == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
-import subprocess
 import sys
 import time
 from itertools import pairwise
@@ -22,15 +20,7 @@ from textual.widgets import Input, OptionList
 
 import cs336_tui
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.preferences import (
-    DEFAULT_THEME,
-    VARIABLE_DEFAULTS,
-    ThemeError,
-    ThemeSet,
-    load_bundled,
-    load_user,
-    parse_theme,
-)
+from cs336_tui.tui.preferences import VARIABLE_DEFAULTS, ThemeError, ThemeSet, load_bundled, load_user, parse_theme
 from tests.terminal import Terminal
 from tests.tui.configuring import Host
 
@@ -84,7 +74,6 @@ class Everything(Host):
 def test_the_bundled_themes_are_there_and_sound() -> None:
     assert load_bundled().problems == ()
     assert set(BUNDLED) == {"cs336-dark", "cs336-light", "high-contrast", "colour-blind-safe", "terminal"}
-    assert DEFAULT_THEME in BUNDLED
     assert not BUNDLED["cs336-light"].dark
 
 
@@ -131,34 +120,16 @@ def test_the_terminals_own_colours_are_all_that_the_terminal_theme_sends() -> No
     script = "from cs336_tui.tui.app import Cs336App; Cs336App(theme='terminal').run()"
     with contextlib.closing(Terminal([sys.executable, "-c", script], columns=110, rows=32)) as terminal:
         terminal.until("Configure")
-        terminal.send("\t\t ")
-        terminal.until("choose at least one")
-        terminal.send(":")
-        terminal.until("Search for commands")
-        terminal.send("quit")
-        terminal.until("asks while something runs")
-        terminal.send("\x1b")
-        terminal.until(lambda screen: "Search for commands" not in screen and "asks while" not in screen)
-        terminal.send("?")
-        terminal.until("Help")
+        terminal.send("\t\t ", seen="choose at least one")
+        terminal.send(":", seen="Search for commands")
+        terminal.send("quit", seen="asks while something runs")
+        terminal.send("\x1b", seen=lambda screen: "Search for commands" not in screen and "asks while" not in screen)
+        terminal.send("?", seen="Help")
         terminal.send("\x11")
         assert terminal.wait() == 0
         written = bytes(terminal.raw)
     assert re.search(rb"\x1b\[(?:\d+;)*3[0-7][;m]", written), "no colour at all: the search below would prove nothing"
     assert re.findall(rb"\x1b\[(?:\d+;)*[34]8[;:][25][;:][^m]*m", written) == []
-
-
-def test_the_installed_package_finds_the_themes_inside_itself(tmp_path: Path) -> None:
-    package = tmp_path / "cs336_tui"
-    shutil.copytree(ROOT / "cs336_tui", package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "themes", package / "themes")
-    script = "from cs336_tui.tui.preferences import load_bundled; print(*sorted(t.name for t in load_bundled().themes))"
-    found = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert found.stdout.split() == sorted(BUNDLED)
-
-
-def test_no_folder_means_no_themes_and_no_problem(tmp_path: Path) -> None:
-    assert load_user(tmp_path / "nowhere") == ThemeSet((), ())
 
 
 def test_a_persons_theme_is_named_after_its_file_and_takes_what_it_leaves_out_from_its_colours(tmp_path: Path) -> None:
@@ -215,12 +186,13 @@ def test_a_broken_theme_is_left_out_at_once_with_one_line_that_says_why(tmp_path
     assert "\n" not in problem
 
 
-def test_two_themes_of_one_name_the_first_stays(tmp_path: Path) -> None:
+def test_of_two_themes_of_one_name_the_first_stays_and_no_folder_means_none(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(GOOD)
     (tmp_path / "b.toml").write_text('name = "a"\n' + GOOD)
     found = load_user(tmp_path)
     assert [theme.name for theme in found.themes] == ["a"]
     assert found.problems == ("b.toml: name 'a' is taken by another theme",)
+    assert load_user(tmp_path / "nowhere") == ThemeSet((), ())
 
 
 @pytest.mark.timeout(20)

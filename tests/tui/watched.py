@@ -18,24 +18,9 @@ from textual.pilot import Pilot
 from cs336_tui.config.order import rounds_of
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import (
-    SCHEMA,
-    CellFinished,
-    CellRequeued,
-    CellStarted,
-    EnvironmentRead,
-    Event,
-    Lane,
-    ReportFinished,
-    ReportStage,
-    ReportStarted,
-    SessionResumed,
-    SessionStarted,
-    Status,
-    StepsTimed,
-)
 from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.pipes import StopSignal
@@ -70,7 +55,7 @@ class ScriptedBench:
         self.refuse: Exception | None = None
         self.refuse_sweep: Exception | None = None
         self.commands: list[str] = []
-        self.outcomes: dict[int, Status] = {}
+        self.outcomes: dict[int, ev.Status] = {}
         self.may_stop = threading.Event()
         """Cleared by a test in which a stop is slow."""
         self.may_stop.set()
@@ -79,7 +64,7 @@ class ScriptedBench:
         self.capability: tuple[int, int] | None = None
         """That of the GPU elsewhere that was asked about last."""
         self.reports = 0
-        self.report_ends = ReportFinished(at=START + 2, report=0, status="failed", error="no report was given")
+        self.report_ends = ev.ReportFinished(at=START + 2, report=0, status="failed", error="no report was given")
         """Last event of a report that is not stopped."""
         self.peaks_measured: list[tuple[str, Precision]] = []
         self.peak: DevicePeak | PeakError = PeakError("no peak was given")
@@ -89,7 +74,7 @@ class ScriptedBench:
         self.queue = CellQueue(self.sink, self._stop)
         self._in_parts: threading.Event | None = None
 
-    def sink(self, events: Sequence[Event]) -> None:
+    def sink(self, events: Sequence[ev.Event]) -> None:
         for sink in self._sinks:
             sink(events)
 
@@ -103,7 +88,7 @@ class ScriptedBench:
         self.prepared = True
 
     def probe(self) -> Environment:
-        self.sink([EnvironmentRead(at=START, environment=self.environment)])
+        self.sink([ev.EnvironmentRead(at=START, environment=self.environment)])
         return self.environment
 
     def resolve(self, sweep: Sweep) -> Sweep:
@@ -111,7 +96,7 @@ class ScriptedBench:
             raise self.refuse_sweep
         return sweep.with_devices(self.environment.resolve(sweep.devices))
 
-    def lanes_of(self, sweep: Sweep) -> tuple[Lane, ...]:
+    def lanes_of(self, sweep: Sweep) -> tuple[ev.Lane, ...]:
         del sweep
         return ()
 
@@ -121,21 +106,21 @@ class ScriptedBench:
         command: str | None = None,
         reports: tuple[str, ...] = (),
         *,
-        lanes: Sequence[Lane] = (),
+        lanes: Sequence[ev.Lane] = (),
         in_turns: bool = False,
     ) -> None:
         del lanes
         if self.refuse:
             raise self.refuse
         if not self.commands:
-            self.sink([SessionStarted(at=START, schema=SCHEMA, session=self.log_path.stem, app="0")])
+            self.sink([ev.SessionStarted(at=START, schema=ev.SCHEMA, session=self.log_path.stem, app="0")])
         self.commands.append(command or "")
         self.queue.add(cells, command=command, ddof=self.ddof, reports=reports, in_turns=in_turns)
 
     predictor = None
     """Nothing is predicted for a race."""
 
-    def record(self, event: Event) -> None:
+    def record(self, event: ev.Event) -> None:
         self.sink([event])
 
     @contextmanager
@@ -156,8 +141,9 @@ class ScriptedBench:
             raise self.refuse
         history = list(LogReader(self.log_path))
         state = fold(history)
-        went_on: list[Event] = [SessionResumed(at=time.time(), app="0")]
-        went_on += [CellRequeued(at=time.time(), cell=c.cell) for c in state.cells.values() if c.status == "cancelled"]
+        went_on: list[ev.Event] = [ev.SessionResumed(at=time.time(), app="0")]
+        stopped = [cell.cell for cell in state.cells.values() if cell.status == "cancelled"]
+        went_on += [ev.CellRequeued(at=time.time(), cell=cell) for cell in stopped]
         for event in went_on:
             state.apply(event)
         show(check_log("s", left_of(state), trusted=trusted))
@@ -194,22 +180,22 @@ class ScriptedBench:
                 self._report(taken)
                 continue
             cell = taken.cell
-            self.sink([CellStarted(at=START + 1, cell=cell, pid=1)])
+            self.sink([ev.CellStarted(at=START + 1, cell=cell, pid=1)])
             self._wait()
             self.may_stop.wait(10)
             status = "cancelled" if self._stop.is_set() else self.outcomes.get(cell, "ok")
             steps = [a_step(cell, 0.1532)] if status == "ok" else []
-            self.sink([*steps, CellFinished(at=START + 3, cell=cell, status=status)])
+            self.sink([*steps, ev.CellFinished(at=START + 3, cell=cell, status=status)])
 
     def _report(self, asked: WaitingReport) -> None:
         number, self.reports = self.reports, self.reports + 1
-        self.sink([ReportStarted(at=START + 1, report=number, kind=asked.kind, spec=asked.spec, cell=asked.cell)])
-        self.sink([ReportStage(at=START + 1, report=number, stage="warm-up")])
+        self.sink([ev.ReportStarted(at=START + 1, report=number, kind=asked.kind, spec=asked.spec, cell=asked.cell)])
+        self.sink([ev.ReportStage(at=START + 1, report=number, stage="warm-up")])
         self._wait()
         self.may_stop.wait(10)
         ended = self.report_ends
         if self._stop.is_set():
-            ended = ReportFinished(at=START + 2, report=number, status="cancelled")
+            ended = ev.ReportFinished(at=START + 2, report=number, status="cancelled")
         self.sink([msgspec.structs.replace(ended, report=number)])
 
     def _wait(self) -> None:
@@ -231,27 +217,28 @@ class ScriptedBench:
 
 
 class Benches:
-    """Makes the benches that an app asks for, and keeps them for the test; `made` holds all, attributes are the
-    first's."""
+    """Makes the benches of a `kind` that an app asks for, and keeps them for the test; `made` holds all, attributes are
+    the first's."""
 
-    def __init__(self) -> None:
-        self.made: list[ScriptedBench] = []
+    def __init__(self, kind: Callable[[Sink, Path | None], ScriptedBench] = ScriptedBench) -> None:
+        self.made: list[Any] = []
+        self._kind = kind
 
     def __call__(self, sink: Sink, log: Path | None = None) -> Any:
-        self.made.append(ScriptedBench(sink, log))
+        self.made.append(self._kind(sink, log))
         return self.made[-1]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.made[0], name)
 
 
-def a_step(cell: int, time_s: float, first: int = 0, kind: str = "measured") -> StepsTimed:
-    return StepsTimed(at=START + 2, cell=cell, kind=kind, first=first, times_s=(time_s,))
+def a_step(cell: int, time_s: float, first: int = 0, kind: str = "measured") -> ev.StepsTimed:
+    return ev.StepsTimed(at=START + 2, cell=cell, kind=kind, first=first, times_s=(time_s,))
 
 
-def demo(until: Callable[[Event], bool] | None = None) -> list[Event]:
+def demo(until: Callable[[ev.Event], bool] | None = None) -> list[ev.Event]:
     """Events of the demo session up to and including the first that satisfies `until`."""
-    events: list[Event] = []
+    events: list[ev.Event] = []
     for event in LogReader(DEMO_LOG):
         events.append(event)
         if until and until(event):
@@ -259,18 +246,18 @@ def demo(until: Callable[[Event], bool] | None = None) -> list[Event]:
     return events
 
 
-def in_the_middle(event: Event) -> bool:
+def in_the_middle(event: ev.Event) -> bool:
     """Six measured steps into the sixth cell of the demo session."""
-    return isinstance(event, StepsTimed) and (event.cell, event.kind, event.first) == (5, "measured", 5)
+    return isinstance(event, ev.StepsTimed) and (event.cell, event.kind, event.first) == (5, "measured", 5)
 
 
-def log_of(events: Iterable[Event], folder: Path) -> Path:
+def log_of(events: Iterable[ev.Event], folder: Path) -> Path:
     path = folder / "session.jsonl"
     path.write_bytes(b"".join(map(to_line, events)))
     return path
 
 
-def replaying(events: Iterable[Event], folder: Path, **options: Any) -> Cs336App:
+def replaying(events: Iterable[ev.Event], folder: Path, **options: Any) -> Cs336App:
     """An app that plays a log of these events without waiting."""
     return Cs336App(replay=log_of(events, folder), speed=0, **options)
 
@@ -317,13 +304,8 @@ async def idle(min_sleep: float = 0.0, max_sleep: float = 1) -> None:
 def frame_waits(app: App[Any]) -> bool:
     """True if a layout, a repaint or a call after it is still to come."""
     screen = app.screen_stack[-1] if app.screen_stack else None
-    return screen is not None and bool(
-        screen._layout_required
-        or screen._scroll_required
-        or screen._repaint_required
-        or screen._dirty_widgets
-        or screen._callbacks
-    )
+    flags = "_layout_required _scroll_required _repaint_required _dirty_widgets _callbacks".split()
+    return screen is not None and any(getattr(screen, flag) for flag in flags)
 
 
 async def until(pilot: Pilot[None], seen: str | Callable[[str], bool]) -> str:

@@ -71,11 +71,9 @@ def phase_lines(means_s: Mapping[str, float], *, width: int) -> list[Line]:
     total = sum(means_s.values())
     lines: list[Line] = []
     for short in (False, True):
+        names = {name: SHORT_NAMES.get(name, name) if short else name for name in means_s}
         parts = [
-            (
-                Span(f"{SHORT_NAMES.get(name, name) if short else name} ", phase_role(name)),
-                Span(format.ms(value, total / 1000), "text"),
-            )
+            (Span(f"{names[name]} ", phase_role(name)), Span(format.ms(value, total / 1000), "text"))
             for name, value in means_s.items()
         ]
         lines = joined([*parts, (Span("ms", "muted"),)], width, "  ")
@@ -182,8 +180,7 @@ def graph(samples: Sequence[tuple[float, float]], view: Window, *, top: float, h
     for index in range(1, last):
         if peaks[index] is None:
             peaks[index] = peaks[index - 1]
-    blank = " " * height
-    pictures = [blank if peak is None else column(min(peak, top), top, height) for peak in peaks]
+    pictures = [" " * height if peak is None else column(min(peak, top), top, height) for peak in peaks]
     return [(Span("".join(picture[row] for picture in pictures), role),) for row in range(height)]
 
 
@@ -207,10 +204,19 @@ class Scale(NamedTuple):
     low: float
     high: float
 
+    def share(self, value: float) -> float:
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+    def at(self, share: float) -> float:
+        return self.low * math.exp(math.log(self.high / self.low) * share)
+
+    def place(self, value: float, places: int) -> int:
+        """The index of the value's place among `places` along the axis; it may be outside."""
+        return math.floor(self.share(value) * places)
+
     def column(self, ratio: float, width: int) -> int:
         """The column of a ratio; below 0 or from `width` on if it is beyond an end."""
-        share = math.log(ratio / self.low) / math.log(self.high / self.low)
-        return math.floor(share * (width - 1) + 0.5)
+        return math.floor(self.share(ratio) * (width - 1) + 0.5)
 
 
 def scale_of(ratios: Iterable[float]) -> Scale:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from cs336_tui.analysis.merge import Result, merge, title_of
@@ -14,6 +15,7 @@ from cs336_tui.analysis.published import Published, published
 from cs336_tui.analysis.roofline import Curve, Point, curves, published_curves
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.session.state import SessionState
+from cs336_tui.tui.charts.bars import Scale
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line, runs
 
 _LABEL = 8
@@ -31,6 +33,8 @@ _NEAR = 3.0
 _FEWEST_TICKS = 2
 _LEAST = (24, 5)
 """Least columns and rows of a drawing."""
+_of_curve = attrgetter("collective", "ranks", "backend_in_use", "precision", "device", "warmup_steps", "threads")
+"""What is the same of all cells of a curve."""
 _NO_LINES: tuple[tuple[object, ...], Sequence[Line]] = (), ()
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1.0, "B"))
 
@@ -83,9 +87,9 @@ def roofline_chart(
         return []
     columns, rows = width - _MARGIN, height - 2
     inside = [mark.intensity for mark in marks] + [roof.ridge for roof in roofs if roof.ridge]
-    across = _Scale(min(inside) / _ROOM, max(inside) * _ROOM)
+    across = Scale(min(inside) / _ROOM, max(inside) * _ROOM)
     reached = [mark.flops_per_s for mark in marks]
-    up = _Scale(min(reached) / _NEAR, 1.5 * max(reached + [roof.attainable(across.high) for roof in roofs]))
+    up = Scale(min(reached) / _NEAR, 1.5 * max(reached + [roof.attainable(across.high) for roof in roofs]))
     chars = [[" "] * columns for _ in range(rows)]
     roles = [["text"] * columns for _ in range(rows)]
     for roof in sorted(roofs, key=lambda roof: not roof.dashed):  # solid ones are seen where both are
@@ -93,7 +97,7 @@ def roofline_chart(
             before = ord(chars[row][column]) - _BRAILLE if chars[row][column] != " " else 0
             chars[row][column] = chr(_BRAILLE | before | bits)
             roles[row][column] = roof.role
-    _place(marks, across, up, chars, roles)
+    _draw(marks, across, up, chars, roles)
     ticks = _ticks(up, rows, range(rows - 1))  # the row on top names the unit
     lines: list[Line] = []
     for row in range(rows):
@@ -104,24 +108,7 @@ def roofline_chart(
     return [*lines, *_bottom(across, columns, below)]
 
 
-class _Scale(NamedTuple):
-    """A logarithmic axis from one value to another."""
-
-    low: float
-    high: float
-
-    def share(self, value: float) -> float:
-        return math.log(value / self.low) / math.log(self.high / self.low)
-
-    def at(self, share: float) -> float:
-        return self.low * math.exp(math.log(self.high / self.low) * share)
-
-    def place(self, value: float, places: int) -> int:
-        """The index of the value's place among `places` along the axis; it may be outside."""
-        return math.floor(self.share(value) * places)
-
-
-def _dots(roof: Roof, across: _Scale, up: _Scale, columns: int, rows: int) -> Mapping[tuple[int, int], int]:
+def _dots(roof: Roof, across: Scale, up: Scale, columns: int, rows: int) -> Mapping[tuple[int, int], int]:
     """The braille bits of each character on the ceiling."""
     wide, high = columns * _DOTS_ACROSS, rows * _DOTS_DOWN
     found: dict[tuple[int, int], int] = {}
@@ -143,9 +130,7 @@ def _dots(roof: Roof, across: _Scale, up: _Scale, columns: int, rows: int) -> Ma
     return found
 
 
-def _place(
-    marks: Sequence[CellPoint], across: _Scale, up: _Scale, chars: list[list[str]], roles: list[list[str]]
-) -> None:
+def _draw(marks: Sequence[CellPoint], across: Scale, up: Scale, chars: list[list[str]], roles: list[list[str]]) -> None:
     """Draw a point for each mark, with the numbers of all marks in its place."""
     rows, columns = len(chars), len(chars[0])
     places: dict[tuple[int, int], list[CellPoint]] = {}
@@ -176,7 +161,7 @@ def _is_free(row: int, own: int, start: int, length: int, columns: int, taken: s
     return not any((row, at) in taken for at in range(start - 1, start + length + 1) if at != own)
 
 
-def _ticks(scale: _Scale, places: int, free: range) -> dict[int, float]:
+def _ticks(scale: Scale, places: int, free: range) -> dict[int, float]:
     """Labelled values by their place, if among the `free` ones: powers of ten, and values between if these are few."""
     powers = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
     found: dict[int, float] = {}
@@ -188,7 +173,7 @@ def _ticks(scale: _Scale, places: int, free: range) -> dict[int, float]:
     return found
 
 
-def _bottom(across: _Scale, columns: int, below: Across) -> list[Line]:
+def _bottom(across: Scale, columns: int, below: Across) -> list[Line]:
     title = below.unit
     axis, labels = ["─"] * columns, [" "] * columns
     labels[columns - len(title) :] = title
@@ -211,8 +196,7 @@ class Bandwidths:
     def lines(self, state: SessionState, settled: int, chosen: CellSpec, width: int, height: int) -> Sequence[Line]:
         asked = (id(state), settled, chosen, width, height)
         if self._drawn[0] != asked:
-            results = merge([(title_of(state), state)])
-            self._drawn = asked, bandwidth_lines(results, chosen, published(), width, height)
+            self._drawn = asked, bandwidth_lines(merge([(title_of(state), state)]), chosen, published(), width, height)
         return self._drawn[1]
 
 
@@ -236,7 +220,7 @@ def bandwidth_lines(
         CellPoint(point.bytes, point.busbw, number, "key" if is_own else "strong")
         for is_own in (False, True)
         for number, curve in zip(numbers, found, strict=True)
-        if _is_beside(curve.spec, chosen) is is_own
+        if (_of_curve(curve.spec) == _of_curve(chosen)) is is_own
         for point in curve.points
     ]
     room = height - len(heading)
@@ -253,18 +237,11 @@ def _legend(chosen: CellSpec, found: Sequence[Curve], others: Sequence[Curve], *
     return parts + [line((f"○ published on {curve.name}", "muted")) for curve in others]
 
 
-def _is_beside(spec: CellSpec, other: CellSpec) -> bool:
-    """True if both are of one curve."""
-    fields = ("collective", "ranks", "backend_in_use", "precision", "device", "warmup_steps", "threads")
-    return all(getattr(spec, field) == getattr(other, field) for field in fields)
-
-
 def _between(points: Sequence[Point], size: float) -> float:
     """The busbw between two points, both axes logarithmic; 0 outside of them."""
     for low, high in pairwise(points):
         if low.bytes <= size <= high.bytes and low.bytes < high.bytes:
-            share = math.log(size / low.bytes) / math.log(high.bytes / low.bytes)
-            return float(low.busbw ** (1 - share) * high.busbw**share)
+            return Scale(low.busbw, high.busbw).at(Scale(low.bytes, high.bytes).share(size))
     return 0.0
 
 

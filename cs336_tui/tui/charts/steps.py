@@ -88,19 +88,18 @@ def step_chart(
     each = min(max(room // total, 1), _WIDEST)
     per_bin = math.ceil(total / (room - 1)) if total > room else 1
     warm, measured = _bins(warmup_s, per_bin, warmup_total), _bins(measured_s, per_bin, measured_total)
-    scale = _axis_of(warm, measured, zoomed=zoomed)
+    scale: _Axis | None = None  # before the first step
+    if zoomed and (shown := sorted(measured or warm)):
+        scale = _Axis.of_data(shown)
+    elif shown := sorted([*warm, *measured]):
+        scale = _Axis.from_zero(shown)
     warm_width = math.ceil(warmup_total / per_bin) * each
-    warm_pictures, measured_pictures = (
-        [scale.column(v, rows) for v in values] if scale else () for values in (warm, measured)
-    )
+    drawn = [[scale.column(value, rows) for value in values] if scale else [] for values in (warm, measured)]
 
     canvas: list[tuple[list[str], list[str]]] = []
     separator = "│" * bool(warmup_total)
     for row in range(rows):
-        texts = [
-            "".join(picture[row] * max(each - 1, 1) + " " * (each > 1) for picture in pictures)
-            for pictures in (warm_pictures, measured_pictures)
-        ]
+        texts = ["".join(picture[row] * max(each - 1, 1) + " " * (each > 1) for picture in bars) for bars in drawn]
         parts = ((texts[0].ljust(warm_width), "warmup"), (separator, "axis"), (texts[1], "measured"))
         canvas.append(([char for text, _ in parts for char in text], [role for text, role in parts for _ in text]))
     ends: list[Sequence[str]] = []
@@ -116,14 +115,6 @@ def step_chart(
     axis_words, binned = [[scale.words]] if scale else [], [[f"{per_bin} steps/column"]] * (per_bin > 1)
     ends += [*axis_words, *binned] if zoomed else [*binned, *axis_words]  # a tick says 0, too
     return [*lines, _names(warm_width, bool(warmup_total), ends, width)]
-
-
-def _axis_of(warm: Sequence[float], measured: Sequence[float], *, zoomed: bool) -> _Axis | None:
-    """None before the first step."""
-    if zoomed and (found := sorted(measured or warm)):
-        return _Axis.of_data(found)
-    found = sorted([*warm, *measured])
-    return _Axis.from_zero(found) if found else None
 
 
 def _round(time_s: float) -> str:
@@ -225,11 +216,7 @@ def _names(warm_width: int, has_warmup: bool, ends: Sequence[Sequence[str]], wid
         warm = "warm-up".ljust(warm_width) if warm_width >= len("warm-up") else "warm-up "
         names = [Span(warm, "warmup"), Span("│", "axis"), *names]
     room = width - AXIS - sum(len(span.text) for span in names)
-    return (Span(" " * AXIS), *names, Span("".join(_fitting(ends, room)), "muted"))
-
-
-def _fitting(ends: Sequence[Sequence[str]], room: int) -> Iterator[str]:
+    more = ""
     for texts in ends:
-        if text := next((text for text in texts if len(text) + 3 <= room), ""):
-            yield f" · {text}"
-            room -= len(text) + 3
+        more += next((f" · {text}" for text in texts if len(f"{more} · {text}") <= room), "")
+    return (Span(" " * AXIS), *names, Span(more, "muted"))

@@ -4,7 +4,7 @@ what the shown session has of it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -19,17 +19,14 @@ from cs336_tui.config.presets import QUICK, Preset, RecentModel, all_presets
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, size_names
 from cs336_tui.config.sweep import ASKED_REPORTS, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
-from cs336_tui.config.variants import short
+from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.environment import Environment
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
+from cs336_tui.tui.configure.reading import names_of
 from cs336_tui.tui.format import SHORT_PASSES, plural
 from cs336_tui.tui.keys import bind_keys, key_name
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, Fold, PushButton, TextEntry
-
-if TYPE_CHECKING:
-    from cs336_tui.analysis.problems import Progress
-    from cs336_tui.config.problem import Problem
 
 _LONG = 4_000
 """Maximum length of a text that may be a list of paths."""
@@ -77,19 +74,34 @@ WIDTH_LABELS = {"norm": "width", "collective": "message"}
 """Labels of the entry that takes the place of sizes, which is else the width of a head."""
 
 
-def entries_in(group: str, entries: Entries) -> Iterator[Entry]:
-    """The entries of a group, filled; the device last."""
+def entries_in(group: str, entries: Entries, recent: RecentEntry | None = None) -> Iterator[Entry]:
+    """The entries of a group, filled; the device last, and behind the model the `recent` ones. ``alone`` are those in
+    place of the size where a part of the model is run alone."""
+    if group == "alone":
+        yield TextEntry("head_dim", "head dim", entries.head_dim, hint="64, or 16,32,64")
+        yield TextEntry("heads", "heads", entries.heads, hint="1")
+    elif group == "dims":
+        for field in DIMS:
+            yield TextEntry(field, AXES[field].label or AXES[field].title, entries.text(field))
     for axis in sorted(entry_axes(), key=lambda axis: axis.field == "device"):
         if axis.group == group:
             yield from _of_axis(axis, entries)
+            if axis.field == "model" and recent is not None:
+                yield recent
+    if group == "more":
+        yield Chips("ddof", "std ddof", chips_of(("1", "0")), (entries.ddof,), multiple=False)
+        yield TextEntry("timeout_s", "timeout s", entries.timeout_s, hint="none, per cell")
+        yield TextEntry("repeats", "repeats", entries.repeats)
+        tip = "Reports of the cells that end well, made when none waits any more."
+        yield Chips("reports", "reports", chips_of(ASKED_REPORTS), entries.reports, multiple=True, tooltip=tip)
+        yield Chips("after_oom", "after OOM", chips_of(AFTER_OOM), (entries.after_oom,), multiple=False)
 
 
 def _of_axis(axis: Axis, entries: Entries) -> Iterator[Entry]:
     label, tip = axis.label or axis.title, axis.tip or _TIPS.get(axis.field)
     if axis.widget not in ("chips", "one"):
         long = _LONG if axis.group == "variants" else 200
-        text = entries.text(axis.field)
-        yield TextEntry(axis.field, label, text, hint=axis.hint, tooltip=tip, max_length=long)
+        yield TextEntry(axis.field, label, entries.text(axis.field), hint=axis.hint, tooltip=tip, max_length=long)
         return
     chosen = entries.chosen(axis.field)
     chips = chips_of(axis.values or chosen, SHORT_PASSES)
@@ -112,37 +124,6 @@ def tips() -> Iterator[tuple[str, str]]:
     yield "lanes", LANES_TIP
 
 
-def variant_entries(
-    entries: Entries, recent: tuple[RecentModel, ...], choose: Callable[[RecentModel], object]
-) -> Iterator[Entry]:
-    """Those of variants; `choose` is called with a recent model that the user chose."""
-    for entry in entries_in("variants", entries):
-        yield entry
-        if entry.field == "model":
-            yield RecentEntry(recent, choose)
-
-
-def alone_entries(entries: Entries) -> Iterator[Entry]:
-    """Those in place of the size where a part of the model is run alone."""
-    yield TextEntry("head_dim", "head dim", entries.head_dim, hint="64, or 16,32,64")
-    yield TextEntry("heads", "heads", entries.heads, hint="1")
-
-
-def dims_entries(entries: Entries) -> Iterator[Entry]:
-    for field in DIMS:
-        yield TextEntry(field, AXES[field].label or AXES[field].title, entries.text(field))
-
-
-def more_entries(entries: Entries) -> Iterator[Entry]:
-    yield from entries_in("more", entries)
-    yield Chips("ddof", "std ddof", chips_of(("1", "0")), (entries.ddof,), multiple=False)
-    yield TextEntry("timeout_s", "timeout s", entries.timeout_s, hint="none, per cell")
-    yield TextEntry("repeats", "repeats", entries.repeats)
-    tip = "Reports of the cells that end well, made when none waits any more."
-    yield Chips("reports", "reports", chips_of(ASKED_REPORTS), entries.reports, multiple=True, tooltip=tip)
-    yield Chips("after_oom", "after OOM", chips_of(AFTER_OOM), (entries.after_oom,), multiple=False)
-
-
 def shown_at(field: str) -> str:
     """The entry that shows a choice's problems: the last of it."""
     axis = AXES.get("pass_" if field == "pass" else field)
@@ -160,8 +141,9 @@ def is_shown(field: str, entries: Entries, recent: tuple[RecentModel, ...]) -> b
     alone = entries.workload != LANGUAGE_MODEL
     if field == "recent":
         return bool(recent) and not alone
-    if field == "model_path":
-        return bool(entries.own_names or entries.model_path)
+    if field == "model_path":  # of the user's own code, whose names may not be complete
+        texts = [entries.text(axis.others or axis.field) for axis in AXES.values() if axis.own]
+        return bool(entries.model_path) or any(is_imported(name) for text in texts for name in names_of(text))
     axis = next(axis for axis in AXES.values() if field in (axis.name, axis.others))
     here = axis.is_in(entries.workload)
     return here and (axis.widget != "pairs" or bool(":" in entries.model or entries.text(field)))
@@ -280,14 +262,14 @@ class RecentEntry(Entry, can_focus=True):
             if place is not None:
                 self._choose(models[place])
 
-        self.app.push_screen(ChoiceList("Recent models", [(model.model, _about(model)) for model in models]), chosen)
+        choices: list[tuple[str, str]] = []
+        for model in models:
+            args = ", ".join(f"{name}={value}" for name, value in model.args)
+            path = f"in {', '.join(model.path)}" if model.path else ""
+            choices.append((model.model, " · ".join(filter(None, [args, path]))))
+        self.app.push_screen(ChoiceList("Recent models", choices), chosen)
 
     on_click = action_choose
-
-
-def _about(model: RecentModel) -> str:
-    args = ", ".join(f"{name}={value}" for name, value in model.args)
-    return " · ".join(filter(None, [args, f"in {', '.join(model.path)}" if model.path else ""]))
 
 
 OTHERS = "Other presets"
@@ -319,14 +301,12 @@ def _of_problems(presets: dict[str, Preset], state: SessionState | None) -> Iter
     results = merge([(title_of(state), state)]) if state else ()
     for edition, problem in every_problem():
         if found := presets.get(problem.preset(edition)):
+            letters = " ".join(part.letter for part in problem.parts if part.letter)
+            about = f"{problem.title}{f' ({letters})' if letters else ''}"
             progress = progress_of(problem, edition, [state], results) if state and results else None
-            yield Listed(found, f"Problems of {edition}", _about_problem(problem, progress))
-
-
-def _about_problem(problem: Problem, progress: Progress | None) -> str:
-    letters = " ".join(part.letter for part in problem.parts if part.letter)
-    what = f"{problem.title}{f' ({letters})' if letters else ''}"
-    return f"{what}\n  {progress.mark} {progress.text}" if progress and progress.mark else what
+            if progress and progress.mark:
+                about = f"{about}\n  {progress.mark} {progress.text}"
+            yield Listed(found, f"Problems of {edition}", about)
 
 
 def headings(choices: Sequence[Listed]) -> dict[int, str]:

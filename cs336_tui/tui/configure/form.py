@@ -16,7 +16,6 @@ from cs336_tui.config.presets import RecentModel
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, dims_of
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
-from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.stats.quantities import duration
 from cs336_tui.tui.configure.preview import device_problems, known_devices
@@ -112,12 +111,6 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
             model_path=joined(recent.path),
             annotations=_pairs_words(recent.annotations),
         )
-
-    @property
-    def own_names(self) -> tuple[str, ...]:
-        """Entered names of the user's own code, complete or not."""
-        texts = [self.text(axis.others or axis.field) for axis in AXES.values() if axis.own]
-        return tuple(name for text in texts for name in names_of(text) if is_imported(name))
 
     def text(self, field: str) -> str:
         return str(getattr(self, _attribute(field)))
@@ -284,7 +277,8 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     cells = len(sweep) * options.repeats
     if not reader.problems and cells > MAX_CELLS:
         reader.add(SpecError("sweep", f"of {cells} cells", f"expected at most {MAX_CELLS}"))
-    problems = tuple(sorted(reader.problems.values(), key=lambda problem: _position(problem.field)))
+    order = {field: place for place, field in enumerate(Entries.__struct_fields__)}  # problems of several come last
+    problems = tuple(sorted(reader.problems.values(), key=lambda each: order.get(_attribute(each.field), len(order))))
     return Form(sweep=None if problems else sweep, options=options, problems=problems)
 
 
@@ -309,12 +303,6 @@ def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> str:
     return joined(f"{name}={value}" for name, value in pairs)
 
 
-def _position(field: str) -> int:
-    """Position of a field in the form; problems of several fields come last."""
-    fields = Entries.__struct_fields__
-    return fields.index(_attribute(field)) if _attribute(field) in fields else len(fields)
-
-
 _PLAIN = Sweep(devices=("cpu",), passes=("forward",))
 
 
@@ -337,9 +325,5 @@ def _usual_by_value() -> dict[str, dict[Any, dict[str, Any]]]:
             LANGUAGE_MODEL: _usual({}, alone),
             **{workload: _usual({"workload": workload, **usual}, alone) for workload, usual in USUAL_ALONE.items()},
         },
-        "timer": {
-            ("step",): by_step,
-            ("step", "do_bench"): by_step,
-            ("do_bench",): _usual(by_do_bench, of_timer),
-        },
+        "timer": {("step",): by_step, ("step", "do_bench"): by_step, ("do_bench",): _usual(by_do_bench, of_timer)},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection
 from functools import lru_cache
 from typing import ClassVar
 
@@ -10,7 +10,6 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.widget import Widget
 from textual.widgets import Static
 
 from cs336_tui.config.presets import QUICK, Preset, RecentModel, recent_models
@@ -65,9 +64,7 @@ class ConfigurePane(Vertical):
         bind_keys("escape", "to_buttons", "To Run", "configure.to_buttons", shown_as="Esc"),
     ]
 
-    def __init__(
-        self, preset: Preset = QUICK, options: RunOptions | None = None, *, id: str | None = "configure"
-    ) -> None:
+    def __init__(self, preset: Preset = QUICK, options: RunOptions | None = None, *, id: str = "configure") -> None:
         super().__init__(id=id, classes="-focused")  # which it is at the start
         self.preset = preset
         """The preset that filled the entries last."""
@@ -111,7 +108,11 @@ class ConfigurePane(Vertical):
         with _Scroll(id="form"):
             with Vertical(classes="group", id="what"):
                 yield parts.PresetEntry(self.preset, self.choose_preset)
-                yield from self._what()
+                for entry in parts.entries_in("what", self._entries):
+                    yield entry
+                    if isinstance(entry, Chips) and entry.field == "size":  # the dimensions below it
+                        yield Vertical(classes="group", id="alone")
+                        yield Vertical(classes="group", id="dims")
             with Vertical(classes="group", id="how"):
                 yield from parts.entries_in("how", self._entries)
                 lanes, tip = self._entries.lanes, parts.LANES_TIP
@@ -127,14 +128,6 @@ class ConfigurePane(Vertical):
             yield PushButton("Stop", id="stop", disabled=True)
             yield PushButton("Resume", id="resume")
             yield PushButton("Export", id="export")
-
-    def _what(self) -> Iterator[Widget]:
-        """The entries of what is run, the dimensions below the size."""
-        for entry in parts.entries_in("what", self._entries):
-            yield entry
-            if isinstance(entry, Chips) and entry.field == "size":
-                yield Vertical(classes="group", id="alone")
-                yield Vertical(classes="group", id="dims")
 
     def on_mount(self) -> None:
         self.query_one("#resume").display = False
@@ -313,7 +306,7 @@ class ConfigurePane(Vertical):
         alone = entries.workload != LANGUAGE_MODEL
         custom = CUSTOM_SIZE in entries.size
         rare = custom or entries.vocab_size != str(Sweep().vocab_size)
-        self._group("dims", rare and not alone, lambda: parts.dims_entries(self._entries))
+        self._group("dims", rare and not alone)
         self._show_folds({problem.field for problem in problems})
         wrong = {parts.shown_at(p.field): f"{p.value}: {p.allowed}" for p in reversed(problems)}
         for entry in self.query(Entry):
@@ -327,7 +320,7 @@ class ConfigurePane(Vertical):
             if axis.group in ("what", "how") and axis.workloads:
                 for field in filter(None, (axis.name, axis.others)):
                     self.query_one(f"#entry-{field.replace('_', '-')}").display = axis.is_in(entries.workload)
-        self._group("alone", alone, lambda: parts.alone_entries(self._entries))
+        self._group("alone", alone)
         for widths in self.query("#entry-head-dim").results(TextEntry):
             widths.label = parts.WIDTH_LABELS.get(entries.workload, "head dim")
             widths.refresh()
@@ -339,10 +332,8 @@ class ConfigurePane(Vertical):
 
     def _show_folds(self, wrong: set[str]) -> None:
         variants, more = self.query_one("#fold-variants", Fold), self.query_one("#fold-more", Fold)
-        self._group(
-            "variants", variants.open, lambda: parts.variant_entries(self._entries, self._recent, self._choose_model)
-        )
-        self._group("more", more.open, lambda: parts.more_entries(self._entries))
+        self._group("variants", variants.open)
+        self._group("more", more.open)
         label = parts.fold_label(self._entries, is_open=variants.open)
         variants.label = f"✗ {label}" if wrong & parts.fields_in("variants") else label
         label = "more" if more.open else "more: edition, arch, seed…"
@@ -365,12 +356,13 @@ class ConfigurePane(Vertical):
             summary.update("\n".join(lines), layout=len(lines) != len(self._summary))
             self._summary = lines
 
-    def _group(self, id: str, shown: bool, entries: Callable[[], Iterable[Entry]]) -> None:
+    def _group(self, id: str, shown: bool) -> None:
         """Show or hide a group of entries that exist once they were needed."""
         group = self.query_one(f"#{id}", Vertical)
         group.display = shown
         if shown and not group.children:
-            group.mount_all(entries())
+            recent = parts.RecentEntry(self._recent, self._choose_model)
+            group.mount_all(parts.entries_in(id, self._entries, recent))
 
     def _refill(self) -> None:
         self._offer()

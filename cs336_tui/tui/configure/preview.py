@@ -85,9 +85,14 @@ def cells_of(choices: CellChoices) -> Cells:
 
 
 def as_cells(cells: tuple[tuple[CellSpec, int], ...]) -> Cells:
-    """These cells, with what they need."""
-    found = needs(spec for spec, _ in cells)
-    return Cells(cells, "", found, largest_of(found))
+    """These cells, with what they need. Of too many needs the `MOST` are predicted that are largest by a rough count,
+    in the order given: what does not fit is among them."""
+    found = largest = needs(spec for spec, _ in cells)
+    kinds = {needs_of(need.spec) for need in found}
+    if len(kinds) > MOST:
+        most = set(sorted(kinds, key=rough_peak_bytes, reverse=True)[:MOST])
+        largest = tuple(need for need in found if needs_of(need.spec) in most)
+    return Cells(cells, "", found, largest)
 
 
 def needs(specs: Iterable[CellSpec]) -> tuple[Need, ...]:
@@ -98,15 +103,6 @@ def needs(specs: Iterable[CellSpec]) -> tuple[Need, ...]:
         known = found.get(key) or Need(spec, 0, 0)
         found[key] = Need(known.spec, known.cells + 1, known.steps + spec.total_steps)
     return tuple(found.values())
-
-
-def largest_of(found: tuple[Need, ...]) -> tuple[Need, ...]:
-    """The `MOST` needs that are largest by a rough count, in the order given: what does not fit is among them."""
-    kinds = {needs_of(need.spec) for need in found}
-    if len(kinds) <= MOST:
-        return found
-    largest = set(sorted(kinds, key=rough_peak_bytes, reverse=True)[:MOST])
-    return tuple(need for need in found if needs_of(need.spec) in largest)
 
 
 def known_devices(sweep: Sweep, environment: Environment | None) -> tuple[str, ...]:

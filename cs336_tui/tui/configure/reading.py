@@ -31,13 +31,13 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """Pieces as `FormReader.pieces` reads them: with commas, those in quotes that need it."""
-    return ", ".join(_quoted(piece) if set(piece) & set(",'\"\\") else piece for piece in pieces)
-
-
-def _quoted(piece: str) -> str:
-    """In quotes, as `shlex.quote` makes them, which leaves a lone comma bare."""
-    return "'" + piece.replace("'", "'\"'\"'") + "'"
+    """Pieces as `FormReader.pieces` reads them: with commas, those in quotes that need it, as `shlex.quote` makes them,
+    which leaves a lone comma bare."""
+    words: list[str] = []
+    for piece in pieces:
+        quoted = "'" + piece.replace("'", "'\"'\"'") + "'"
+        words.append(quoted if set(piece) & set(",'\"\\") else piece)
+    return ", ".join(words)
 
 
 class FormReader:
@@ -69,10 +69,8 @@ class FormReader:
 
     def warmups(self, text: str) -> Auto | tuple[int, ...]:
         """Warm-up steps, one or several, or ``auto`` or a time alone, with or without the most."""
-        more = f"{_SEVERAL}, or auto alone, or a time as 10s"
-        return self.attempt(
-            lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=more), (1,)
-        )
+        end = f"{_SEVERAL}, or auto alone, or a time as 10s"
+        return self.attempt(lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=end), (1,))
 
     def steps(self, text: str) -> tuple[int | Auto, float | None]:
         """A number of measured steps; or an automatic one and the share to which the mean's interval is to narrow."""

@@ -72,7 +72,7 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
         for preset in all_presets().presets:
             yield SystemCommand(f"Preset {preset.name}", preset.about, partial(app.load_preset, preset))
     for theme in themes:
-        yield SystemCommand(f"Theme {theme}", "Colours, kept for good", KeepTheme(app, theme))
+        yield SystemCommand(f"Theme {theme}", "Colours, kept for good", partial(dialogs.keep_theme, app, theme))
 
 
 async def _act(app: Host, tab: PaneTab, binding: Binding) -> None:
@@ -105,16 +105,6 @@ def _write_settings(app: Host) -> None:
     app.notify(problem or f"Written: {path}", title="Settings", severity=severity, markup=False)
 
 
-class KeepTheme:
-    """Keeps a theme; the palette previews it."""
-
-    def __init__(self, app: Host, theme: str) -> None:
-        self._app, self.theme = app, theme
-
-    def __call__(self) -> None:
-        dialogs.keep_theme(self._app, self.theme)
-
-
 class Palette(CommandPalette):
     """Every action by name. A theme is on while the cursor is on it."""
 
@@ -132,7 +122,10 @@ class Palette(CommandPalette):
     @on(OptionList.OptionHighlighted)
     def _preview(self, event: OptionList.OptionHighlighted) -> None:
         command = event.option.hit.command if isinstance(event.option, Command) else None
-        self.app.theme = command.theme if isinstance(command, KeepTheme) else self._theme_before
+        theme = self._theme_before
+        if isinstance(command, partial) and command.func is dialogs.keep_theme:
+            theme = command.args[1]
+        self.app.theme = theme
 
     def _action_cursor_down(self) -> None:
         if self._has_list:

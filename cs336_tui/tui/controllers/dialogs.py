@@ -31,8 +31,7 @@ def read_help(app: Host) -> None:
     from cs336_tui.tui.help import HelpReader, help_page
 
     plays = app.replaying and app.live.watched is None
-    write = partial(help_page, replaying=plays, keymap=app.keymap)
-    app.push_screen(HelpReader(write, app.main.tab_at_focus))
+    app.push_screen(HelpReader(partial(help_page, replaying=plays, keymap=app.keymap), app.main.tab_at_focus))
 
 
 def read_cell(app: Host, cell: CellState) -> None:
@@ -52,11 +51,9 @@ def ask_quit(app: Host) -> None:
         return
     running = max(len(app.state.running), len(app.live.state.running))
     what = "the running cell" if running == 1 else f"the {running} running cells"
-    question = (
-        f"Cells are still running. Finished steps are in the session log; {what} will be stopped."
-        if running
-        else "A report is being made; it will be stopped."
-    )
+    question = "A report is being made; it will be stopped."
+    if running:
+        question = f"Cells are still running. Finished steps are in the session log; {what} will be stopped."
     app.confirm(question, "Stop and quit", "Keep running", app.exit, q_means=True)
 
 
@@ -82,10 +79,8 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
         if paths:
             app.push_screen(Written(paths, app.copy_to_clipboard))
 
-    source = Source(app.shown.path or Path(), app.state)
-    dialog = ExportDialog(
-        tuple(offers(app.state)), choice, source, app.export_folder or Path.cwd(), app.copy_to_clipboard
-    )
+    source, folder = Source(app.shown.path or Path(), app.state), app.export_folder or Path.cwd()
+    dialog = ExportDialog(tuple(offers(app.state)), choice, source, folder, app.copy_to_clipboard)
     app.push_screen(dialog, exported)
 
 
@@ -220,11 +215,9 @@ def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
         added, problem = tried(lambda: add_from(results, title))
         if added is None:
             return f"! {problem}"
-        left_out = (
-            f"; {counted(len(added.left_out), 'cell')} left out, the first: {added.left_out[0]}"
-            if added.left_out
-            else ""
-        )
+        left_out = ""
+        if added.left_out:
+            left_out = f"; {counted(len(added.left_out), 'cell')} left out, the first: {added.left_out[0]}"
         return f"{counted(len(added.rows), 'reference point')} kept as {title}{left_out}"
 
     def tell(outcome: str) -> None:

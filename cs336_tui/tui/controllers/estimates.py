@@ -111,8 +111,7 @@ class EstimateController:
         seen = tuple(need for need in wanted if needs_of(need.spec) not in state.unpredictable)
         if wanted and not seen and (why := state.unpredictable[needs_of(wanted[0].spec)]):
             return Forecast(f"not predicted: {format.plain(why)}", "caution")
-        estimates = self._estimates(state, seen, None)
-        known = [(need, found) for need, found in zip(seen, estimates, strict=True) if found]
+        known = [(need, found) for need, found in zip(seen, self._judge(state, seen, None), strict=True) if found]
         if len(known) < len(seen) or not seen:
             return Forecast(PREDICTING if predicts and seen else "")
         more = len(seen) < len(chosen.needs)
@@ -138,12 +137,11 @@ class EstimateController:
         state = self._app.state
         chosen = self._chosen_there if self._has_choices else Cells()
         of_session = self._cells_of(state)
-        whose: Whose = (
-            "session" if of_session.cells and (self._whose == "session" or not self._has_choices) else "chosen"
-        )
+        turned = self._whose == "session" or not self._has_choices
+        whose: Whose = "session" if of_session.cells and turned else "chosen"
         cells = chosen if whose == "chosen" else of_session
         found = self._asked_of(cells.largest)
-        estimates = self._estimates(state, found, self._gpu)
+        estimates = self._judge(state, found, self._gpu)
         measured = self._measured(state) if self._gpu is None else {}
         if self._batches:
             self._batches.missing = ()
@@ -321,9 +319,7 @@ class EstimateController:
             known = self._targets[id(state), device] = now, target_here(info, state.environment, state.devices)
         return known[1]
 
-    def _estimates(
-        self, state: SessionState, needs: Sequence[Need], gpu: GpuModel | None
-    ) -> tuple[Estimate | None, ...]:
+    def _judge(self, state: SessionState, needs: Sequence[Need], gpu: GpuModel | None) -> tuple[Estimate | None, ...]:
         """Each on the GPU, or else on its device of the session's machine; None where the prediction or the device is
         not known."""
         targets: dict[str, Target] = {}

@@ -68,14 +68,14 @@ class Library:
             return (), "no session folder is set"
         with self._reading:
             try:
-                found = tuple(self._info(path) for path in reversed(store.folder_sessions(self.folder)))
+                found = tuple(
+                    _newest(path, self._infos, store.info_of, writer_of(path))  # who may go and leave the log as it was
+                    for path in reversed(store.folder_sessions(self.folder))
+                )
             except OSError as error:
                 return (), f"{self.folder}: {error.strerror}"
             self._infos = {info.path: self._infos[info.path] for info in found}
             return found, ""
-
-    def _info(self, path: Path) -> SessionInfo:
-        return _newest(path, self._infos, store.info_of, writer_of(path))  # who may go and leave the log as it was
 
     def _open(self, path: Path) -> Session | str:
         with self._reading:
@@ -111,17 +111,15 @@ class RecordingController:
             self._ask()
             return
         wanted = Wanted(tuple(map(_path, _words_in(text))))
-        if missing := [path for path in wanted.paths if not is_file(path)]:
-            self._app.warn(
-                f"{missing[0]}: no such file on this machine; a dropped file opens if the terminal runs here."
-            )
+        if lost := [path for path in wanted.paths if not is_file(path)]:
+            self._app.warn(f"{lost[0]}: no such file on this machine; a dropped file opens if the terminal runs here.")
         else:
             self.open(wanted)
 
     def _ask(self) -> None:
         from cs336_tui.session.recordings.recording import PhaseError
 
-        def check(text: str) -> str:
+        def why(text: str) -> str:
             try:
                 wanted = wanted_in(text)
             except PhaseError as error:
@@ -131,9 +129,7 @@ class RecordingController:
                 return "no file"
             return f"no such file: {missing[0]}" if missing else ""
 
-        self._app.ask_text(
-            lambda text: self.open(wanted_in(text)), "Open a recording", _ABOUT, check=check, longest=8000
-        )
+        self._app.ask_text(lambda text: self.open(wanted_in(text)), "Open a recording", _ABOUT, check=why, longest=8000)
 
     def open(self, wanted: Wanted) -> None:
         """Read the files, if there are any, into a new session."""

@@ -64,8 +64,7 @@ class RunController:
         """Give a session a bench that runs its cells into `log`, a new one when None; False if this app runs none."""
         if self._bench_factory is None:
             return False
-        bench = self._bench_factory(partial(self._app.take, session), log)
-        session.source = LiveSource(bench, self._app.post_message)
+        session.source = LiveSource(self._bench_factory(partial(self._app.take, session), log), self._app.post_message)
         session.follow_log()
         return True
 
@@ -193,15 +192,6 @@ class RunController:
         self._app.refresh_panes()
 
 
-def _all(session: Session) -> tuple[About, ...]:
-    """The session's cells, then what else there are reports on, each once."""
-    state = session.state
-    cells = [About(cell.spec, cell.cell) for cell in state.cells.values()]
-    needs = {report_key(about.spec) for about in cells}
-    others = {report_key(report.spec): About(report.spec, None) for report in state.reports_on_cells}
-    return (*cells, *(about for key, about in others.items() if key not in needs))
-
-
 class ReportController:
     """Serves the tabs of reports."""
 
@@ -239,9 +229,13 @@ class ReportController:
         self._chosen = None
 
     def step(self, by: int) -> None:
-        """Go to the next of the session's cells and of what else there are reports on, or to the one before."""
+        """Go to the next of the session's cells, then of what else there are reports on, each once, or to the one
+        before."""
         session = self._app.shown
-        everything, now = _all(session), self.about(session)
+        everything, now = [About(cell.spec, cell.cell) for cell in session.state.cells.values()], self.about(session)
+        needs = {report_key(about.spec) for about in everything}
+        others = {report_key(report.spec): About(report.spec, None) for report in session.state.reports_on_cells}
+        everything += [about for key, about in others.items() if key not in needs]
         if not everything:
             return
         place = everything.index(now) + by if now in everything else 0 if by > 0 else len(everything) - 1
@@ -265,13 +259,6 @@ class ReportController:
             self.choose(self._app.live, About(spec, cell))
         source.ask(kind, spec, cell)
         return True
-
-    @property
-    def in_progress(self) -> str:
-        """The report that is being made and how far it is, for the top line; empty when none is."""
-        reports = self._app.live.state.reports
-        latest = reports[max(reports)] if reports and self._app.run_in_progress else None
-        return f"{latest.kind}: {latest.stage} ..." if latest and latest.status is None else ""
 
     def finished(self, event: ReportFinished) -> None:
         """Say so where the report cannot be seen."""
@@ -305,14 +292,8 @@ class PeakController:
     @property
     def view(self) -> PeakView:
         app = self._app
-        can = app.live.source is not None and not app.replaying
-        return PeakView(
-            app.judging.peaks.get,
-            app.judging.version,
-            app.live.state.environment if can else None,
-            self._progress,
-            self._problem,
-        )
+        here = app.live.state.environment if app.live.source is not None and not app.replaying else None
+        return PeakView(app.judging.peaks.get, app.judging.version, here, self._progress, self._problem)
 
     @property
     def _progress(self) -> str:
@@ -341,8 +322,7 @@ class PeakController:
             self._problem = f"{wanted.device} {wanted.precision}: {found}"
         elif environment is not None:
             # By the threads that were in force, so that it is never taken for a peak with others.
-            key = peak_key(environment, wanted.device, wanted.precision, found.threads)
-            self._app.judging.take_peak(key, found)
+            self._app.judging.take_peak(peak_key(environment, wanted.device, wanted.precision, found.threads), found)
             if found.disturbance:
                 self._problem = f"{wanted.device} {wanted.precision}: not kept, {found.disturbance}"
         self._app.refresh_panes()

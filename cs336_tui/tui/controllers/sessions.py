@@ -43,7 +43,7 @@ class SessionController:
         self._retired: list[LiveSource] = []
         self._watched: dict[Path, Session] = {}
         """Sessions that others run, followed since they were opened."""
-        self._loaded: dict[Path, Session] = {}
+        self._loaded: dict[Path | None, Session] = {}
         """Marked sessions that have been read."""
         self._cells: list[tuple[Source, CellState]] = []
         """Up to two marked cells."""
@@ -70,15 +70,8 @@ class SessionController:
             self.reload()
 
     def do(self, wish: Wish, info: SessionInfo) -> None:
-        match wish:
-            case "open":
-                self.open(info)
-            case "resume":
-                self.resume(info)
-            case "delete":
-                self._ask_delete(info)
-            case "rename" | "annotate":
-                self._ask_words(wish, info)
+        acts = {"open": self.open, "resume": self.resume, "delete": self._ask_delete}
+        acts.get(wish, partial(self._ask_words, wish))(info)
 
     def open(self, info: SessionInfo) -> None:
         """Show the session's cells in every pane, as at the end of a replay; one that others run as it goes on."""
@@ -216,12 +209,8 @@ class SessionController:
     def compared(self) -> Compared:
         """The marked sessions that have been read, in the order of marking, else the one shown; and marked cells."""
         live = self._app.live
-        found = [
-            live if path == live.path else self._loaded[path]
-            for path in self._pane.marked
-            if path == live.path or path in self._loaded
-        ]
-        sessions = found or [self._app.shown]
+        read = {**self._loaded, live.path: live}
+        sessions = [read[path] for path in self._pane.marked if path in read] or [self._app.shown]
         titled = tuple((session.title or "session", session.state) for session in sessions)
         return Compared(titled, tuple(self._cells))
 

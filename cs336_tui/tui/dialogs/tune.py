@@ -57,7 +57,7 @@ class TuneDialog(Dialog[Search | None]):
             yield self._problem
             with Horizontal(id="buttons"):
                 yield Button("Race", id="race", variant="primary", compact=True)
-                yield Button("Cancel", id="cancel", compact=True)
+                yield Button("Cancel", id="cancel", compact=True, action="screen.dismiss(None)")
 
     def on_mount(self) -> None:
         self._read()
@@ -94,7 +94,3 @@ class TuneDialog(Dialog[Search | None]):
     def action_race(self) -> None:
         if self._search is not None:
             self.dismiss(self._search)
-
-    @on(Button.Pressed, "#cancel")
-    def _leave(self) -> None:
-        self.dismiss(None)

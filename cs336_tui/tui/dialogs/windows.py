@@ -21,6 +21,7 @@ from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import Button, Input, Label, OptionList
 from textual.widgets.option_list import Option
 
+from cs336_tui.tui.background import tried
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.widgets.entries import InputLine
@@ -92,17 +93,15 @@ def text_reader(title: str, text: str) -> Reader:
     return Reader(title, write)
 
 
+Choices = Sequence[tuple[str, str]]
+"""Each a name and a few words on it."""
 _LIST_WIDTH = 72
 """Of `ChoiceList`, as in its style."""
 
 
 def problem_of(act: Callable[[], object], error: type[Exception] | tuple[type[Exception], ...]) -> str:
     """Why this cannot be done, in one line; empty if it was done."""
-    try:
-        act()
-    except error as problem:
-        return str(problem)
-    return ""
+    return tried(act, error)[1]
 
 
 class AskText(Dialog[str | None]):
@@ -171,14 +170,11 @@ class Confirm(Dialog[bool]):
         with Vertical(id="box"):
             yield Label(self._question, markup=False)
             with Horizontal():
-                yield Button(self._no, id="no", compact=True)
-                yield Button(self._yes, id="yes", variant="error", compact=True)
+                yield Button(self._no, id="no", compact=True, action="screen.dismiss(False)")
+                yield Button(self._yes, id="yes", variant="error", compact=True, action="screen.dismiss(True)")
 
     def action_quit_key(self) -> None:
         self.dismiss(self._q_means)
-
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        self.dismiss(event.button.id == "yes")
 
 
 class ChoiceList(Dialog[int | None]):
@@ -189,15 +185,9 @@ class ChoiceList(Dialog[int | None]):
         bind("quit", "dismiss(None)", "Close", "choices.close", first="escape", show=False)
     ]
 
-    def __init__(
-        self,
-        title: str,
-        choices: Sequence[tuple[str, str]],
-        at: int = 0,
-        headings: Mapping[int, str] | None = None,
-    ) -> None:
+    def __init__(self, title: str, choices: Choices, at: int = 0, headings: Mapping[int, str] = {}) -> None:
         super().__init__()
-        self._title, self._choices, self._at, self._headings = title, choices, at, headings or {}
+        self._title, self._choices, self._at, self._headings = title, choices, at, headings
 
     def compose(self) -> ComposeResult:
         options = OptionList(*self._options())
@@ -259,7 +249,7 @@ class Pick(Dialog[str | None]):
     def __init__(
         self,
         title: str,
-        choices: Sequence[tuple[str, str]],
+        choices: Choices,
         *,
         label: Callable[[str], str] = str,
         meant: Callable[[str], str] = lambda _: "",

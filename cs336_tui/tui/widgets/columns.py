@@ -38,10 +38,12 @@ class Layout(NamedTuple):
 
     def heading_of(self, sort: Sort) -> str:
         """The heading; the sign of the order stands behind the sorted column's name, in its gap if need be."""
-        names = ((index, self._padded(self.columns[index].header, index)) for index in self.kept)
-        return "".join(
-            text if self.columns[index].key != sort.key else sort.mark.join(_split(text)) for index, text in names
-        )
+        names = [self._padded(self.columns[index].header, index) for index in self.kept]
+        for place, index in enumerate(self.kept):
+            if self.columns[index].key == sort.key:
+                name = names[place].rstrip()
+                names[place] = name + sort.mark + names[place][len(name) + 1 :]
+        return "".join(names)
 
     def row(self, texts: Sequence[str]) -> str:
         """The texts in the columns that fit, each padded, with a gap behind it."""
@@ -106,12 +108,6 @@ class Sort(NamedTuple):
 
 
 UNSORTED = Sort()
-
-
-def _split(padded: str) -> tuple[str, str]:
-    """A padded heading before and behind the place of a sign behind its name."""
-    name = padded.rstrip()
-    return name, padded[len(name) + 1 :]
 
 
 def ellipsis(text: str, width: int) -> str:
@@ -322,9 +318,8 @@ class Sheet(msgspec.Struct, frozen=True):
         from cs336_tui.export.writing.texts import markdown_escape
 
         table = render(msgspec.structs.replace(self.table, caption=""), "markdown")
-        return "\n\n".join(
-            [f"**{markdown_escape(caption)}**", *([markdown_escape(self.lead)] if self.lead else []), table]
-        )
+        lead = [markdown_escape(self.lead)] if self.lead else []
+        return "\n\n".join([f"**{markdown_escape(caption)}**", *lead, table])
 
 
 class Laid:
@@ -348,8 +343,7 @@ class Laid:
 
     def at(self, width: int, page: int = 0) -> Laid:
         """The same in a window of this width, with the columns of a page."""
-        same = width == self._width and page % len(self.pages) == self.page
-        return self if same else Laid(self.sheet, width, page)
+        return self if (width, page % len(self.pages)) == (self._width, self.page) else Laid(self.sheet, width, page)
 
     @property
     def above(self) -> list[Line]:

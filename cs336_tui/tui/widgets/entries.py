@@ -77,8 +77,6 @@ class Entry(Styled):
         return Strip(segments).adjust_cell_length(width, self.style_of("text"))
 
     def _problem_lines(self, width: int) -> list[str]:
-        if not self.problem:
-            return []
         return textwrap.wrap(
             self.problem, max(width, 8), initial_indent="✗ ", subsequent_indent="  ", break_on_hyphens=False
         )

@@ -32,8 +32,7 @@ class Styled(Widget):
     def style_of(self, role: str) -> Style:
         style = self._styles_of_roles.get(role)
         if style is None:
-            behind = self.background_colors[1]
-            style = self._styles_of_roles[role] = style_of(role, self.app.theme_variables, behind)
+            style = self._styles_of_roles[role] = style_of(role, self.app.theme_variables, self.background_colors[1])
         return style
 
     def notify_style_update(self) -> None:
@@ -55,27 +54,20 @@ _ROLES: dict[str, tuple[str, str]] = {
     "tab-on": ("primary", "bold underline"),
 } | {
     name: (name, "")
-    for name in (
-        *("warmup", "measured", "axis", "memory", "utilisation"),
-        *("phase-1", "phase-2", "phase-3", "phase-4", "phase-5", "sync"),
-    )
+    for name in "warmup measured axis memory utilisation phase-1 phase-2 phase-3 phase-4 phase-5 sync".split()
 }
 
 
 def style_of(role: str, variables: Mapping[str, str], background: Color) -> Style:
     """The style of a role, from a theme's variables and the background. Raises KeyError."""
     variable, attributes = _ROLES[role]
-    color = _color(variables[variable], variables["foreground"])
+    value = variables[variable]  # perhaps with an opacity: ``#5aa9e6 40%``; ``auto 60%`` is the foreground at 60 %
+    name, share = value.rsplit(maxsplit=1) if value.endswith("%") else (value, "100%")
+    color = Color.parse(variables["foreground"] if name == "auto" else name)
+    color = color.multiply_alpha(float(share.removesuffix("%")) / 100)
     if color.a < 1:
         color = background.blend(color, color.a, alpha=1.0) if background.ansi is None else color.with_alpha(1.0)
     return Style.parse(attributes) + Style.from_color(color.rich_color, background.rich_color)
-
-
-def _color(value: str, foreground: str) -> Color:
-    """A colour of a theme, perhaps with an opacity: ``#5aa9e6 40%``. ``auto 60%`` is the foreground at 60 %."""
-    name, share = value.rsplit(maxsplit=1) if value.endswith("%") else (value, "100%")
-    color = Color.parse(foreground if name == "auto" else name)
-    return color.multiply_alpha(float(share.removesuffix("%")) / 100)
 
 
 class Span(NamedTuple):

@@ -37,10 +37,6 @@ class _Item(msgspec.Struct, frozen=True):
     tab: Tab
     text: str
 
-    @property
-    def is_arrow(self) -> bool:
-        return self.text in (_BEFORE, _BEHIND)
-
 
 class TabBar(Lines, can_focus=True):
     """Shows the tabs given to `offer`; left and right, a click or the app's keys choose one. If not all fit, it shows
@@ -69,7 +65,8 @@ class TabBar(Lines, can_focus=True):
         spans: list[Span] = []
         for item in self._items():
             on = item.tab.id == self._active
-            role = "key" if item.is_arrow else "tab" if not on else "cursor" if self.has_focus else "tab-on"
+            is_arrow = item.text in (_BEFORE, _BEHIND)
+            role = "key" if is_arrow else "tab" if not on else "cursor" if self.has_focus else "tab-on"
             spans += [Span(item.text, role), Span(_SEPARATOR, "muted")]
         self.paint([tuple(spans[:-1])])
 
@@ -79,12 +76,9 @@ class TabBar(Lines, can_focus=True):
         if not items:
             return []
         active = next((place for place, item in enumerate(items) if item.tab.id == self._active), 0)
-        first, end = window(
-            [len(item.text) + len(_SEPARATOR) for item in items],
-            active,
-            self.content_size.width + len(_SEPARATOR),
-            len(_BEFORE + _SEPARATOR),
-        )
+        widths = [len(item.text) + len(_SEPARATOR) for item in items]
+        room, arrow = self.content_size.width + len(_SEPARATOR), len(_BEFORE + _SEPARATOR)
+        first, end = window(widths, active, room, arrow)
         before = [_Item(self._tabs[first - 1], _BEFORE)] if first else []
         behind = [_Item(self._tabs[end], _BEHIND)] if end < len(items) else []
         return [*before, *items[first:end], *behind]

@@ -74,7 +74,7 @@ class Rows(Lines, can_focus=True):
         self._count = self._heading_rows = 0
         self._draw: Draw = lambda _first, _last: ((), ())
         self._below: Sequence[Line] = ()
-        self._offset = 0
+        self.first_in_sight = 0
         self._following = follow
         self._has_cursor = cursor
         self.cursor = 0
@@ -91,13 +91,9 @@ class Rows(Lines, can_focus=True):
             self.cursor = min(max(self.cursor, 0), max(count - 1, 0))
         self.show_again()
 
-    @property
-    def first_in_sight(self) -> int:
-        return self._offset
-
     def show_from(self, row: int) -> None:
         """Scroll so that this row is the first in sight, if as many follow."""
-        self._offset = row
+        self.first_in_sight = row
         self.show_again()
 
     @property
@@ -111,34 +107,25 @@ class Rows(Lines, can_focus=True):
         return len(f"  {self._count}–{self._count} of {self._count}") if self._count > self.room else 0
 
     def show_again(self) -> None:
-        count, room = self._count, self.room
+        count, room, width = self._count, self.room, self.content_size.width
         lowest = max(count - room, 0)
         cursor = min(self.cursor, max(count - 1, 0))  # it may be on a row that is still to come
         if self._has_cursor:
-            self._offset = min(max(self._offset, cursor - room + 1), cursor)
+            self.first_in_sight = min(max(self.first_in_sight, cursor - room + 1), cursor)
         elif self._following:
-            self._offset = lowest
-        self._offset = min(max(self._offset, 0), lowest)
-        heading, rows = self._draw(self._offset, min(self._offset + room, count))
+            self.first_in_sight = lowest
+        self.first_in_sight = min(max(self.first_in_sight, 0), lowest)
+        heading, rows = self._draw(self.first_in_sight, min(self.first_in_sight + room, count))
         visible = list(rows)
-        at = cursor - self._offset
+        at = cursor - self.first_in_sight
         if self._has_cursor and self.has_focus and at < len(visible):
-            visible[at] = self._under_cursor(visible[at])
+            row = fit(visible[at], width)
+            visible[at] = (Span("".join(span.text for span in row) + " " * (width - width_of(row)), "cursor"),)
         gap: list[Line] = [()] * (room - len(visible)) if self._below else []
-        self.paint([*self._with_position(heading), *visible, *gap, *self._below])
-
-    def _with_position(self, heading: Sequence[Line]) -> list[Line]:
-        """The heading; if not all rows fit, its first line gives the rows in sight."""
-        if not heading or self._count <= self.room:
-            return list(heading)
-        position = f"{self._offset + 1}–{min(self._offset + self.room, self._count)} of {self._count}"
-        first = spread(heading[0], (Span(position, "muted"),), self.content_size.width)
-        return [first, *heading[1:]]
-
-    def _under_cursor(self, row: Line) -> Line:
-        width = self.content_size.width
-        row = fit(row, width)
-        return (Span("".join(span.text for span in row) + " " * (width - width_of(row)), "cursor"),)
+        if heading and count > room:  # its first line gives the rows in sight
+            position = f"{self.first_in_sight + 1}–{min(self.first_in_sight + room, count)} of {count}"
+            heading = [spread(heading[0], (Span(position, "muted"),), width), *heading[1:]]
+        self.paint([*heading, *visible, *gap, *self._below])
 
     def _move(self, rows: int) -> None:
         if self._has_cursor:
@@ -147,8 +134,8 @@ class Rows(Lines, can_focus=True):
             if self.cursor != before:
                 self.post_message(self.Moved(self, self.index_of(self.cursor)))
         else:
-            self._offset += rows
-            self._following = self._offset >= self._count - self.room
+            self.first_in_sight += rows
+            self._following = self.first_in_sight >= self._count - self.room
         self.show_again()
 
     def action_step(self, rows: int) -> None:
@@ -180,7 +167,7 @@ class Rows(Lines, can_focus=True):
         offset = event.get_content_offset(self)
         if offset is None or not self._has_cursor:
             return
-        index = self._offset + offset.y - self._heading_rows
+        index = self.first_in_sight + offset.y - self._heading_rows
         in_sight = self._heading_rows <= offset.y < self._heading_rows + self.room
         if in_sight and index < self._count:
             again = index == self.cursor
