@@ -76,7 +76,7 @@ def merge(sessions: Sequence[tuple[str, SessionState]]) -> tuple[Result, ...]:
     return tuple(
         Result(source, title, state, cell)
         for source, (title, (_, state)) in enumerate(zip(titles, sessions, strict=True))
-        for cell in state.cells.values()
+        for cell in tuple(state.cells.values())  # to which another thread may add
     )
 
 
