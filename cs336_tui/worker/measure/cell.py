@@ -77,17 +77,16 @@ class CellRun:
         if spec.timer == "do_bench" or self.flush:
             self.reporter.flushed = self.flush.words if self.flush else f"none: {self.device.type} reports no L2 size"
         self._meter = PeakMeter(self.device, self.flush.bytes if self.flush else 0)
-        self.workload = self._built(built)
-        self.reporter.built(self.workload)
-        self.step = step = self.workload.step(self.spec)
-        return step
-
-    def _built(self, built: Callable[[], object]) -> Workload:
+        rank = self.group.place.rank
         if self.spec.is_collective:
             from cs336_tui.worker.ranks.group import collective_workload
 
-            return collective_workload(self.spec, self.device, self.group.place.rank)
-        return build(self.spec, self.device, built=built, rank=self.group.place.rank, share=self._share)
+            self.workload = collective_workload(self.spec, self.device, rank)
+        else:
+            self.workload = build(self.spec, self.device, built=built, rank=rank, share=self._share)
+        self.reporter.built(self.workload)
+        self.step = step = self.workload.step(self.spec)
+        return step
 
     def _share(self, model: nn.Module) -> Shared:
         """The model as the ranks run it."""
@@ -141,7 +140,7 @@ class CellRun:
 
     def report_changed_settings(self, since: str) -> None:
         assert self.workload is not None
-        self.reporter.report_changed_settings(self.workload, since)
+        self.reporter.built(self.workload, since)
 
     def report_remarks(self) -> None:
         """Report counts that ended before their time, skipped optimizer steps and recompilations beside the cell's
@@ -187,7 +186,9 @@ def measured(*runs: CellRun) -> Iterator[None]:
     finally:
         took_s, delay = perf_counter() - began, meter.read()
         for run in runs:
-            run.reporter.measured_for_s, run.reporter.run_queue_delay = took_s, delay
+            run.reporter.end["measured_for_s"] = took_s
+            if delay is not None:
+                run.reporter.end |= {"cpu_wait_s": delay.sum_s, "longest_cpu_wait_s": delay.longest_s}
 
 
 def free_memory(device: torch.device) -> None:
@@ -274,17 +275,16 @@ class _SingleRun(CellRun):
             if self.spec.is_alone and not self.spec.is_collective and self.step is written:
                 self.finish()
                 assert self.workload is not None
-                self.reporter.before_backward_bytes = self._before_backward_bytes(written, self.workload)
+                held = before_backward_bytes(written, self.workload, self.device)
+                if held is not None and self.flush:
+                    held -= self.flush.bytes
+                self.reporter.end["before_backward_bytes"] = held
         except Cancelled:
             return "cancelled", None
         except BaseException as error:
             raise_interrupt(error)
             return self.reporter.failed(error, self.step)
         return "ok", None
-
-    def _before_backward_bytes(self, step: Step, workload: Workload) -> int | None:
-        held = before_backward_bytes(step, workload, self.device)
-        return held - self.flush.bytes if held is not None and self.flush else held
 
     def finish(self) -> None:
         """End the measurement, once: later work counts neither to the times nor to the peaks."""
