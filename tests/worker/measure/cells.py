@@ -68,25 +68,14 @@ def small_spec(**changes: Any) -> CellSpec:
     return watching.small_spec(**(fields | changes))
 
 
-PLAIN = """
-import sys
-import weakref
-
-import torch
-from torch import nn
+USERS_MODELS = Path(__file__).with_name("users_models.py").read_text()
 
 
-class Plain(nn.Module):
-    def __init__(self, vocab_size, d_model):
-        super().__init__()
-        self.embedding = nn.Embedding(vocab_size, d_model)
-        self.head = nn.Linear(d_model, vocab_size)
-        self.calls = 0
-
-    def forward(self, tokens):
-        return self.head(self.embedding(tokens).sin())
-"""
-"""The begin of a user's file: a model that others in the file inherit from."""
+def of_user(folder: Path, model: str, lines: str = "", **changes: Any) -> dict[str, Any]:
+    """Fields of a spec with a model of a user's own: of `users_models`, or of these lines, which follow them."""
+    (folder / "own_models.py").write_text(USERS_MODELS + lines)
+    small = {"d_model": 8, "num_heads": 2, "num_layers": 1}
+    return {"model": f"own_models:{model}", "model_path": (str(folder),)} | small | changes
 
 
 @dataclass
