@@ -207,16 +207,11 @@ class _Round:
             side.report_remarks()
             side.report_spill()
         self._turn.suspend()
-        self._remark_threads()
-
-    def _remark_threads(self) -> None:
-        """Report that the models set different numbers of threads themselves."""
-        first, second = sorted(self._sides, key=lambda side: side.name)
-        a, b = (int(side.settings["threads"]) for side in (first, second))
-        if a != b:
+        a, b = (int(side.settings["threads"]) for side in sorted(self._sides, key=lambda side: side.name))
+        if a != b:  # the models set them themselves
             for side in self._sides:
                 side.reporter.notice(
-                    f"{first.name} ran with threads {a} and {second.name} with {b}, set anew "
+                    f"A ran with threads {a} and B with {b}, set anew "
                     f"before each step: that changes how work is shared out, and each may be slower than alone"
                 )
 

@@ -259,7 +259,14 @@ def attribute(events: Iterable[RawEvent], phases: PhaseTimes) -> tuple[Operator,
     the sum, a parameter's gradient to the node that computed it. ``optimizer`` and ``zero_grad`` are ranges too.
     """
     operators = [each for thread in _by_thread(events, phases).values() for each in _enclosed(thread)]
-    forward_ranges = _forward_ranges(operators)
+    made: dict[tuple[int, int], Operator] = {}  # By thread and sequence number of a node: the last that began under it
+    for each in operators:
+        key = each.thread, each.sequence
+        if each.annotation or each.sequence < 0 or each.node is not None:
+            continue
+        if key not in made or each.begin_ns >= made[key].begin_ns:
+            made[key] = each
+    forward_ranges = {key: _range_outside_nodes(each) for key, each in made.items()}
     for each in operators:
         each.range = _range_outside_nodes(each) if each.node is None else forward_ranges.get(each.node, NO_RANGE)
     return tuple(operators)
@@ -305,18 +312,6 @@ def _enclosed(operators: list[Operator]) -> list[Operator]:
             each.caller.called = each.called
             each.self_ns, each.repeats = 0, True
     return operators
-
-
-def _forward_ranges(operators: Iterable[Operator]) -> dict[tuple[int, int], str]:
-    """The range of the operator that made each node, by thread and sequence number: the last that began under it."""
-    last: dict[tuple[int, int], Operator] = {}
-    for each in operators:
-        key = each.thread, each.sequence
-        if each.annotation or each.sequence < 0 or each.node is not None:
-            continue
-        if key not in last or each.begin_ns >= last[key].begin_ns:
-            last[key] = each
-    return {key: _range_outside_nodes(each) for key, each in last.items()}
 
 
 def _range_outside_nodes(operator: Operator) -> str:

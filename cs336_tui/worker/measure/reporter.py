@@ -109,16 +109,9 @@ class CellReporter:
         if compiled or spec.brings_own_code:
             self.recompilations = Recompilations(by_model=not compiled)
         if found is not None:
-            self._emit(
-                events.ModelPrepared(
-                    at=time(),
-                    cell=self._cell,
-                    compile_s=found.compile_s,
-                    graphs=found.graphs,
-                    graph_breaks=found.graph_breaks,
-                    capture_s=found.capture_s,
-                )
-            )
+            fields = found._asdict()
+            del fields["runs"]
+            self._emit(events.ModelPrepared(at=time(), cell=self._cell, **fields))
 
     def reach(self, number: int) -> None:
         self.reached = (self.reached[0], number)

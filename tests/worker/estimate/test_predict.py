@@ -87,14 +87,11 @@ def test_each_pass_holds_what_it_needs_and_says_what_it_lacks(pass_: str) -> Non
     assert (found.note == "") == (pass_ == "train-step")
 
 
-def test_inference_holds_the_logits_alone_at_its_end() -> None:
+def test_inference_holds_the_logits_alone_at_its_end_and_a_train_step_two_moments() -> None:
     spec = small_spec(pass_="inference")
     found = predict(spec)
     assert found.forward_end_by_category["activations"] == 4 * spec.tokens_per_step * spec.vocab_size
     assert found.forward_end_by_category["temporary"] == 0
-
-
-def test_a_train_step_s_optimizer_state_is_two_moments() -> None:
     found = predict(named_spec("tiny", pass_="train-step"))
     assert found.by_category["parameters"] == 4 * found.num_params
     assert 0 <= found.by_category["optimizer_state"] - 8 * found.num_params < 1024  # and the counts of steps

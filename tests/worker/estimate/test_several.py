@@ -64,18 +64,14 @@ def test_the_sharded_peak_is_that_of_steps_in_which_gloo_frees_a_copy_late(
     assert max(shares) <= 1.05
 
 
-def test_categories_of_a_sharded_step_add_up() -> None:
-    found = predict(spec_of("fsdp2"))
-    assert sum(found.by_category.values()) == found.peak_bytes
-    assert sum(found.forward_end_by_category.values()) == found.forward_end_bytes
-
-
-def test_sharding_divides_what_is_kept_by_the_number_of_ranks() -> None:
+def test_sharding_divides_what_is_kept_by_the_number_of_ranks_and_categories_add_up() -> None:
     alone = predict(spec_of("none"))
     found = predict(spec_of("fsdp2"))
     assert found.by_category["optimizer_state"] == pytest.approx(alone.by_category["optimizer_state"] / 2, rel=0.001)
     assert found.flops == alone.flops
     assert not dist.is_initialized()
+    assert sum(found.by_category.values()) == found.peak_bytes
+    assert sum(found.forward_end_by_category.values()) == found.forward_end_bytes
 
 
 def test_weights_that_are_tied_stay_tied_when_they_are_sharded() -> None:
@@ -130,10 +126,12 @@ def test_an_optimizer_of_ones_own_may_ask_for_a_value(parallel: str, tmp_path: P
     assert found.phases["optimizer"].by_category["optimizer_state"] > 0
 
 
-def test_many_ranks_are_predicted_as_two() -> None:
+def test_many_ranks_are_predicted_as_two_and_micro_batches_are_reduced_once() -> None:
     found = predict(msgspec.structs.replace(spec_of("fsdp2"), ranks=64))
     assert [(each.op, each.calls) for each in found.communication] == [("all-gather", 5), ("reduce-scatter", 3)]
     assert found.peak_bytes < predict(spec_of("fsdp2")).peak_bytes
+    found = predict(msgspec.structs.replace(spec_of("ddp"), accumulate=2))
+    assert found.communication == predict(spec_of("ddp")).communication
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward", "forward+backward"])
@@ -154,11 +152,6 @@ def test_a_wrapper_of_ones_own_is_said_not_to_be_predicted() -> None:
     assert found.communication == ()
     assert "get_ddp" in found.note
     assert torch.is_grad_enabled()
-
-
-def test_micro_batches_are_reduced_once() -> None:
-    found = predict(msgspec.structs.replace(spec_of("ddp"), accumulate=2))
-    assert found.communication == predict(spec_of("ddp")).communication
 
 
 def test_the_copy_of_gloos_reduce_scatter_counts_from_the_first_one_on() -> None:

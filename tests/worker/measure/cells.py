@@ -161,15 +161,18 @@ class Rounded:
 
 
 class Operations(TorchDispatchMode):
-    """Names of all that torch runs."""
+    """Names of all that torch runs, and the dtypes of results; None of one that is no tensor."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
+        self.dtypes: list[torch.dtype | None] = []
 
     def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
+        out = func(*args, **(kwargs or {}))
+        self.dtypes.append(getattr(out[0] if isinstance(out, tuple) else out, "dtype", None))
+        return out
 
 
 def run_step(workload: Workload, spec: CellSpec) -> Step:

@@ -24,7 +24,7 @@ def test_steps_alternate_in_pairs_and_so_does_who_is_first_in_them() -> None:
     assert Rounded(small_spec(measure_steps=3), small_spec(measure_steps=3), b_first=True).order() == "BAABBA"
 
 
-def test_each_side_tells_what_a_cell_alone_tells() -> None:
+def test_each_side_tells_what_a_cell_alone_tells_but_the_peaks_which_would_be_of_both() -> None:
     done = Rounded(small_spec(pass_="train-step"), small_spec(pass_="forward", precision="bf16"))
     steps = ["warm-up", "StepsTimed", "StepsTimed", "measuring", "StepsTimed", "StepsTimed", "StepsTimed"]
     for cell, phases in ((A, 5), (B, 1)):
@@ -35,22 +35,16 @@ def test_each_side_tells_what_a_cell_alone_tells() -> None:
         assert side.finished.status == "ok"
         assert side.finished.warmup_steps_done == 2
         assert side.finished.summary.mean_s == pytest.approx(sum(side.times_s()) / 3)
-        measured_for_s = side.finished.measured_for_s
+        end = side.finished
+        assert (end.peak_rss_bytes, end.peak_allocated_bytes, end.peak_reserved_bytes) == (None,) * 3
+        measured_for_s = end.measured_for_s
         assert measured_for_s > sum(done.a.times_s()) + sum(done.b.times_s()), "the time of both"
     assert [type(event) for event in done.events[-2:]] == [CellFinished, CellFinished]
     assert all(from_line(to_line(event)) == event for event in done.events)
 
 
-def test_each_side_is_built_and_run_in_its_own_precision() -> None:
-    done = Rounded(small_spec(precision="bf16"), small_spec(precision="bf16-mixed"))
-    a, b = done.a, done.b
-    assert (a.built.in_force.parameter_dtype, a.built.in_force.autocast_dtype) == ("bfloat16", None)
-    assert (b.built.in_force.parameter_dtype, b.built.in_force.autocast_dtype) == ("float32", "bfloat16")
-    assert (a.finished.logits_dtype, b.finished.logits_dtype) == ("bfloat16", "bfloat16")
-
-
-def test_settings_of_all_torch_are_those_of_the_side_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    # No two precisions of a CPU differ in them; on CUDA fp32 and tf32 do.
+def test_precision_and_settings_are_those_of_the_side_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No two precisions of a CPU differ in settings of all torch; on CUDA fp32 and tf32 do.
     monkeypatch.setitem(RECIPES, "bf16", RECIPES["bf16"]._replace(matmul="medium"))
     before = torch.get_float32_matmul_precision()
     seen = set()
@@ -59,18 +53,14 @@ def test_settings_of_all_torch_are_those_of_the_side_whose_turn_it_is(monkeypatc
         if isinstance(event, StepsTimed | ModelBuilt):
             seen.add((event.cell, torch.get_float32_matmul_precision()))
 
-    done = Rounded(small_spec(precision="bf16"), small_spec(precision="fp32"), watch=watch)
+    done = Rounded(small_spec(precision="bf16"), small_spec(precision="bf16-mixed"), watch=watch)
     assert seen == {(A, "medium"), (B, "highest")}
-    assert done.a.built.in_force.matmul_precision == "medium"
-    assert done.b.built.in_force.matmul_precision == "highest"
+    built = [side.built.in_force for side in (done.a, done.b)]
+    assert [each.matmul_precision for each in built] == ["medium", "highest"]
+    assert [each.parameter_dtype for each in built] == ["bfloat16", "float32"]
+    assert [each.autocast_dtype for each in built] == [None, "bfloat16"]
+    assert [side.finished.logits_dtype for side in (done.a, done.b)] == ["bfloat16", "bfloat16"]
     assert torch.get_float32_matmul_precision() == before
-
-
-def test_peaks_of_memory_are_not_told_as_they_would_be_of_both() -> None:
-    done = Rounded(small_spec(), small_spec())
-    for cell in (A, B):
-        finished = done.of(cell).finished
-        assert (finished.peak_rss_bytes, finished.peak_allocated_bytes, finished.peak_reserved_bytes) == (None,) * 3
 
 
 @pytest.mark.parametrize(("a_vocab", "b_vocab", "named"), [(2**30, 40, "A"), (40, 2**30, "B")])

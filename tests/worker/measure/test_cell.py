@@ -133,11 +133,6 @@ def test_same_seed_same_tokens_and_parameters() -> None:
     assert not torch.equal(first[0][1], first[1][1]), "the optimizer moves the parameters"
 
 
-def test_no_warm_up() -> None:
-    report = run(small_spec(warmup_steps=0, measure_steps=1))
-    assert report.outline == ["building", "ModelBuilt", "measuring", "StepsTimed", "finishing", "CellFinished"]
-
-
 @pytest.mark.parametrize("sync", SYNCS)
 def test_fixed_counts_are_always_honoured(sync: Sync, monkeypatch: pytest.MonkeyPatch) -> None:
     """A given count is kept, whether step times are flat or fall."""

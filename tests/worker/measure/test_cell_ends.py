@@ -84,9 +84,6 @@ def test_a_failure_is_one_line_and_its_traceback_goes_to_standard_error(capfd: p
     assert len(finished.error.splitlines()) == 1
     assert "Traceback (most recent call last)" in capfd.readouterr().err
     assert report.outline == ["building", "finishing", "CellFinished"]
-
-
-def test_tf32_is_refused_where_it_would_be_a_lie() -> None:
     finished = run(small_spec(precision="tf32")).finished
     assert finished.status == "failed"
     assert finished.error == "ValueError: precision tf32: cpu cannot do it, only cuda can"
@@ -103,6 +100,7 @@ def test_settings_are_given_back(changes: dict[str, str]) -> None:
         if report.finished.status == "ok":
             assert set(threads[1:-1]) == {1}
             assert report.built.in_force.threads == 1
+            assert report.built.in_force.interop_threads == torch.get_num_interop_threads()
             assert report.built.in_force.matmul_precision == "highest"
         assert torch.get_num_threads() == 2
         assert torch.get_float32_matmul_precision() == "high"

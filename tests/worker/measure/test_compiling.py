@@ -73,7 +73,7 @@ def prepared(report: Report) -> ModelPrepared:
 
 
 @compiles
-def test_compiling_ahead_changes_no_parameter_and_leaves_nothing_behind() -> None:
+def test_compiling_ahead_changes_no_parameter_and_a_step_then_comes_to_what_it_does_as_written() -> None:
     with fresh_compiler("default"):
         step, model = tiny_step()
         before = [parameter.detach().clone() for parameter in model.parameters()]
@@ -84,13 +84,6 @@ def test_compiling_ahead_changes_no_parameter_and_leaves_nothing_behind() -> Non
         assert step.training.steps_taken == 0
         assert all(map(torch.equal, before, model.parameters()))
         assert all(parameter.grad is None for parameter in model.parameters())
-
-
-@compiles
-def test_a_compiled_step_comes_to_what_the_same_step_as_written_comes_to() -> None:
-    with fresh_compiler("default"):
-        step, model = tiny_step()
-        compile_ahead(step, CPU, "default", lambda: None)
         written = Tiny()
         optimizer, name = make_optimizer("adamw", written, "cpu")
         training = Training(optimizer, name, "cpu", scale_gradients=False)

@@ -127,16 +127,13 @@ def test_an_estimate_counts_the_flush_and_not_the_first_run() -> None:
     assert estimate_step(step, device.clock(), None).step_s == pytest.approx(0.003)
 
 
-def test_a_window_with_a_flush_leaves_it_out_of_every_step() -> None:
+def test_a_flush_is_left_out_of_every_step_of_a_window_and_ends_before_a_synchronised_one_begins() -> None:
     """Of a train-step, too, whose steps would else touch."""
     device = Device()
     step = Step(device, {"zero_grad": 1.0, "forward": 30.0}, back_to_back=True)
     times = time_window(step, device.clock(), 4, always, WindowTiming(lambda: device.work(9.0)))
     assert [time.phases_s for time in times] == [pytest.approx((0.001, 0.03))] * 4
     assert device.waits == [0.0, 160.0]
-
-
-def test_a_synchronised_step_is_flushed_before_it_begins() -> None:
     device = Device()
     timer = StepTimer(Step(device, {"forward": 30.0}), device.clock(), lambda: device.work(9.0))
     assert timer.time().phases_s == pytest.approx((0.03,))
@@ -219,12 +216,6 @@ def test_steps_run_until_they_come_to_their_time(
     assert report.times_s() == script[warmup : warmup + measured]
     ended = "cell 8: 6 measured steps, the limit, took 3 s of 10s; raise the most with 10s:MAX"
     assert notices(report) == ([ended] if measured == 6 else [])
-
-
-def test_the_most_steps_end_a_window_before_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimated(0.02, monkeypatch)
-    report = run(small_spec(timer="do_bench", warmup_steps=0, steps_for=100.0, measure_steps=3))
-    assert any("3 measured steps, the limit, took" in text for text in notices(report))
 
 
 def test_a_run_that_is_to_end_in_time_tells_whose_caches_it_began_with() -> None:

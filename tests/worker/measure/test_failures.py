@@ -162,11 +162,8 @@ FULL = (
 )
 
 
-def test_other_processes_that_hold_the_device_are_told_with_what_they_hold() -> None:
+def test_other_processes_that_hold_the_device_are_told_but_none_that_may_be_this_one() -> None:
     error = torch.OutOfMemoryError(FULL + "Including non-PyTorch memory, this process has 1.75 GiB memory in use.")
     assert held_by_others(error) == {4242: 6 * 2**30, 77: 2**29}
-
-
-def test_a_process_that_may_be_this_one_is_no_other() -> None:
-    """In a container torch knows its own PID and NVML another one."""
+    # In a container torch knows its own PID and NVML another one.
     assert held_by_others(torch.OutOfMemoryError(FULL)) == {}

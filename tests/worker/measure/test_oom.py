@@ -119,7 +119,7 @@ def test_the_moment_is_the_first_allocation_without_room() -> None:
     assert moment.live_bytes == sum(moment.by_category.values())
 
 
-def test_what_lives_between_two_steps_may_be_too_much_already() -> None:
+def test_what_lives_between_two_steps_may_be_too_much_already_or_only_the_optimizer_s_state() -> None:
     timeline = rehearse(small_spec(pass_="train-step")).timeline
     at_begin = timeline.by_category(0)
     parameters, buffers = at_begin["parameters"], at_begin["buffers"]
@@ -132,9 +132,6 @@ def test_what_lives_between_two_steps_may_be_too_much_already() -> None:
     moment, _ = predicted_moment(timeline, parameters + buffers + 64)
     assert moment.phase == "forward"
     assert moment.by_category["optimizer_state"] == moment.by_category["gradients"] == 0
-
-
-def test_the_first_step_may_have_room_for_all_but_the_optimizer_s_state() -> None:
     spec = small_spec(pass_="train-step", d_model=64, d_ff=256, context_length=2, batch_size=1)
     timeline = rehearse(spec).timeline
     moment, _ = predicted_moment(timeline, timeline.totals[0] - 1)

@@ -116,9 +116,6 @@ def test_a_driver_is_awake_unless_it_says_that_it_is_not(tmp_path: Path) -> None
     assert driver_initialised(a_driver(tmp_path, 0))
     assert driver_initialised(a_driver(tmp_path, 100)), "no device found, but initialised"
     assert not driver_initialised(a_driver(tmp_path, 3))
-
-
-def test_no_driver_is_not_awake() -> None:
     assert not driver_initialised("libno-such-driver.so.1")
     if ctypes.util.find_library("cuda") is None:
         assert not driver_initialised()
