@@ -15,14 +15,14 @@ from cs336_tui.config import processes
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
-from cs336_tui.events.events import Event, Status, StepKind
+from cs336_tui.events.events import Status, StepKind
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure import settings, timing
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
-from cs336_tui.worker.measure.failures import Cancelled, is_out_of_memory
+from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, is_out_of_memory
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
 from cs336_tui.worker.measure.process import RunQueueMeter
-from cs336_tui.worker.measure.reporter import CellReporter
+from cs336_tui.worker.measure.reporter import CellReporter, Emit
 from cs336_tui.worker.measure.timing import L2Flush, StepTime, StepTimer, WindowTiming, clock_for
 from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class CellRun:
     """A cell while it is built, prepared and timed. Its progress is in `reporter`."""
 
-    def __init__(self, spec: CellSpec, cell: int, emit: Callable[[Event], None], place: Place = ALONE) -> None:
+    def __init__(self, spec: CellSpec, cell: int, emit: Emit, place: Place = ALONE) -> None:
         self.spec = spec
         self.reporter = CellReporter(cell, emit)
         self.device = torch.device(place.device_of(spec))
@@ -201,13 +201,7 @@ def free_memory(device: torch.device) -> None:
 
 
 def run_cell(
-    spec: CellSpec,
-    cell: int,
-    emit: Callable[[Event], None],
-    cancelled: Callable[[], bool],
-    *,
-    nvtx: bool = False,
-    place: Place = ALONE,
+    spec: CellSpec, cell: int, emit: Emit, cancelled: IsCancelled, *, nvtx: bool = False, place: Place = ALONE
 ) -> None:
     """Run one cell, or one of its ranks, here and pass its events to `emit`, outside every timed region.
 
@@ -242,14 +236,7 @@ def run_cell(
 
 class _SingleRun(CellRun):
     def __init__(
-        self,
-        spec: CellSpec,
-        cell: int,
-        emit: Callable[[Event], None],
-        cancelled: Callable[[], bool],
-        *,
-        nvtx: bool,
-        place: Place,
+        self, spec: CellSpec, cell: int, emit: Emit, cancelled: IsCancelled, *, nvtx: bool, place: Place
     ) -> None:
         super().__init__(spec, cell, emit, place)
         self._cancelled = cancelled

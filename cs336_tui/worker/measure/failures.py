@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import torch
@@ -15,6 +15,8 @@ from cs336_tui.worker.workload.import_problems import ImportProblem, message_lin
 class Cancelled(Exception):
     """The user asked to stop."""
 
+
+IsCancelled = Callable[[], bool]
 
 _OUT_OF_MEMORY = re.compile(
     "|".join(

@@ -237,12 +237,7 @@ def _time(work: Callable[[], object], synchronize: Callable[[], None], one_s: fl
             work()
         synchronize()
         times.append((perf_counter() - start) / calls)
-    return {
-        "median_s": median(times),
-        "fastest_s": min(times),
-        "timings": len(times),
-        "spread": _spread(times),
-    }
+    return {"median_s": median(times), "fastest_s": min(times), "timings": len(times), "spread": _spread(times)}
 
 
 def _copied_bytes(device: torch.device) -> tuple[int, str]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import prepared_phases
-from cs336_tui.events.events import Event, ReportFinished, ReportStage
+from cs336_tui.events.events import ReportFinished, ReportStage
 from cs336_tui.events.reports import (
     AgreementReport,
     ParameterSketch,
@@ -28,12 +28,12 @@ from cs336_tui.events.reports import (
     Sketch,
 )
 from cs336_tui.worker.measure.dtypes import read_dtypes
-from cs336_tui.worker.measure.failures import Cancelled, outcome_of
+from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, outcome_of
 from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.oom import explain_oom
 from cs336_tui.worker.measure.preparing import fresh_compiler
-from cs336_tui.worker.measure.reporter import Enter, header
+from cs336_tui.worker.measure.reporter import Emit, Enter, header
 from cs336_tui.worker.measure.settings import no_garbage_collection, restored_settings
 from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
@@ -206,12 +206,7 @@ _MAKERS: Mapping[ReportKind, Callable[..., Report]] = {
 
 
 def make_report(
-    request: ReportRequest,
-    report: int,
-    emit: Callable[[Event], None],
-    cancelled: Callable[[], bool],
-    *,
-    place: Place = ALONE,
+    request: ReportRequest, report: int, emit: Emit, cancelled: IsCancelled, *, place: Place = ALONE
 ) -> None:
     """Make one report here, or the part of one rank of several. Emits a `ReportStage` for each stage and always one
     `ReportFinished`. An error ends the report, not the caller: status ``oom`` or ``failed``, as for a cell."""

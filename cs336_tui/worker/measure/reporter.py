@@ -49,10 +49,13 @@ _LABELS = {
 }
 
 
+Emit = Callable[[events.Event], None]
+
+
 class CellReporter:
     """Emits the events of one cell and keeps its progress. Never called within a timed region."""
 
-    def __init__(self, cell: int, emit: Callable[[events.Event], None]) -> None:
+    def __init__(self, cell: int, emit: Emit) -> None:
         self.reached: tuple[events.Stage, int | None] = ("building", None)
         """The stage, and the step in it that runs or comes next."""
         self.times_s: dict[events.StepKind, list[float]] = {"warm-up": [], "measured": []}  # Of finished steps

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +120,7 @@ def run(
 ) -> Report:
     """Run the cell here; `watch` sees each event as it is emitted."""
     events: list[Event] = []
-
-    def emit(event: Event) -> None:
-        events.append(event)
-        watch(event)
-
-    run_cell(spec, 7, emit, cancelled, nvtx=nvtx)
+    run_cell(spec, 7, lambda event: (events.append(event), watch(event)), cancelled, nvtx=nvtx)
     return Report(events)
 
 
@@ -144,12 +140,7 @@ class Rounded:
         watch: Callable[[Event], None] = lambda _event: None,
     ) -> None:
         self.events: list[Event] = []
-
-        def emit(event: Event) -> None:
-            self.events.append(event)
-            watch(event)
-
-        run_round((a, b), (A, B), emit, cancelled, b_first=b_first)
+        run_round((a, b), (A, B), lambda event: (self.events.append(event), watch(event)), cancelled, b_first=b_first)
         self.a, self.b = self.of(A), self.of(B)
 
     def of(self, cell: int) -> Report:
@@ -196,6 +187,17 @@ def counted_flops(spec: CellSpec) -> dict[str, int]:
 
 def kernels_of(spec: CellSpec, folder: str | None = None) -> KernelReport:
     return profile_kernels(ReportRequest(kind="kernels", spec=spec, folder=folder), lambda _stage: None)
+
+
+def live_totals(report: MemoryReport, *, of_tensors: bool = False) -> list[int]:
+    """Live bytes after each event; `of_tensors` without the scratch space of running kernels, which a prediction does
+    not see."""
+    change = [0] * (report.events + 1)
+    for size, born, died, form in zip(report.bytes, report.born, report.died, report.form_of, strict=True):
+        if form >= 0 or not of_tensors:
+            change[born] += size
+            change[died if died >= 0 else report.events] -= size
+    return list(accumulate(change))[:-1]
 
 
 def memory_of(spec: CellSpec, stage: Callable[[str], object] = lambda _stage: None) -> MemoryReport:

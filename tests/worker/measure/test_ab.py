@@ -101,11 +101,8 @@ def test_a_stop_between_two_steps_keeps_what_was_timed_of_both() -> None:
 
     done = Rounded(small_spec(), small_spec(), cancelled=lambda: len(timed) == 3, watch=watch)
     assert done.order() == "ABB"
-    ends = [done.of(cell).finished for cell in (A, B)]
-    assert [(end.status, end.stage, end.step) for end in ends] == [
-        ("cancelled", "measuring", 1),
-        ("cancelled", "measuring", 2),
-    ]
+    ends = [side.finished for side in (done.a, done.b)]
+    assert [(end.status, end.stage, end.step) for end in ends] == [("cancelled", "measuring", n) for n in (1, 2)]
 
 
 def test_an_optimizer_step_that_the_scaler_skipped_stands_beside_its_side() -> None:

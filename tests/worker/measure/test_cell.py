@@ -20,17 +20,8 @@ CPU_PRECISIONS = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
 def assert_sound(report: Report, pass_: Pass, sync: Sync) -> None:
     """Assert two warm-up and three measured steps with every phase of the pass, whose sum is at most the step."""
     measured = ["StepsTimed"] * (3 if sync == "each-step" else 1)
-    assert report.outline == [
-        "building",
-        "ModelBuilt",
-        "warm-up",
-        "StepsTimed",
-        "StepsTimed",
-        "measuring",
-        *measured,
-        "finishing",
-        "CellFinished",
-    ]
+    before = ["building", "ModelBuilt", "warm-up", "StepsTimed", "StepsTimed", "measuring"]
+    assert report.outline == [*before, *measured, "finishing", "CellFinished"]
     assert report.finished.status == "ok"
     assert (report.finished.error, report.finished.stage, report.finished.step) == (None, None, None)
     for kind, count in (("warm-up", 2), ("measured", 3)):
@@ -164,10 +155,8 @@ def test_warming_up_ends_when_steps_are_steady(monkeypatch: pytest.MonkeyPatch) 
     """The cold step and ten flat ones are seen at 15; two steps more are run before those that are measured."""
     script = [1.0, *[0.05, 0.0501] * 20]
     report = run_scripted(small_spec(warmup_auto=True, warmup_steps=100), script, monkeypatch)
-    assert report.outline == [
-        *("building", "ModelBuilt", "warm-up", *["StepsTimed"] * 17),
-        *("measuring", *["StepsTimed"] * 3, "finishing", "CellFinished"),
-    ]
+    warm, timed = ["building", "ModelBuilt", "warm-up", *["StepsTimed"] * 17], ["StepsTimed"] * 3
+    assert report.outline == [*warm, "measuring", *timed, "finishing", "CellFinished"]
     assert [event.first for event in report.steps("warm-up")] == list(range(17))
     assert report.finished.warmup_steps_done == 17
 

@@ -150,10 +150,8 @@ def test_a_cell_timed_as_do_bench(pass_: Pass, monkeypatch: pytest.MonkeyPatch) 
     spec = small_spec(pass_=pass_, timer="do_bench", warmup_for=0.025, steps_for=0.1, warmup_steps=99, measure_steps=99)
     report = run(spec)
     assert report.finished.status == "ok", report.finished.error
-    assert report.outline == [
-        *("building", "ModelBuilt", "warm-up", "Notice", "StepsTimed"),
-        *("measuring", "StepsTimed", "finishing", "CellFinished"),
-    ]
+    before = ["building", "ModelBuilt", "warm-up", "Notice", "StepsTimed"]
+    assert report.outline == [*before, "measuring", "StepsTimed", "finishing", "CellFinished"]
     assert (len(report.times_s("warm-up")), len(report.times_s())) == (2, 10)
     (measured,) = report.steps("measured")
     one_phase = len(PHASES[pass_]) == 1
@@ -194,16 +192,14 @@ def test_a_cold_start_is_not_claimed_after_an_estimate() -> None:
     assert any("the first step is not cold: 6 steps ran to estimate its time" in text for text in notices(report))
 
 
+BY_TIME = {"warmup_for": 0.35, "warmup_steps": 100, "steps_for": 1.0, "measure_steps": 100}
+
+
 @pytest.mark.parametrize(
     ("counts", "script", "warmup", "measured"),
     [
-        (
-            {"warmup_for": 0.35, "warmup_steps": 100, "steps_for": 1.0, "measure_steps": 100},
-            [0.25] + [0.125] * 50,
-            2,
-            8,
-        ),
-        ({"warmup_for": 0.35, "warmup_steps": 100, "steps_for": 1.0, "measure_steps": 100}, [4.0] * 2, 1, 1),
+        (BY_TIME, [0.25] + [0.125] * 50, 2, 8),
+        (BY_TIME, [4.0] * 2, 1, 1),
         ({"warmup_steps": 0, "steps_for": 10.0, "measure_steps": 6}, [0.5] * 6, 0, 6),
     ],
     ids=["until they come to their time", "a longer one once", "the most"],

@@ -56,15 +56,11 @@ def numpy_sum(accumulator: type[np.floating[Any]], addend: type[np.floating[Any]
 
 def test_the_four_sums_are_those_of_numpy_and_converting_the_addend_first_brings_nothing_back() -> None:
     found = accumulate()
-    assert [(each.accumulator, each.addend, each.converted) for each in found] == [
-        ("float32", "float32", False),
-        ("float16", "float16", False),
-        ("float32", "float16", False),
-        ("float32", "float16", True),
-    ]
-    mixed = numpy_sum(np.float32, np.float16)
-    expected = [numpy_sum(np.float32, np.float32), numpy_sum(np.float16, np.float16), mixed, mixed]
-    assert [each.result for each in found] == expected
+    mixed = ("float32", "float16")
+    variants = [("float32", "float32", False), ("float16", "float16", False), (*mixed, False), (*mixed, True)]
+    assert [(each.accumulator, each.addend, each.converted) for each in found] == variants
+    sums = [numpy_sum(getattr(np, accumulator), getattr(np, addend)) for accumulator, addend, _ in variants]
+    assert [each.result for each in found] == sums
     exact, half, unconverted, converted = (abs(each.error) for each in found)
     assert exact < unconverted == converted < half
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import pickle
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from cs336_tui.worker.measure.cell_memory import (
 from cs336_tui.worker.measure.memory_record import Operation, columns, cut, join
 from cs336_tui.worker.measure.rank_memory import counted, record_rank_memory, without_lost_frees
 from tests.watching import small_spec as bench_spec
-from tests.worker.measure.cells import memory_of, small_spec
+from tests.worker.measure.cells import live_totals, memory_of, small_spec
 
 FP32 = 4
 
@@ -44,14 +43,6 @@ def record(stages: list[str] | None = None, **changes: Any) -> MemoryReport:
 @pytest.fixture(scope="module")
 def train_step() -> MemoryReport:
     return record(pass_="train-step")
-
-
-def live_totals(report: MemoryReport) -> list[int]:
-    change = [0] * (report.events + 1)
-    for size, born, died in zip(report.bytes, report.born, report.died, strict=True):
-        change[born] += size
-        change[died if died >= 0 else report.events] -= size
-    return list(accumulate(change))[:-1]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ variant."""
 from __future__ import annotations
 
 import re
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +15,13 @@ from cs336_tui.analysis import memory as memory_findings
 from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import FUSED, KernelReport
-from cs336_tui.events.reports import MemoryReport, PrecisionReport, ReportKind, ReportRequest
+from cs336_tui.events.reports import PrecisionReport, ReportKind, ReportRequest
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.dtypes import bytes_at_most, read_dtypes
 from cs336_tui.worker.measure.oom import attempt, explain_oom
 from cs336_tui.worker.measure.reporter import COMPILE_LEFT_OUT
 from cs336_tui.worker.workload.building import build
-from tests.worker.measure.cells import compiles, kernels_of, memory_of, small_spec
+from tests.worker.measure.cells import compiles, kernels_of, live_totals, memory_of, small_spec
 from tests.worker.workload.own_code import BASICS, GPT, PLAIN, Folder
 
 NAMED = """
@@ -65,16 +64,6 @@ def dtypes_of(spec: CellSpec) -> PrecisionReport:
 
 def time_by_range(report: KernelReport) -> dict[str, findings.RangeShare]:
     return {share.name: share for share in findings.by_range(report)}
-
-
-def peak_of_tensors(report: MemoryReport) -> int:
-    """Peak of tensors, without the scratch space of running kernels, which a prediction does not see."""
-    change = [0] * (report.events + 1)
-    for size, born, died, form in zip(report.bytes, report.born, report.died, report.form_of, strict=True):
-        if form >= 0:
-            change[born] += size
-            change[died if died >= 0 else report.events] -= size
-    return max(accumulate(change))
 
 
 # Kernels
@@ -171,14 +160,14 @@ def test_the_recorded_peak_is_the_predicted_one(own: Own, pass_: Any, precision:
         report = memory_of(spec_of(own, model, pass_=pass_, precision=precision))
         assert report.prediction is not None, report.note
         assert report.peak_bytes == report.allocator_peak_bytes
-        assert report.prediction.peak_bytes == pytest.approx(peak_of_tensors(report), rel=0.01)
+        assert report.prediction.peak_bytes == pytest.approx(max(live_totals(report, of_tensors=True)), rel=0.01)
 
 
 @pytest.mark.parametrize("changes", [{"attention": "sdpa"}, {"checkpoint": 1}, {"optimizer": "adamw-fused"}])
 def test_the_recorded_peak_of_a_variant_is_the_predicted_one(own: Own, changes: dict[str, Any]) -> None:
     report = memory_of(spec_of(own, context_length=64, **changes))
     assert report.prediction is not None, report.note
-    assert report.prediction.peak_bytes == pytest.approx(peak_of_tensors(report), rel=0.01)
+    assert report.prediction.peak_bytes == pytest.approx(max(live_totals(report, of_tensors=True)), rel=0.01)
 
 
 def test_allocations_name_the_user_s_own_lines(own: Own) -> None:
