@@ -34,14 +34,14 @@ from cs336_tui.worker.workload.model_parts import BlockGroup, block_groups
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_parts
 
-What = Literal["forward begins", "forward ends", "backward begins", "backward ends"]
+What = Literal["begins", "forward begins", "forward ends", "backward begins", "backward ends"]
 
 
 class Moment(NamedTuple):
-    """The begin of a phase, or a moment of a block: the number of its mark, and the first event after it."""
+    """A moment of a block, or the begin of a phase: the number of its mark, and the first event after it."""
 
     name: str
-    what: What | None
+    what: What
     mark: int
     event: int
 
@@ -176,25 +176,24 @@ def _record(
     with recorder or nullcontext(), watched_blocks(workload.model, tracker.moment), tracker:
         if step.back_to_back:
             run_phases(step, workload, request.spec, tracker)
-        recorded, passed = len(tracker.phases), len(tracker.moments)
+        passed = len(tracker.moments)
         taken = reporter.steps_taken(workload.training)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         run_phases(step, workload, request.spec, tracker)
     note = reporter.skipped_note("recorded", workload.training, taken)
-    phases, moments = tracker.phases[recorded:], tracker.moments[passed:]
+    moments = tracker.moments[passed:]
     allocations: Sequence[Allocation] = tracker.timeline().allocations
     events = tracker.events
     if recorder is not None:
         recording = recorder.recording()
         # Event i of a recording is event i + 1 here.
-        phases, moments = (
-            [each._replace(event=recording.marks[each.mark] + 1) for each in marked] for marked in (phases, moments)
-        )
+        moments = [each._replace(event=recording.marks[each.mark] + 1) for each in moments]
         allocations = join(recording, tracker.operations, allocations)
         events = len(recording.events) + 1
-    timeline = cut(allocations, events, [(phase.name, phase.event) for phase in phases])
-    before = phases[0].event - 1
+    begins = [(moment.name, moment.event) for moment in moments if moment.what == "begins"]
+    timeline = cut(allocations, events, begins)
+    before = begins[0][1] - 1
     moments = [moment._replace(event=moment.event - before) for moment in moments]
     blocks = memory_of_blocks(workload.model, moments, timeline)
     if recorder is None:
@@ -250,17 +249,16 @@ class MarkedTracker(MemoryTracker):
     def __init__(self, mark: Callable[[], object], *, device_type: str | None = None) -> None:
         super().__init__(device_type=device_type)
         self.operations: list[Operation] = []
-        self.phases: list[Moment] = []
         self.moments: list[Moment] = []
         self._mark = mark
         self._marks = 0
 
     def phase(self, name: str) -> None:
         super().phase(name)
-        self.phases.append(Moment(name, None, self._put_mark(), self.events))
+        self.moment(name, "begins")
 
-    def moment(self, block: str, what: What) -> None:
-        self.moments.append(Moment(block, what, self._put_mark(), self.events))
+    def moment(self, name: str, what: What) -> None:
+        self.moments.append(Moment(name, what, self._put_mark(), self.events))
 
     def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         first, opened = self.events, self._put_mark()

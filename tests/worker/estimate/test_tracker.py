@@ -27,16 +27,12 @@ def track(workload: Workload, tracker: MemoryTracker) -> TrackedTimeline:
     name_parts(workload.model, tracker.range)
     step = workload.step(SPEC)
     run_whole(step)
-    states = workload.training.optimizer.state.values()
-    tracker.claim("parameters", workload.model.parameters())
-    tracker.claim("buffers", [*workload.model.buffers(), *workload.batch])
-    tracker.claim("optimizer_state", (value for state in states for value in state.values()))
-    tracker.claim("gradients", (p.grad for p in workload.model.parameters() if p.grad is not None))
+    tracker.claim_cell(workload)
     with tracker:
         for phase in step.phases:
             tracker.phase(phase)
             step.run(phase)
-            tracker.claim("gradients", (p.grad for p in workload.model.parameters() if p.grad is not None))
+            tracker.claim("gradients", workload.gradients())
     return tracker.timeline()
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import resource
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -41,6 +43,17 @@ can_compile = pytest.mark.skipif(_WHY is not None, reason=_WHY or "")
 def compiles(test: Callable[..., None]) -> Callable[..., None]:
     """A test that has a C++ compiler work for seconds, on a busy machine for minutes. It shares the caches of all."""
     return can_compile(pytest.mark.usefixtures("warm_cache")(pytest.mark.timeout(300)(test)))
+
+
+def c_library(path: Path, source: str) -> str:
+    """A shared library of these lines of C; returns its path."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    written = path.with_suffix(".c")
+    written.write_text(source)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, written], check=True, timeout=60)
+    return str(path)
 
 
 @contextmanager
@@ -172,6 +185,22 @@ def run_step(workload: Workload, spec: CellSpec) -> Step:
     step.prepare()
     run_whole(step)
     return step
+
+
+def saved_by_hooks(forward: Callable[[], Any], without: Iterable[torch.Tensor] = ()) -> tuple[Any, int]:
+    """What it returns, and bytes of the storages that autograd saves in it, those of some tensors left out, by torch's
+    own hooks."""
+    saved: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = forward()
+    for tensor in without:
+        saved.pop(tensor.untyped_storage().data_ptr(), None)
+    return out, sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
 
 def counted_flops(spec: CellSpec) -> dict[str, int]:

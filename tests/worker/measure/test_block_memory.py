@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from cs336_tui.analysis.memory import BlockRow, block_rows
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.worker.measure import memory_record
-from tests.worker.measure.cells import memory_of, of_user, small_spec
+from tests.worker.measure.cells import memory_of, of_user, saved_by_hooks, small_spec
 from tests.worker.measure.users_models import Layer
 
 D, F, H, B, T = 48, 80, 2, 2, 24
@@ -64,36 +63,19 @@ def test_parameters_in_half_precision_have_gradients_in_it() -> None:
     assert abs(row.difference_bytes or 0) <= NUMBER
 
 
-def saved_by(layer: nn.Module) -> int:
-    """Bytes of the storages that autograd saves in a forward, parameters left out, by torch's own hooks."""
-    there = {each.untyped_storage().data_ptr() for each in layer.parameters()}
-    found: dict[int, int] = {}
-    kept: list[Tensor] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        kept.append(tensor)
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in there:
-            found[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        layer(torch.randn(B, T, D, requires_grad=True))
-    return sum(found.values())
-
-
 def test_a_user_s_blocks_change_memory_by_what_torch_s_own_hooks_and_their_gradients_say(folder: Path) -> None:
     layer = Layer(D, F)
     layer(torch.randn(B, T, D)).sum().backward()
     gradients = sum(each.grad.nbytes for each in layer.parameters() if each.grad is not None)
     assert gradients == FP32 * (2 * D * F + D + F)
-    assert saved_by(layer) == FP32 * N * (D + F)  # the input, and relu's result, which the second layer shares
+    _, saved = saved_by_hooks(lambda: layer(torch.randn(B, T, D, requires_grad=True)), layer.parameters())
+    assert saved == FP32 * N * (D + F)  # the input, and relu's result, which the second layer shares
     for pass_ in ("forward+backward", "train-step"):
         rows = block_rows(record(**of_user(folder, "Blocks") | SHAPE, pass_=pass_))
         assert [row.module for row in rows] == ["layers.0", "layers.1", "layers.2"]
         for row in rows:
-            assert (row.gradient_bytes, row.saved_bytes) == (gradients, saved_by(layer))
-            assert (row.change_bytes, row.difference_bytes) == (gradients - saved_by(layer), 0)
+            assert (row.gradient_bytes, row.saved_bytes) == (gradients, saved)
+            assert (row.change_bytes, row.difference_bytes) == (gradients - saved, 0)
 
 
 def test_a_block_whose_input_has_no_gradient_is_left_out_and_frozen_parameters_have_none(folder: Path) -> None:

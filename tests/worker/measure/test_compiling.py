@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cs336_tui.config import processes
 from cs336_tui.config.spec import CellSpec
@@ -24,22 +24,16 @@ from cs336_tui.worker.workload.compile_and_capture import compiled, run_whole, w
 from cs336_tui.worker.workload.passes import Step, Training
 from cs336_tui.worker.workload.transformer import random_batch
 from tests.worker.measure.cells import USERS_MODELS, Report, Rounded, can_compile, compiles, of_user, run, small_spec
+from tests.worker.measure.users_models import Plain
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.timeout(300)  # a C++ compiler works for many seconds, on a busy machine for minutes
 
 
-class Tiny(nn.Module):
+def tiny() -> nn.Module:
     """A model that compiles quickly."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding = nn.Embedding(40, 8)
-        self.head = nn.Linear(8, 40)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.embedding(tokens).sin())
+    torch.manual_seed(0)
+    return Plain(40, 8)
 
 
 def user_names(folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,8 +51,8 @@ def of_compiled(folder: Path, model: str = "Plain", **changes: Any) -> CellSpec:
 
 
 def tiny_step(pass_: str = "train-step") -> tuple[Step, nn.Module]:
-    """A step of a compiled `Tiny`, and the model as it is written."""
-    model = Tiny()
+    """A step of a compiled `tiny`, and the model as it is written."""
+    model = tiny()
     training = None
     if pass_ == "train-step":
         optimizer, name = make_optimizer("adamw", model, "cpu")
@@ -84,7 +78,7 @@ def test_compiling_ahead_changes_no_parameter_and_a_step_then_comes_to_what_it_d
         assert step.training.steps_taken == 0
         assert all(map(torch.equal, before, model.parameters()))
         assert all(parameter.grad is None for parameter in model.parameters())
-        written = Tiny()
+        written = tiny()
         optimizer, name = make_optimizer("adamw", written, "cpu")
         training = Training(optimizer, name, "cpu", scale_gradients=False)
         plain = Step("train-step", written, random_batch(2, 4, 40, device="cpu", seed=0), nullcontext, training)
@@ -236,7 +230,7 @@ def test_cuda_without_triton_is_refused() -> None:
     why = why_cannot_compile("cuda")
     assert "install the package triton" in why
     with pytest.raises(ValueError, match=r"compile max-autotune: torch\.compile needs Triton"):
-        compiled(Tiny(), "max-autotune", torch.device("cuda"))
+        compiled(tiny(), "max-autotune", torch.device("cuda"))
 
 
 def test_a_user_cache_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

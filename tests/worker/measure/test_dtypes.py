@@ -22,7 +22,7 @@ from cs336_tui.worker.measure import dtypes
 from cs336_tui.worker.measure.dtypes import DtypeWatch, accumulate, bytes_at_most, collapsed, toy_dtypes
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import saved_by_hooks, small_spec
 from tests.worker.other_dtypes import by_hand, cuda_autocast, name
 
 CPU = torch.device("cpu")
@@ -260,18 +260,13 @@ def test_what_a_cell_holds_is_counted_on_the_large_side(precision: Precision, sh
     spec = small_spec(precision=precision, **({"d_model": 64, "d_ff": 256, "context_length": 64} | shape))
     workload = build(spec, CPU)
     model, batch, autocast = workload.model, workload.batch, workload.autocast
-    held: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        held[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast():
-        loss = F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
+    with autocast():
+        loss, saved = saved_by_hooks(
+            lambda: F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
+        )
     loss.backward()
-    gradients = 4 * model.num_params
-    assert sum(held.values()) + gradients < bytes_at_most(spec) < 6 * (sum(held.values()) + gradients)
+    held = saved + 4 * model.num_params  # with the gradients
+    assert held < bytes_at_most(spec) < 6 * held
 
 
 def test_other_errors_are_no_reason_to_read_less() -> None:

@@ -27,7 +27,6 @@ from cs336_tui.worker.measure.kernels import raw_events
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.compile_and_capture import run_whole
-from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_step
 from tests.worker.measure.cells import kernels_of, small_spec
 
@@ -49,15 +48,6 @@ Reports = dict[str, KernelReport]
 def reports(no_prediction: None) -> Reports:  # noqa: ARG001
     """One report of each pass."""
     return {pass_: kernels_of(spec_of(pass_=pass_)) for pass_ in PASSES}
-
-
-def warm_step(spec: CellSpec) -> Step:
-    """A named step that has run once."""
-    workload = build(spec, configure_torch(spec))
-    step = workload.step(spec)
-    name_step(step, workload.model, record_function)
-    run_whole(step)
-    return step
 
 
 def matmuls(report: KernelReport) -> Counter[tuple[str, str]]:
@@ -90,7 +80,11 @@ def test_a_step_has_its_phases_alone_nearly_all_of_it_a_named_range_and_sums_agr
 @pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
 def test_the_sum_over_rows_is_the_profilers_own_total(arch: Any, precision: Any) -> None:
-    step = warm_step(spec_of(pass_="train-step", arch=arch, precision=precision))
+    spec = spec_of(pass_="train-step", arch=arch, precision=precision)
+    workload = build(spec, configure_torch(spec))
+    step = workload.step(spec)
+    name_step(step, workload.model, record_function)
+    run_whole(step)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         run_whole(step)
     ours = operators_of(raw_events(profiler), step.phases)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,7 @@ from cs336_tui.worker.workload.building import build, facts_of
 from cs336_tui.worker.workload.transformer import Attention
 from tests.watching import Watch
 from tests.watching import small_spec as bench_spec
-from tests.worker.measure.cells import run, small_spec
+from tests.worker.measure.cells import c_library, run, small_spec
 
 CPU = torch.device("cpu")
 on_glibc = pytest.mark.skipif(
@@ -88,17 +87,13 @@ def test_what_the_environment_sets_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_malloc_loaded_in_place_of_the_c_librarys_is_named(tmp_path: Path) -> None:
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None or sys.platform != "linux" or platform.machine() == "aarch64":
-        pytest.skip("needs a C compiler on Linux")
-    source, library = tmp_path / "other.c", tmp_path / "libother.so"
-    source.write_text(
-        "#include <stddef.h>\nvoid *__libc_malloc(size_t);\nvoid *malloc(size_t n) { return __libc_malloc(n); }\n"
-    )
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    if sys.platform != "linux" or platform.machine() == "aarch64":
+        pytest.skip("needs Linux")
+    source = "#include <stddef.h>\nvoid *__libc_malloc(size_t);\nvoid *malloc(size_t n) { return __libc_malloc(n); }\n"
+    library = c_library(tmp_path / "libother.so", source)
     code = "from cs336_tui.worker.measure.process import *; keep_freed_memory(); print(effective_malloc())"
     run = subprocess.run(
-        [sys.executable, "-c", code], env={"LD_PRELOAD": str(library)}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], env={"LD_PRELOAD": library}, capture_output=True, text=True, timeout=60
     )
     assert run.stdout == "malloc of libother.so, default settings\n"
 

@@ -163,13 +163,6 @@ def test_the_recorded_peak_is_the_predicted_one(own: Own, pass_: Any, precision:
         assert report.prediction.peak_bytes == pytest.approx(max(live_totals(report, of_tensors=True)), rel=0.01)
 
 
-@pytest.mark.parametrize("changes", [{"attention": "sdpa"}, {"checkpoint": 1}, {"optimizer": "adamw-fused"}])
-def test_the_recorded_peak_of_a_variant_is_the_predicted_one(own: Own, changes: dict[str, Any]) -> None:
-    report = memory_of(spec_of(own, context_length=64, **changes))
-    assert report.prediction is not None, report.note
-    assert report.prediction.peak_bytes == pytest.approx(max(live_totals(report, of_tensors=True)), rel=0.01)
-
-
 def test_allocations_name_the_user_s_own_lines(own: Own) -> None:
     report = memory_of(spec_of(own, own.basics))
     stem = own.basics.partition(":")[0]
