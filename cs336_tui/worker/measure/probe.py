@@ -41,7 +41,7 @@ def probe() -> TorchEnvironment:
     try:
         if torch.version.cuda is not None or torch.version.hip is not None:
             torch.cuda.init()
-            devices += map(_cuda, range(torch.cuda.device_count()))
+            devices += [_cuda(index) for index in range(torch.cuda.device_count())]
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[0].partition(". ")[0]
         problems.append(f"torch was built for CUDA {torch.version.cuda} but cannot use a GPU: {reason}")
