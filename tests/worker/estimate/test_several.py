@@ -40,12 +40,9 @@ def test_calls_and_bytes_are_those_of_real_ranks(parallel: str, ranks: tuple[See
     found = {AS_GLOO[each.op]: each for each in predict(spec_of(parallel)).communication}
     for seen in ranks:
         assert {name: each.calls for name, each in found.items()} == seen[parallel]["calls"]
-        assert bytes_as_gloo(found) == seen[parallel]["bytes"]
-
-
-def bytes_as_gloo(found: Seen) -> dict[str, int]:
-    """gloo is given a rank's share of what it gathers, and else the whole array."""
-    return {name: each.bytes // (2 if each.op == "all-gather" else 1) for name, each in found.items()}
+        # gloo is given a rank's share of what it gathers, and else the whole array.
+        given = {name: each.bytes // (2 if each.op == "all-gather" else 1) for name, each in found.items()}
+        assert given == seen[parallel]["bytes"]
 
 
 @pytest.mark.parametrize("parallel", ["none", "ddp", "ddp:1MB", "zero1"])

@@ -17,6 +17,7 @@ from torch import nn
 
 from cs336_tui.config import processes
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import Compile
 from cs336_tui.events.events import ModelPrepared, StepsTimed
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.workload.building import make_optimizer
@@ -28,12 +29,6 @@ from tests.worker.measure.users_models import Plain
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.timeout(300)  # a C++ compiler works for many seconds, on a busy machine for minutes
-
-
-def tiny() -> nn.Module:
-    """A model that compiles quickly."""
-    torch.manual_seed(0)
-    return Plain(40, 8)
 
 
 def user_names(folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,15 +45,14 @@ def of_compiled(folder: Path, model: str = "Plain", **changes: Any) -> CellSpec:
     return small_spec(**of_user(folder, model, compile="default") | changes)
 
 
-def tiny_step(pass_: str = "train-step") -> tuple[Step, nn.Module]:
-    """A step of a compiled `tiny`, and the model as it is written."""
-    model = tiny()
-    training = None
-    if pass_ == "train-step":
-        optimizer, name = make_optimizer("adamw", model, "cpu")
-        training = Training(optimizer, name, "cpu", scale_gradients=False)
-    batch = random_batch(2, 4, 40, device="cpu", seed=0)
-    return Step(pass_, compiled(model, "default", CPU), batch, nullcontext, training), model  # type: ignore[arg-type]
+def tiny_step(mode: Compile) -> tuple[Step, nn.Module]:
+    """A step of a model that compiles quickly, and the model as it is written."""
+    torch.manual_seed(0)
+    model = Plain(40, 8)
+    optimizer, name = make_optimizer("adamw", model, "cpu")
+    training = Training(optimizer, name, "cpu", scale_gradients=False)
+    runs = model if mode == "off" else compiled(model, mode, CPU)
+    return Step("train-step", runs, random_batch(2, 4, 40, device="cpu", seed=0), nullcontext, training), model
 
 
 def prepared(report: Report) -> ModelPrepared:
@@ -69,7 +63,7 @@ def prepared(report: Report) -> ModelPrepared:
 @compiles
 def test_compiling_ahead_changes_no_parameter_and_a_step_then_comes_to_what_it_does_as_written() -> None:
     with fresh_compiler("default"):
-        step, model = tiny_step()
+        step, model = tiny_step("default")
         before = [parameter.detach().clone() for parameter in model.parameters()]
         found = compile_ahead(step, CPU, "default", lambda: None)
         assert found.graphs == 1
@@ -78,10 +72,7 @@ def test_compiling_ahead_changes_no_parameter_and_a_step_then_comes_to_what_it_d
         assert step.training.steps_taken == 0
         assert all(map(torch.equal, before, model.parameters()))
         assert all(parameter.grad is None for parameter in model.parameters())
-        written = tiny()
-        optimizer, name = make_optimizer("adamw", written, "cpu")
-        training = Training(optimizer, name, "cpu", scale_gradients=False)
-        plain = Step("train-step", written, random_batch(2, 4, 40, device="cpu", seed=0), nullcontext, training)
+        plain, written = tiny_step("off")
         for each in (step, plain):
             for _ in range(2):
                 run_whole(each)
@@ -230,7 +221,7 @@ def test_cuda_without_triton_is_refused() -> None:
     why = why_cannot_compile("cuda")
     assert "install the package triton" in why
     with pytest.raises(ValueError, match=r"compile max-autotune: torch\.compile needs Triton"):
-        compiled(tiny(), "max-autotune", torch.device("cuda"))
+        compiled(Plain(40, 8), "max-autotune", torch.device("cuda"))
 
 
 def test_a_user_cache_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -97,17 +97,14 @@ def test_steps_are_those_that_do_bench_times(warmup: float, rep: float, back_to_
     step_s = estimate_step(step, clock, device.flush).step_s
     warmups, repetitions = (steps_in(for_ms / 1e3, step_s, 10**5) for for_ms in (warmup, rep))
     time_window(step, clock, warmups, always, WindowTiming(whole=True))
-    del device.done[: _place_of_nth(device.done, "drop", 6 + warmups)]
+    drops = [place for place, name in enumerate(device.done) if name == "drop"]
+    del device.done[: drops[5 + warmups] + 1]
     times = time_window(step, clock, repetitions, always, WindowTiming(device.flush, whole=True))
     assert [time.total_s * 1e3 for time in times] == pytest.approx(expected)
     assert all(time.phases_s == (time.total_s,) for time in times)
     # One wait at the end, each repetition flushed after the gradients of the one before were dropped.
     queued = [name for name in device.done if name != ""]
     assert queued[-1 - 4 * repetitions :] == [*["flush", "forward", "backward", "drop"] * repetitions, "wait"]
-
-
-def _place_of_nth(names: list[str], name: str, nth: int) -> int:
-    return [place for place, each in enumerate(names) if each == name][nth - 1] + 1
 
 
 def test_an_estimate_counts_the_flush_and_not_the_first_run() -> None:
