@@ -125,10 +125,9 @@ class Autocast(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in LOWERED:
-            last_first = [
-                tree_map(self._lowered, each) for each in reversed(args)
-            ]  # as torch's compilers evaluate them
-            return func(*reversed(last_first), **tree_map(self._lowered, kwargs))
+            # Last first, as torch's compilers evaluate them.
+            lowered = [tree_map(self._lowered, each) for each in reversed(args)]
+            return func(*reversed(lowered), **tree_map(self._lowered, kwargs))
         if name not in self._raised or kwargs.get("dtype") is not None:
             return func(*args, **kwargs)
         if self._is_cuda and name == "cross_entropy" and not kwargs.get("label_smoothing") and args[0].dim() > 1:

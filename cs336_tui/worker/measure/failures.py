@@ -93,9 +93,7 @@ def failed_allocation(error: BaseException) -> int | None:
     """Bytes that could not be allocated, as torch's message gives them; None for any other error."""
     error = _behind(error)
     found = _TRIED.search(message_of(error)) if is_out_of_memory(error) else None
-    if found is None:
-        return None
-    return _bytes(found)
+    return _bytes(found) if found else None
 
 
 def held_by_others(error: BaseException) -> dict[int, int]:

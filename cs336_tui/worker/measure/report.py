@@ -126,13 +126,8 @@ def _run(workload: Workload, spec: CellSpec, scale: float) -> dict[str, Any]:
     if loss is not None and "backward" in phases:
         (loss * scale).backward()
     is_number = loss is not None and loss.numel() == 1 and bool(torch.isfinite(loss))
-    return {
-        "shape": shape,
-        "dtype": dtype,
-        "logits": tuple(positions),
-        "loss": loss.item() if loss is not None and is_number else None,
-        "draws": draws,
-    }
+    number = loss.item() if loss is not None and is_number else None
+    return {"shape": shape, "dtype": dtype, "logits": tuple(positions), "loss": number, "draws": draws}
 
 
 def _generator_state(device: torch.device) -> Tensor:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cs336_tui.events.events import ModelBuilt
 from cs336_tui.worker.measure.settings import read_settings, restore
 from cs336_tui.worker.workload.precision import effective_matmul, tf32_allowed
-from tests.worker.measure.cells import of_user, run, small_spec
+from tests.worker.measure.cells import Rounded, of_user, run, small_spec
 
 newer = pytest.mark.skipif(
     not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="this torch has the older settings alone"
@@ -57,14 +57,20 @@ def folder(folder: Path) -> Iterator[Path]:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("when", ["at_first", "later"])
 @pytest.mark.parametrize(("setting", "description"), SETTINGS.items())
-def test_a_model_that_sets_them_is_measured(folder: Path, setting: str, description: str, when: str) -> None:
+def test_a_model_that_sets_them_is_measured_alone_and_in_turns(
+    folder: Path, setting: str, description: str, when: str
+) -> None:
     before = read_settings()
     lines = LINES.format(**{"at_first": "pass", "later": "pass", when: setting})
-    report = run(small_spec(**of_user(folder, "Newer", lines, pass_="forward")))
+    spec = small_spec(**of_user(folder, "Newer", lines, pass_="forward"))
+    report = run(spec)
     assert report.finished.status == "ok", report.finished.error
     assert len(report.times_s()) == 3
     last = [event for event in report.events if isinstance(event, ModelBuilt)][-1].in_force
     assert last.matmul_precision == description
+    done = Rounded(spec, small_spec())
+    assert [(side.finished.status, side.finished.error) for side in (done.a, done.b)] == [("ok", None)] * 2
+    assert done.b.built.in_force.matmul_precision == "highest"
     assert read_settings() == before
 
 
