@@ -57,9 +57,7 @@ def folder(folder: Path) -> Iterator[Path]:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("when", ["at_first", "later"])
 @pytest.mark.parametrize(("setting", "description"), SETTINGS.items())
-def test_a_model_that_sets_them_is_measured_alone_and_in_turns(
-    folder: Path, setting: str, description: str, when: str
-) -> None:
+def test_a_model_that_sets_them_runs_in_turns_too(folder: Path, setting: str, description: str, when: str) -> None:
     before = read_settings()
     lines = LINES.format(**{"at_first": "pass", "later": "pass", when: setting})
     spec = small_spec(**of_user(folder, "Newer", lines, pass_="forward"))
