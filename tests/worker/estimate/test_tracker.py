@@ -69,7 +69,7 @@ def test_every_storage_is_seen_from_its_birth_to_its_end_without_data_alike() ->
     assert tracker.timeline().totals == (0, KIB, 0)
 
 
-def test_operations_that_write_in_place_allocate_nothing() -> None:
+def test_operations_in_place_allocate_nothing_and_what_was_made_unseen_cannot_be_claimed() -> None:
     x, unseen = torch.zeros(256), torch.zeros(256)
     with MemoryTracker() as tracker:
         tracker.claim("parameters", [x])
@@ -78,6 +78,10 @@ def test_operations_that_write_in_place_allocate_nothing() -> None:
         unseen.add_(1)
         unseen.view(16, 16)
     assert tracker.timeline().totals == (KIB,)
+    tracker = MemoryTracker()
+    tracker.phase("forward")
+    with pytest.raises(ValueError, match="outside of the tracker"):
+        tracker.claim("gradients", [torch.zeros(3)])
 
 
 def test_the_parts_of_composite_operations_are_seen_under_inference_mode_too() -> None:
@@ -190,10 +194,3 @@ def test_the_operation_that_raises_is_remembered_with_what_lived_then() -> None:
         work()
     assert (tracker.failure.site.op, tracker.failure.site.range) == ("dot", "head")
     assert sum(a.bytes for a in tracker.timeline().live_at(tracker.failure.event)) == KIB + 12
-
-
-def test_claiming_what_was_made_unseen_during_the_step_is_refused() -> None:
-    tracker = MemoryTracker()
-    tracker.phase("forward")
-    with pytest.raises(ValueError, match="outside of the tracker"):
-        tracker.claim("gradients", [torch.zeros(3)])

@@ -161,10 +161,12 @@ def test_a_cell_timed_as_do_bench(pass_: Pass, monkeypatch: pytest.MonkeyPatch) 
     assert report.finished.summary.p20_s == pytest.approx(torch.tensor(report.times_s()).quantile(0.2).item())
 
 
-def test_fixed_numbers_of_steps_need_no_estimate() -> None:
+def test_fixed_numbers_of_steps_need_no_estimate_after_which_no_start_is_cold() -> None:
     report = run(small_spec(timer="do_bench", warmup_steps=0, measure_steps=4))
     assert report.outline == ["building", "ModelBuilt", "measuring", "StepsTimed", "finishing", "CellFinished"]
     assert len(report.times_s()) == 4
+    report = run(small_spec(timer="do_bench", warmup_steps=0, steps_for=0.001, measure_steps=3))
+    assert any("the first step is not cold: 6 steps ran to estimate its time" in text for text in notices(report))
 
 
 def test_no_step_begins_with_gradients_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +184,6 @@ def test_no_step_begins_with_gradients_of_another(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(RealStep, "run", watched)
     run(small_spec(timer="do_bench", warmup_steps=2, measure_steps=5, pass_="forward+backward"))
     assert held == [False] * 7
-
-
-def test_a_cold_start_is_not_claimed_after_an_estimate() -> None:
-    report = run(small_spec(timer="do_bench", warmup_steps=0, steps_for=0.001, measure_steps=3))
-    assert any("the first step is not cold: 6 steps ran to estimate its time" in text for text in notices(report))
 
 
 BY_TIME = {"warmup_for": 0.35, "warmup_steps": 100, "steps_for": 1.0, "measure_steps": 100}

@@ -316,18 +316,14 @@ def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[CellSpec, s
     return spec, f"{repository}.py", f"{lines}.py"
 
 
-def test_allocations_name_the_lines_of_the_repository(wrapped: tuple[CellSpec, str, str]) -> None:
-    spec, repository, _ = wrapped
+def test_allocations_name_lines_of_the_repository_which_is_a_source(wrapped: tuple[CellSpec, str, str]) -> None:
+    spec, repository, lines = wrapped
     report = memory_of(spec)
     in_feed_forward = {site.frame for site in report.sites if site.range == "feed-forward"}
     assert in_feed_forward
     for frame in in_feed_forward:
         file, _, function = re.split("[: ]", frame)
         assert (file, function) == (repository, "forward")
-
-
-def test_the_file_of_the_model_is_among_its_sources(wrapped: tuple[CellSpec, str, str]) -> None:
-    spec, repository, lines = wrapped
     told = str(build(spec, torch.device("cpu")).facts.revision)
     assert re.fullmatch(
         rf"{re.escape(lines)} sha256 [0-9a-f]{{12}}; {re.escape(repository)} sha256 [0-9a-f]{{12}}", told
