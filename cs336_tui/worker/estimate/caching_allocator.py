@@ -43,7 +43,7 @@ def as_cached(timeline: TrackedTimeline, *, expandable: bool = False) -> Tracked
     """The allocations of a steady step with the sizes of their blocks. Blocks are those of the second step of a
     process, which finds what the first one left: model, batch, workspaces and the optimizer's state lie as they
     came."""
-    process = _Process(timeline, _allocator(None, expandable=expandable))
+    process = _Process(timeline, expandable=expandable)
     process.build()
     process.step(is_first=True)
     process.end_step()
@@ -98,26 +98,25 @@ class _Run(NamedTuple):
 
 def run_in(timeline: TrackedTimeline, limit: int, *, expandable: bool = False) -> _Run:
     """Follow the first steps with segments of at most `limit` bytes."""
-    allocator = _allocator(limit, expandable=expandable)
-    process = _Process(timeline, allocator)
+    process = _Process(timeline, limit, expandable=expandable)
     try:
         process.build()
         for number in range(_STEPS):
             process.step(is_first=number == 0)
             process.end_step()
     except NoRoom as error:
-        return _Run(error.needed, allocator.next_limit)
-    return _Run(0, allocator.next_limit)
+        return _Run(error.needed, process.allocator.next_limit)
+    return _Run(0, process.allocator.next_limit)
 
 
 class _Process:
     """The first steps of a process: builds, then steps. The tracked step is a steady one, with all that was there
     before from event 0; the first step makes the optimizer's state and the workspaces, and finds no gradients."""
 
-    def __init__(self, timeline: TrackedTimeline, allocator: CachingAllocator) -> None:
+    def __init__(self, timeline: TrackedTimeline, limit: int | None = None, *, expandable: bool) -> None:
         self._tracked = timeline
         self._allocations = timeline.allocations
-        self._allocator = allocator
+        self.allocator = (ExpandableAllocator if expandable else CachingAllocator)(limit)
         self._blocks: dict[int, _Block] = {}
         self._sizes: dict[int, int] = {}
         there = [number for number, each in enumerate(self._allocations) if each.born == 0]
@@ -137,14 +136,14 @@ class _Process:
         batch, forms = self._built[-2:], {self._allocations[number].form for number in self._built[-2:]}
         for number in self._built[:-2]:
             self._allocate(number)
-        self._allocator.release()
+        self.allocator.release()
         form = forms.pop()
         is_cut = not forms and form is not None and form.dtype == "int64" and len(form.shape) == 2
-        whole = self._allocator.allocate(8 * form.shape[0] * (form.shape[1] + 1)) if is_cut and form else None
+        whole = self.allocator.allocate(8 * form.shape[0] * (form.shape[1] + 1)) if is_cut and form else None
         for number in batch:
             self._allocate(number)
         if whole:
-            self._allocator.free(whole)
+            self.allocator.free(whole)
 
     def step(self, *, is_first: bool) -> None:
         workspaces = list(self._workspaces) if is_first else []
@@ -185,12 +184,12 @@ class _Process:
 
     def _allocate(self, number: int) -> None:
         if requested := self._allocations[number].bytes:
-            self._blocks[number] = block = self._allocator.allocate(requested)
+            self._blocks[number] = block = self.allocator.allocate(requested)
             self._sizes[number] = block.size
 
     def _free(self, number: int) -> None:
         if number in self._blocks:
-            self._allocator.free(self._blocks.pop(number))
+            self.allocator.free(self._blocks.pop(number))
 
 
 class CachingAllocator:
@@ -361,10 +360,6 @@ def _most(block: _Block) -> int:
     """Bytes that a free block can grow to."""
     after = block.after
     return block.size + (after.size if after and not after.mapped else 0)
-
-
-def _allocator(limit: int | None, *, expandable: bool) -> CachingAllocator:
-    return (ExpandableAllocator if expandable else CachingAllocator)(limit)
 
 
 @dataclass(slots=True, eq=False)

@@ -59,14 +59,11 @@ class MetaKernels(TorchDispatchMode):
         if known := self._results.get(key):
             return torch.empty_strided(known.shape, known.stride, dtype=known.dtype, device="meta")
         out = func(*args, **kwargs)
+        operands = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
         # ``_unsafe_view``, for one, shares its operand's memory, contrary to its schema.
-        if out.is_meta and not any(_share_memory(out, leaf) for leaf in tree_leaves((args, kwargs))):
+        if out.is_meta and out.untyped_storage()._cdata not in operands:
             self._results[key] = _TensorForm(out.shape, out.stride(), out.dtype)
         return out
-
-
-def _share_memory(tensor: Tensor, other: Any) -> bool:
-    return isinstance(other, Tensor) and other.untyped_storage()._cdata == tensor.untyped_storage()._cdata
 
 
 @cache
@@ -128,10 +125,9 @@ class Autocast(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in LOWERED:
-            last_first = [
-                tree_map(self._lowered, each) for each in reversed(args)
-            ]  # as torch's compilers evaluate them
-            return func(*reversed(last_first), **tree_map(self._lowered, kwargs))
+            # Last first, as torch's compilers evaluate them.
+            lowered = [tree_map(self._lowered, each) for each in reversed(args)]
+            return func(*reversed(lowered), **tree_map(self._lowered, kwargs))
         if name not in self._raised or kwargs.get("dtype") is not None:
             return func(*args, **kwargs)
         if self._is_cuda and name == "cross_entropy" and not kwargs.get("label_smoothing") and args[0].dim() > 1:

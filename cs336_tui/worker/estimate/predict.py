@@ -120,7 +120,12 @@ def rehearse(
     workload = build(spec, META, as_written=True, autocast=autocast)
     if watch is not None:
         watch(workload)
-    _take_optimizer_step(workload)
+    if workload.training is not None:  # make the optimizer's state; the gradients stay, as those of the step before
+        for parameter in workload.model.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        with MetaKernels() as kernels:
+            kernels.answers = True
+            workload.training.optimizer.step()
     counts_host_tensors = device_type == "cpu"
     scratch = {"scratch": cuda_scratch} if device_type == "cuda" else {}
     tracker = MemoryTracker(device_type=None if counts_host_tensors else META.type, **scratch)
@@ -155,7 +160,7 @@ def rehearse(
         timeline, taken = as_cached(requested, expandable=expandable), reserved(requested, expandable=expandable)
     peak, forward = timeline.peak_event(), timeline.phase("forward")
     assert forward is not None
-    activations = timeline.activation_peak()
+    activation_peak, activation_peak_phase = timeline.activation_peak()
     prediction = Prediction(
         spec=spec,
         num_params=workload.facts.num_params,
@@ -177,8 +182,8 @@ def rehearse(
         workspace_bytes=workspace,
         torch=str(torch.__version__),
         recomputed_flops=tracker.recomputed_flops,
-        activation_peak_bytes=activations.bytes,
-        activation_peak_phase=activations.phase,
+        activation_peak_bytes=activation_peak,
+        activation_peak_phase=activation_peak_phase,
         phases={
             span.phase: PhaseMemory(by_category=timeline.by_category(span.end - 1), peak_bytes=span.peak_bytes)
             for name in prepared_phases(spec.pass_, spec.accumulate)
@@ -196,13 +201,3 @@ def workspace_bytes(capability: tuple[int, int]) -> int:
     if ask and torch.cuda.is_initialized() and torch.cuda.get_device_capability() == capability:
         return ask()
     return cublas_workspace_bytes(capability, str(torch.__version__))
-
-
-def _take_optimizer_step(workload: Workload) -> None:
-    """Make the optimizer's state; the gradients stay, as those of the step before."""
-    if workload.training is not None:
-        for parameter in workload.model.parameters():
-            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-        with MetaKernels() as kernels:
-            kernels.answers = True
-            workload.training.optimizer.step()

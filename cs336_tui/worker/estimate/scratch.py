@@ -45,8 +45,10 @@ def cuda_scratch(func: Any, args: Args, out: Any) -> Iterator[Iterable[int]]:
             yield [max(args[0].nbytes, args[1].nbytes)]
         case "_safe_softmax":  # where a row is masked: _safe_softmax in attention.cpp
             yield [out.numel()]
-        case "sum":
-            yield [_summed(args[0], out)]
+        case "sum":  # partial sums of one over the first dimensions, such as a bias's gradient
+            x, width = args[0], out.numel()
+            if x.is_contiguous() and x.shape[-1:].numel() == width != x.numel():
+                yield [_partial_sums(x.numel() // width, width)]
         case "embedding_dense_backward":
             yield from _embedding(args[0], args[1], rows=args[2])
         case "_scaled_dot_product_flash_attention_backward":  # mha_bwd in flash_api.cpp
@@ -60,14 +62,6 @@ def cuda_scratch(func: Any, args: Args, out: Any) -> Iterator[Iterable[int]]:
             yield norm_scratch(args[1].numel() // args[5].numel(), args[5], gradients=2)
         case _ if op in _LT and torch.__version__ < _KEEPS_LT:
             yield [_LT_WORKSPACE]
-
-
-def _summed(x: Tensor, out: Tensor) -> int:
-    """Partial sums of a sum over the first dimensions, such as a bias's gradient."""
-    width = out.numel()
-    if not x.is_contiguous() or x.shape[-1:].numel() != width or width == x.numel():
-        return 0
-    return _partial_sums(x.numel() // width, width)
 
 
 def _partial_sums(rows: int, width: int) -> int:

@@ -285,11 +285,6 @@ class Allocation:
         return MemoryBlock(self.bytes, self.category, self.site, *form)
 
 
-class TrackedPeak(NamedTuple):
-    bytes: int
-    phase: str
-
-
 class TrackedTimeline:
     """Allocations in order of birth. Event 0 is the state before the first phase; each further event is a birth or a
     death. `begins` are the phases, in order, by their first events; a phase's peak includes what lives at its begin."""
@@ -297,17 +292,21 @@ class TrackedTimeline:
     def __init__(self, allocations: Iterable[Allocation], events: int, begins: Sequence[tuple[str, int]]) -> None:
         self.allocations = tuple(allocations)
         self.events, self.begins = events, tuple(begins)
-        change = [0] * events
-        for allocation in self.allocations:
-            change[allocation.born] += allocation.bytes
-            if allocation.died is not None:
-                change[allocation.died] -= allocation.bytes
-        self.totals = tuple(accumulate(change))  # Live bytes after each event
+        self.totals = self._live(self.allocations)  # Live bytes after each event
         ends = (*(first for _, first in begins[1:]), events)
         self.phases = tuple(
             PhaseSpan(phase, first, end, max(self.totals[first - 1 : end]))
             for (phase, first), end in zip(begins, ends, strict=True)
         )
+
+    def _live(self, allocations: Iterable[Allocation]) -> tuple[int, ...]:
+        """Bytes of these that are live after each event."""
+        change = [0] * self.events
+        for allocation in allocations:
+            change[allocation.born] += allocation.bytes
+            if allocation.died is not None:
+                change[allocation.died] -= allocation.bytes
+        return tuple(accumulate(change))
 
     def phase(self, name: str) -> PhaseSpan | None:
         """The last run of this phase."""
@@ -321,19 +320,13 @@ class TrackedTimeline:
         """The first event with the most live bytes."""
         return self.totals.index(max(self.totals))
 
-    def activation_peak(self) -> TrackedPeak:
+    def activation_peak(self) -> tuple[int, str]:
         """The most bytes of activations and temporary memory that live at once in forward, loss or backward, without
-        what lives since before the step, such as a workspace."""
-        change = [0] * self.events
-        for allocation in self.allocations:
-            if allocation.category in OF_ACTIVATIONS and allocation.born:
-                change[allocation.born] += allocation.bytes
-                if allocation.died is not None:
-                    change[allocation.died] -= allocation.bytes
-        live = tuple(accumulate(change))
+        what lives since before the step, such as a workspace; and its phase."""
+        live = self._live(each for each in self.allocations if each.category in OF_ACTIVATIONS and each.born)
         spans = [(max(live[span.first - 1 : span.end]), span) for span in self.phases if span.phase in ACTIVE_PHASES]
-        most, span = max(spans, key=lambda found: found[0])
-        return TrackedPeak(most, span.phase)
+        most, span = max(spans, key=lambda peak: peak[0])
+        return most, span.phase
 
     def live_at(self, event: int) -> Iterator[Allocation]:
         return (a for a in self.allocations if a.born <= event and (a.died is None or event < a.died))

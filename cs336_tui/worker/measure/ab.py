@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import msgspec
 import torch
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import Event, Status, StepKind
+from cs336_tui.events.events import Status, StepKind
 from cs336_tui.worker.measure import settings
 from cs336_tui.worker.measure.cell import CellRun, measured
-from cs336_tui.worker.measure.failures import Cancelled
+from cs336_tui.worker.measure.failures import Cancelled, IsCancelled
 from cs336_tui.worker.measure.preparing import fresh_compiler
+from cs336_tui.worker.measure.reporter import Emit
 from cs336_tui.worker.ranks import ALONE, ENDED_THE_ROUND, Place
 from cs336_tui.worker.workload.building import threads_of
 from cs336_tui.worker.workload.compile_and_capture import forget_sizes
@@ -25,8 +25,8 @@ from cs336_tui.worker.workload.imported_modules import UserModules, attach_user_
 def run_round(
     specs: tuple[CellSpec, CellSpec],
     cells: tuple[int, int],
-    emit: Callable[[Event], None],
-    cancelled: Callable[[], bool],
+    emit: Emit,
+    cancelled: IsCancelled,
     *,
     b_first: bool = False,
     place: Place = ALONE,
@@ -71,7 +71,7 @@ def _report_ends(*sides: _RoundCell) -> None:
 
 
 class _RoundCell(CellRun):
-    def __init__(self, name: str, spec: CellSpec, cell: int, emit: Callable[[Event], None], place: Place) -> None:
+    def __init__(self, name: str, spec: CellSpec, cell: int, emit: Emit, place: Place) -> None:
         super().__init__(spec, cell, emit, place)
         self.name = name
         self.status: Status = "ok"
@@ -123,7 +123,7 @@ class _RoundCell(CellRun):
 class _Round:
     """Both cells, in the order in which they begin."""
 
-    def __init__(self, sides: tuple[_RoundCell, _RoundCell], cancelled: Callable[[], bool]) -> None:
+    def __init__(self, sides: tuple[_RoundCell, _RoundCell], cancelled: IsCancelled) -> None:
         self._sides, self._cancelled = sides, cancelled
         self._turn = sides[0]  # The cell whose turn it is
 
@@ -207,16 +207,11 @@ class _Round:
             side.report_remarks()
             side.report_spill()
         self._turn.suspend()
-        self._remark_threads()
-
-    def _remark_threads(self) -> None:
-        """Report that the models set different numbers of threads themselves."""
-        first, second = sorted(self._sides, key=lambda side: side.name)
-        a, b = (int(side.settings["threads"]) for side in (first, second))
-        if a != b:
+        a, b = (int(side.settings["threads"]) for side in sorted(self._sides, key=lambda side: side.name))
+        if a != b:  # the models set them themselves
             for side in self._sides:
                 side.reporter.notice(
-                    f"{first.name} ran with threads {a} and {second.name} with {b}, set anew "
+                    f"A ran with threads {a} and B with {b}, set anew "
                     f"before each step: that changes how work is shared out, and each may be slower than alone"
                 )
 

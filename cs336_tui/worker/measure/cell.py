@@ -15,14 +15,14 @@ from cs336_tui.config import processes
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
-from cs336_tui.events.events import Event, Status, StepKind
+from cs336_tui.events.events import Status, StepKind
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure import settings, timing
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
-from cs336_tui.worker.measure.failures import Cancelled, is_out_of_memory
+from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, is_out_of_memory
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
 from cs336_tui.worker.measure.process import RunQueueMeter
-from cs336_tui.worker.measure.reporter import CellReporter
+from cs336_tui.worker.measure.reporter import CellReporter, Emit
 from cs336_tui.worker.measure.timing import L2Flush, StepTime, StepTimer, WindowTiming, clock_for
 from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class CellRun:
     """A cell while it is built, prepared and timed. Its progress is in `reporter`."""
 
-    def __init__(self, spec: CellSpec, cell: int, emit: Callable[[Event], None], place: Place = ALONE) -> None:
+    def __init__(self, spec: CellSpec, cell: int, emit: Emit, place: Place = ALONE) -> None:
         self.spec = spec
         self.reporter = CellReporter(cell, emit)
         self.device = torch.device(place.device_of(spec))
@@ -77,17 +77,16 @@ class CellRun:
         if spec.timer == "do_bench" or self.flush:
             self.reporter.flushed = self.flush.words if self.flush else f"none: {self.device.type} reports no L2 size"
         self._meter = PeakMeter(self.device, self.flush.bytes if self.flush else 0)
-        self.workload = self._built(built)
-        self.reporter.built(self.workload)
-        self.step = step = self.workload.step(self.spec)
-        return step
-
-    def _built(self, built: Callable[[], object]) -> Workload:
+        rank = self.group.place.rank
         if self.spec.is_collective:
             from cs336_tui.worker.ranks.group import collective_workload
 
-            return collective_workload(self.spec, self.device, self.group.place.rank)
-        return build(self.spec, self.device, built=built, rank=self.group.place.rank, share=self._share)
+            self.workload = collective_workload(self.spec, self.device, rank)
+        else:
+            self.workload = build(self.spec, self.device, built=built, rank=rank, share=self._share)
+        self.reporter.built(self.workload)
+        self.step = step = self.workload.step(self.spec)
+        return step
 
     def _share(self, model: nn.Module) -> Shared:
         """The model as the ranks run it."""
@@ -141,7 +140,7 @@ class CellRun:
 
     def report_changed_settings(self, since: str) -> None:
         assert self.workload is not None
-        self.reporter.report_changed_settings(self.workload, since)
+        self.reporter.built(self.workload, since)
 
     def report_remarks(self) -> None:
         """Report counts that ended before their time, skipped optimizer steps and recompilations beside the cell's
@@ -187,7 +186,9 @@ def measured(*runs: CellRun) -> Iterator[None]:
     finally:
         took_s, delay = perf_counter() - began, meter.read()
         for run in runs:
-            run.reporter.measured_for_s, run.reporter.run_queue_delay = took_s, delay
+            run.reporter.end["measured_for_s"] = took_s
+            if delay is not None:
+                run.reporter.end |= {"cpu_wait_s": delay.sum_s, "longest_cpu_wait_s": delay.longest_s}
 
 
 def free_memory(device: torch.device) -> None:
@@ -200,13 +201,7 @@ def free_memory(device: torch.device) -> None:
 
 
 def run_cell(
-    spec: CellSpec,
-    cell: int,
-    emit: Callable[[Event], None],
-    cancelled: Callable[[], bool],
-    *,
-    nvtx: bool = False,
-    place: Place = ALONE,
+    spec: CellSpec, cell: int, emit: Emit, cancelled: IsCancelled, *, nvtx: bool = False, place: Place = ALONE
 ) -> None:
     """Run one cell, or one of its ranks, here and pass its events to `emit`, outside every timed region.
 
@@ -241,14 +236,7 @@ def run_cell(
 
 class _SingleRun(CellRun):
     def __init__(
-        self,
-        spec: CellSpec,
-        cell: int,
-        emit: Callable[[Event], None],
-        cancelled: Callable[[], bool],
-        *,
-        nvtx: bool,
-        place: Place,
+        self, spec: CellSpec, cell: int, emit: Emit, cancelled: IsCancelled, *, nvtx: bool, place: Place
     ) -> None:
         super().__init__(spec, cell, emit, place)
         self._cancelled = cancelled
@@ -274,17 +262,16 @@ class _SingleRun(CellRun):
             if self.spec.is_alone and not self.spec.is_collective and self.step is written:
                 self.finish()
                 assert self.workload is not None
-                self.reporter.before_backward_bytes = self._before_backward_bytes(written, self.workload)
+                held = before_backward_bytes(written, self.workload, self.device)
+                if held is not None and self.flush:
+                    held -= self.flush.bytes
+                self.reporter.end["before_backward_bytes"] = held
         except Cancelled:
             return "cancelled", None
         except BaseException as error:
             raise_interrupt(error)
             return self.reporter.failed(error, self.step)
         return "ok", None
-
-    def _before_backward_bytes(self, step: Step, workload: Workload) -> int | None:
-        held = before_backward_bytes(step, workload, self.device)
-        return held - self.flush.bytes if held is not None and self.flush else held
 
     def finish(self) -> None:
         """End the measurement, once: later work counts neither to the times nor to the peaks."""

@@ -11,11 +11,12 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.profiler import ProfilerActivity, kineto_available, profile
 
 from cs336_tui.events.prediction import NO_RANGE
@@ -78,31 +79,26 @@ class CpuRecorder:
         profiler = self._profile.profiler
         assert profiler is not None
         assert profiler.kineto_results is not None
-        return read_profile(profiler.kineto_results.experimental_event_tree())
-
-
-def read_profile(tree: Iterable[Any]) -> Recording:
-    """The recording of the CPU's allocations in an event tree of the profiler."""
-    found: list[tuple[int, AllocatorEvent]] = []
-    marks: list[int] = []
-    waiting = [(node, "") for node in tree]
-    while waiting:
-        node, op = waiting.pop()
-        kind = node.tag.name
-        if kind == "Allocation":
-            fields = node.extra_fields
-            if fields.device.type == "cpu":
-                found.append((node.start_time_ns, AllocatorEvent(fields.ptr, fields.alloc_size, op)))
-        elif kind == "TorchOp":
-            if node.name == _MARK:
-                marks.append(node.start_time_ns)
-            elif node.name.startswith("aten::"):
-                op = node.name.removeprefix("aten::")
-        waiting += [(child, op) for child in node.children]
-    found.sort(key=lambda timed: timed[0])
-    times = [time_ns for time_ns, _ in found]
-    places = tuple(bisect_left(times, time_ns) for time_ns in sorted(marks))
-    return Recording(tuple(event for _, event in found), places, {})
+        timed: list[tuple[int, AllocatorEvent]] = []
+        marks: list[int] = []
+        waiting: list[tuple[Any, str]] = [(node, "") for node in profiler.kineto_results.experimental_event_tree()]
+        while waiting:
+            node, op = waiting.pop()
+            kind = node.tag.name
+            if kind == "Allocation":
+                fields = node.extra_fields
+                if fields.device.type == "cpu":
+                    timed.append((node.start_time_ns, AllocatorEvent(fields.ptr, fields.alloc_size, op)))
+            elif kind == "TorchOp":
+                if node.name == _MARK:
+                    marks.append(node.start_time_ns)
+                elif node.name.startswith("aten::"):
+                    op = node.name.removeprefix("aten::")
+            waiting += [(child, op) for child in node.children]
+        timed.sort(key=lambda event: event[0])
+        times = [time_ns for time_ns, _ in timed]
+        places = tuple(bisect_left(times, time_ns) for time_ns in sorted(marks))
+        return Recording(tuple(event for _, event in timed), places, {})
 
 
 class CudaMark(NamedTuple):
@@ -162,7 +158,12 @@ def read_cuda(
     """The recording in parts of a snapshot: `segments` from before it, `trace` of one device from after it. A trace has
     the requested bytes; the allocator counts them rounded up, and with a rest too small to be split off. This rest,
     found from its counts at two marks, goes to the largest allocation in between."""
-    events = [event for entry in trace if (event := _cuda_event(entry))]
+    events: list[AllocatorEvent] = []
+    for entry in trace:
+        if entry["action"] == "alloc":
+            events.append(AllocatorEvent(entry["addr"], max(-(-entry["size"] // CUDA_UNIT), 1) * CUDA_UNIT))
+        elif entry["action"] == "free_requested":  # from here on the allocator does not count it as allocated any more
+            events.append(AllocatorEvent(entry["addr"], -entry["size"]))
     places = [0, *(min(mark.events - begin.events, len(events)) for mark in marks)]
     handed_out = [begin.bytes, *(mark.bytes for mark in marks)]
     for (first, end), (before, after) in zip(itertools.pairwise(places), itertools.pairwise(handed_out), strict=True):
@@ -178,15 +179,6 @@ def read_cuda(
         if block["state"] == "active_allocated"
     }
     return Recording(tuple(events), tuple(places[1:]), live)
-
-
-def _cuda_event(entry: Mapping[str, Any]) -> AllocatorEvent | None:
-    match entry["action"]:
-        case "alloc":
-            return AllocatorEvent(entry["addr"], max(-(-entry["size"] // CUDA_UNIT), 1) * CUDA_UNIT)
-        case "free_requested":  # from here on the allocator does not count it as allocated any more
-            return AllocatorEvent(entry["addr"], -entry["size"])
-    return None
 
 
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -333,7 +325,10 @@ def saved_for_backward(workload: Workload, annotations: Sequence[Annotation] = (
     groups = block_groups(model)
     watch = _Watch((*model.parameters(), *model.buffers(), *workload.batch), "" if groups else WHOLE_MODEL)
     name_parts(model, watch.range, annotations)
-    hooks = [hook for group in groups for hook in watch.enter_with(group.entry, group.name)]
+    hooks: list[Any] = []
+    for group in groups:
+        hooks.append(group.entry.register_forward_pre_hook(partial(watch.enter, group.name)))
+        hooks.append(group.entry.register_forward_hook(partial(watch.enter, "")))
     try:
         with torch.autograd.graph.saved_tensors_hooks(watch.pack, watch.unpack), workload.autocast():
             logits = logits_of(model(workload.batch.inputs))
@@ -376,17 +371,9 @@ class _Watch:
         finally:
             self._ranges.pop()
 
-    def enter_with(self, module: nn.Module, name: str) -> Iterator[Any]:
-        """Count tensors that are saved while the module runs to `name`."""
-
-        def enter(*_: object) -> None:
-            self._module = name
-
-        def leave(*_: object) -> None:
-            self._module = ""
-
-        yield module.register_forward_pre_hook(enter)
-        yield module.register_forward_hook(leave)
+    def enter(self, module: str, *_: object) -> None:
+        """Count tensors that are saved from now on to this module."""
+        self._module = module
 
     def pack(self, tensor: Tensor) -> _Saved:
         storage = tensor.untyped_storage()
@@ -420,11 +407,9 @@ class _Watch:
             node, range_ = (self._nodes[saved.sequence], saved.range) if known else (CHECKPOINT, "residual")
             kind = node, range_, dtype_name(saved.tensor.dtype), tuple(saved.tensor.shape)
             sizes[saved.module][kind].append(saved.tensor.untyped_storage().nbytes())
-        return tuple(
-            SavedBlock(module, sum(map(sum, found.values())), _largest_first(found)) for module, found in sizes.items()
-        )
-
-
-def _largest_first(sizes: dict[_SavedKind, list[int]]) -> tuple[SavedTensor, ...]:
-    tensors = [SavedTensor(*kind, count=len(each), bytes=sum(each)) for kind, each in sizes.items()]
-    return tuple(sorted(tensors, key=lambda tensor: -tensor.bytes))
+        blocks = []
+        for module, kinds in sizes.items():
+            tensors = [SavedTensor(*kind, count=len(each), bytes=sum(each)) for kind, each in kinds.items()]
+            tensors.sort(key=lambda tensor: -tensor.bytes)
+            blocks.append(SavedBlock(module, sum(tensor.bytes for tensor in tensors), tuple(tensors)))
+        return tuple(blocks)

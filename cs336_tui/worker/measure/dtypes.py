@@ -31,12 +31,6 @@ from cs336_tui.worker.workload.transformer import Attention, Transformer
 _FEW_LAYERS, _FEW_TOKENS = 2, 128  # The model that is read if the cell's does not fit: no dtype depends on its size
 
 
-class _Read(NamedTuple):
-    modules: tuple[ModuleDtypes, ...]
-    logits: str
-    loss: str
-
-
 def read_dtypes(request: ReportRequest, enter: Enter) -> PrecisionReport:
     """Accumulate on the CPU, run the toy model under each autocast, and run the cell's model once on its device:
     forward and loss, and backward if its pass has one. If it does not fit, a model of two layers is read, and `note`
@@ -57,9 +51,7 @@ def read_dtypes(request: ReportRequest, enter: Enter) -> PrecisionReport:
         **header(spec, device),
         accumulation=accumulation,
         toy=toy,
-        modules=read.modules,
-        logits=read.logits,
-        loss=read.loss,
+        **read,
         note=joined(*notes, *left_out(spec), *more),
         toy_by_rules=toy_by_cuda_rules() if has_rules else (),
         rules=RULES if has_rules else "",
@@ -67,7 +59,7 @@ def read_dtypes(request: ReportRequest, enter: Enter) -> PrecisionReport:
     )
 
 
-def _read_what_fits(spec: CellSpec, device: torch.device, enter: Enter) -> tuple[_Read, tuple[str, ...]]:
+def _read_what_fits(spec: CellSpec, device: torch.device, enter: Enter) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The dtypes of the cell's model; if it does not fit, of a small one of its widths, with a note."""
     # Where a host's memory runs out, the system kills instead of raising.
     if spec.device != "cpu" or bytes_at_most(spec) <= psutil.virtual_memory().available:
@@ -123,7 +115,8 @@ def _without_optimizer(spec: CellSpec) -> CellSpec:
     return msgspec.structs.replace(once, pass_="forward+backward") if "backward" in PHASES[spec.pass_] else once
 
 
-def _read(spec: CellSpec, device: torch.device) -> _Read:
+def _read(spec: CellSpec, device: torch.device) -> dict[str, Any]:
+    """The fields of a report that tell of the model."""
     workload = build(_without_optimizer(spec), device, as_written=True)
     model, batch, autocast = workload.model, workload.batch, workload.autocast
     with DtypeWatch(model) as watch, torch.inference_mode(spec.pass_ == "inference"), autocast():
@@ -131,7 +124,7 @@ def _read(spec: CellSpec, device: torch.device) -> _Read:
         loss = workload.loss(logits, batch.targets)
     if "backward" in PHASES[spec.pass_]:
         loss.backward()
-    return _Read(collapsed(watch.rows()), dtypes_of([logits]), dtypes_of([loss]))
+    return {"modules": collapsed(watch.rows()), "logits": dtypes_of([logits]), "loss": dtypes_of([loss])}
 
 
 ADDEND = 0.01
@@ -147,18 +140,14 @@ _VARIANTS = (  # Dtypes of accumulator and addend; True if each addend is conver
 
 def accumulate() -> tuple[Accumulation, ...]:
     """Add 0.01 a thousand times on the CPU, in the four variants of the assignment."""
-    return tuple(
-        Accumulation(dtype_name(accumulator), dtype_name(addend), converted, _sum(accumulator, addend, converted))
-        for accumulator, addend, converted in _VARIANTS
-    )
-
-
-def _sum(accumulator: torch.dtype, dtype: torch.dtype, converted: bool) -> float:
-    total = torch.zeros((), dtype=accumulator)
-    for _ in range(ADDITIONS):
-        addend = torch.tensor(ADDEND, dtype=dtype)
-        total += addend.to(accumulator) if converted else addend
-    return float(total)
+    sums = []
+    for accumulator, dtype, converted in _VARIANTS:
+        total = torch.zeros((), dtype=accumulator)
+        for _ in range(ADDITIONS):
+            addend = torch.tensor(ADDEND, dtype=dtype)
+            total += addend.to(accumulator) if converted else addend
+        sums.append(Accumulation(dtype_name(accumulator), dtype_name(dtype), converted, float(total)))
+    return tuple(sums)
 
 
 AUTOCASTS = (torch.float16, torch.bfloat16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import torch
@@ -15,6 +15,8 @@ from cs336_tui.worker.workload.import_problems import ImportProblem, message_lin
 class Cancelled(Exception):
     """The user asked to stop."""
 
+
+IsCancelled = Callable[[], bool]
 
 _OUT_OF_MEMORY = re.compile(
     "|".join(
@@ -91,9 +93,7 @@ def failed_allocation(error: BaseException) -> int | None:
     """Bytes that could not be allocated, as torch's message gives them; None for any other error."""
     error = _behind(error)
     found = _TRIED.search(message_of(error)) if is_out_of_memory(error) else None
-    if found is None:
-        return None
-    return _bytes(found)
+    return _bytes(found) if found else None
 
 
 def held_by_others(error: BaseException) -> dict[int, int]:

@@ -97,7 +97,7 @@ class StepRead(NamedTuple):
 def operators_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
     """The operators of the host that began in one of these phases. Time between operators is not assigned."""
     host = [event for event in events if kind_of(event) == "operator"]
-    times = phase_times(host)
+    times = PhaseTimes(host)
     launches = tuple(
         Launch(each.name, operator_kind(each.name), each.phase, each.range, each.begin_ns, each.end_ns, each.self_ns)
         for each in attribute(host, times)
@@ -113,7 +113,7 @@ def kernels_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
     unplaced."""
     events = list(events)
     host = [event for event in events if kind_of(event) == "operator"]
-    times = phase_times(host)
+    times = PhaseTimes(host)
     operators = {each.correlation: each for each in attribute(host, times) if each.correlation}
     calls_ns = {event.correlation_id(): event.start_ns() for event in events if kind_of(event) == "runtime"}
     before: dict[tuple[int, int], str] = {}
@@ -142,18 +142,15 @@ def read_step(events: Sequence[RawEvent], phases: Sequence[str], device_type: st
     note = {"cuda": NO_CUPTI, "mps": NO_METAL}.get(device_type, "")
     if device_type == "cuda":
         kernels = kernels_of(events, phases)
-        left_out = _left_out(kernels.unplaced_ns)
+        left_out = ""
+        if unplaced_ns := kernels.unplaced_ns:
+            number = f"{counted(len(unplaced_ns), 'kernel')} ({time_text(sum(unplaced_ns))})"
+            why = "whose launch the profiler did not record, so that the phase is unknown"
+            left_out = f"Left out: {number}, {why}."
         if kernels.launches:
             return StepRead(kernels, "kernels", left_out)
         note = f"{left_out} {HOST_INSTEAD}" if left_out else note
     return StepRead(operators_of(events, phases), "operators", note)
-
-
-def _left_out(unplaced_ns: Sequence[int]) -> str:
-    if not unplaced_ns:
-        return ""
-    kernels = f"{counted(len(unplaced_ns), 'kernel')} ({time_text(sum(unplaced_ns))})"
-    return f"Left out: {kernels}, whose launch the profiler did not record, so that the phase is unknown."
 
 
 _KIND_OF_ACTIVITY = {
@@ -228,9 +225,15 @@ class Operator:
 
 
 class PhaseTimes:
-    """The host's time spans of the phases, which do not overlap."""
+    """The host's time spans of the phases, which do not overlap; the profiler also draws each phase on the GPU, over
+    its kernels."""
 
-    def __init__(self, spans: Iterable[tuple[str, int, int]]) -> None:
+    def __init__(self, events: Iterable[RawEvent]) -> None:
+        spans = [
+            (event.name().removeprefix(PHASE), event.start_ns(), event.end_ns())
+            for event in events
+            if event.is_user_annotation() and event.name().startswith(PHASE) and kind_of(event) == "operator"
+        ]
         self._spans = sorted(spans, key=lambda span: span[1])
         self._begins = [begin for _, begin, _ in self._spans]
 
@@ -247,15 +250,6 @@ class PhaseTimes:
         return max(end for _, _, end in spans) - min(begin for _, begin, _ in spans) if spans else 0
 
 
-def phase_times(events: Iterable[RawEvent]) -> PhaseTimes:
-    """Of the host: the profiler also draws each phase on the GPU, over the phase's kernels."""
-    return PhaseTimes(
-        (event.name().removeprefix(PHASE), event.start_ns(), event.end_ns())
-        for event in events
-        if event.is_user_annotation() and event.name().startswith(PHASE) and kind_of(event) == "operator"
-    )
-
-
 def attribute(events: Iterable[RawEvent], phases: PhaseTimes) -> tuple[Operator, ...]:
     """Every operator and annotation of the host with its phase, range and self time, by thread, then by begin.
 
@@ -265,7 +259,14 @@ def attribute(events: Iterable[RawEvent], phases: PhaseTimes) -> tuple[Operator,
     the sum, a parameter's gradient to the node that computed it. ``optimizer`` and ``zero_grad`` are ranges too.
     """
     operators = [each for thread in _by_thread(events, phases).values() for each in _enclosed(thread)]
-    forward_ranges = _forward_ranges(operators)
+    made: dict[tuple[int, int], Operator] = {}  # By thread and sequence number of a node: the last that began under it
+    for each in operators:
+        key = each.thread, each.sequence
+        if each.annotation or each.sequence < 0 or each.node is not None:
+            continue
+        if key not in made or each.begin_ns >= made[key].begin_ns:
+            made[key] = each
+    forward_ranges = {key: _range_outside_nodes(each) for key, each in made.items()}
     for each in operators:
         each.range = _range_outside_nodes(each) if each.node is None else forward_ranges.get(each.node, NO_RANGE)
     return tuple(operators)
@@ -311,18 +312,6 @@ def _enclosed(operators: list[Operator]) -> list[Operator]:
             each.caller.called = each.called
             each.self_ns, each.repeats = 0, True
     return operators
-
-
-def _forward_ranges(operators: Iterable[Operator]) -> dict[tuple[int, int], str]:
-    """The range of the operator that made each node, by thread and sequence number: the last that began under it."""
-    last: dict[tuple[int, int], Operator] = {}
-    for each in operators:
-        key = each.thread, each.sequence
-        if each.annotation or each.sequence < 0 or each.node is not None:
-            continue
-        if key not in last or each.begin_ns >= last[key].begin_ns:
-            last[key] = each
-    return {key: _range_outside_nodes(each) for key, each in last.items()}
 
 
 def _range_outside_nodes(operator: Operator) -> str:

@@ -7,7 +7,7 @@ import operator
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate, compress
 from time import perf_counter
@@ -22,11 +22,11 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import sharing_of
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.device_timeline import busy, is_communication, overlap, shares_over_time
-from cs336_tui.events.kernel_report import FUSED, AllGather, KernelGroup, KernelReport, RankTraffic, computes
+from cs336_tui.events.kernel_report import FUSED, AllGather, KernelReport, RankTraffic, computes
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure import reporter
-from cs336_tui.worker.measure.kernel_events import RawEvent, StepRead, kind_of, phase_times, read_step
+from cs336_tui.worker.measure.kernel_events import PhaseTimes, RawEvent, StepRead, kind_of, read_step
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.measure.timing import Clock, clock_for
 from cs336_tui.worker.ranks import ALONE, Place
@@ -110,9 +110,8 @@ def _all_gathers(
     """The all-gathers that ran. They are those of `gathered`, in order, if there are as many; else no more is known of
     them than their times. On a GPU a pass is ready once its mark is reached on the host and all that was launched
     before it has run."""
-    ran = sorted(
-        (each for each in lines.communication if _ALL_GATHER.search(each.name)), key=lambda each: each.begin_ns
-    )
+    ran = [each for each in lines.communication if _ALL_GATHER.search(each.name)]
+    ran.sort(key=lambda each: each.begin_ns)
     known: Sequence[Gathered | None] = gathered if len(gathered) == len(ran) else [None] * len(ran)
     marks = _marks(events)
     stream = _main_stream(events) if found.activity == "kernels" else _Stream(lines.compute, [])
@@ -135,7 +134,7 @@ def _all_gathers(
 
 def _marks(events: Sequence[RawEvent]) -> dict[tuple[str, str], list[int]]:
     """The moments of each mark in a pass, in order."""
-    times, found = phase_times(events), defaultdict[tuple[str, str], list[int]](list)
+    times, found = PhaseTimes(events), defaultdict[tuple[str, str], list[int]](list)
     for event in sorted(events, key=lambda event: event.start_ns()):
         if event.name().startswith(READY) and kind_of(event) == "operator":
             pass_ = "backward" if times.at(event.start_ns()) == "backward" else "forward"
@@ -213,7 +212,15 @@ def profile_kernels(request: ReportRequest, enter: reporter.Enter, place: Place 
         gathered = _gathers(spec, step, model, enter)
         enter("profiling")
         taken = reporter.steps_taken(step.training)
-        profiler = _profile_step(step, clock, device, Group(place, device).barrier)
+        activities = [ProfilerActivity.CPU]
+        if device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        with profile(activities=activities):  # the first use sets the profiler up
+            torch.ones(1, device=device).add_(1)
+            clock.synchronize()
+        Group(place, device).barrier()
+        with profile(activities=activities) as profiler:
+            _run(step, clock)
         skipped = reporter.skipped_note("profiled", step.training, taken)
         step.clear()
     enter("attributing")
@@ -228,8 +235,15 @@ def profile_kernels(request: ReportRequest, enter: reporter.Enter, place: Place 
     trace, unsaved = reporter.save_file(
         "Chrome trace", request.folder, name, ".json.gz", lambda path: profiler.export_chrome_trace(str(path))
     )
-    groups = found.groups() if spec.compile == "off" else tuple(map(_fused, found.groups()))
-    compiled = COMPILED if spec.compile != "off" else ""
+    groups, compiled = found.groups(), ""
+    if spec.compile != "off":
+        compiled = COMPILED
+        groups = tuple(
+            msgspec.structs.replace(group, range=FUSED)
+            if group.range == NO_RANGE and group.phase in ("forward", "backward")
+            else group
+            for group in groups
+        )
     ranks: tuple[RankTraffic, ...] = ()
     if place.ranks > 1:
         ranks = (msgspec.structs.replace(traffic_of(events, read, step.phases, place.rank, gathered), trace=trace),)
@@ -292,11 +306,6 @@ def _ready_step(spec: CellSpec, device: torch.device, enter: reporter.Enter, pla
     return step, workload.model
 
 
-def _fused(group: KernelGroup) -> KernelGroup:
-    in_model = group.range == NO_RANGE and group.phase in ("forward", "backward")
-    return msgspec.structs.replace(group, range=FUSED) if in_model else group
-
-
 def _warm_up(step: Step, clock: Clock, enter: reporter.Enter) -> None:
     """Run a few steps, until one takes its optimizer step: the gradient scaler may skip the first ones."""
     for number in range(1, reporter.MOST_WARMUP_STEPS + 1):
@@ -314,19 +323,6 @@ def _run(step: Step, clock: Clock) -> None:
     clock.synchronize()
     run_whole(step)
     clock.synchronize()
-
-
-def _profile_step(step: Step, clock: Clock, device: torch.device, barrier: Callable[[], object]) -> profile:
-    activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities):  # the first use sets the profiler up
-        torch.ones(1, device=device).add_(1)
-        clock.synchronize()
-    barrier()
-    with profile(activities=activities) as profiler:
-        _run(step, clock)
-    return profiler
 
 
 def raw_events(profiler: profile) -> list[RawEvent]:

@@ -34,13 +34,13 @@ from cs336_tui.worker.workload.model_parts import BlockGroup, block_groups
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_parts
 
-What = Literal["forward begins", "forward ends", "backward begins", "backward ends"]
+What = Literal["begins", "forward begins", "forward ends", "backward begins", "backward ends"]
 
 
-class BlockMoment(NamedTuple):
-    """A moment of a block: the number of its mark, and the first event after it."""
+class Moment(NamedTuple):
+    """A moment of a block, or the begin of a phase: the number of its mark, and the first event after it."""
 
-    block: str
+    name: str
     what: What
     mark: int
     event: int
@@ -83,12 +83,10 @@ def _once_known(block: str, what: What, value: object, at: Callable[[str, What],
         tensor.register_hook(lambda _: (at(block, what), None)[1])
 
 
-def memory_of_blocks(
-    model: nn.Module, moments: Iterable[BlockMoment], timeline: TrackedTimeline
-) -> tuple[BlockMemory, ...]:
+def memory_of_blocks(model: nn.Module, moments: Iterable[Moment], timeline: TrackedTimeline) -> tuple[BlockMemory, ...]:
     """Live bytes at these moments, whose events are the timeline's. A block whose backward did not begin and end, as
     without a gradient of its input, is left out."""
-    events = {(moment.block, moment.what): moment.event for moment in moments}
+    events = {(moment.name, moment.what): moment.event for moment in moments}
 
     def live(block: str, what: What) -> int:
         return timeline.totals[events[block, what] - 1]
@@ -112,8 +110,6 @@ def memory_of_blocks(
     return tuple(found)
 
 
-RecorderName = Literal["CUDA allocator history", "CPU profiler", "tensors"]
-
 TENSORS_ONLY = "Counted are the results of operations, not the workspace of kernels."
 CLEAR = "clear"  # The phase after a step's last one, which drops what the step left
 
@@ -128,29 +124,25 @@ def record_memory(request: ReportRequest, enter: reporter.Enter) -> MemoryReport
     enter("warm-up")
     _warm_up(workload, spec)
     enter("recording")
-    found = _record(workload, request, device)
+    timeline, recorded, note = _record(workload, request, device)
     enter("saved for backward")
     saved, saved_note = _saved(workload, spec)
     enter("predicting")
     rehearsal, prediction_note = reporter.rehearsed(spec, device)
-    timeline = found.timeline
     peak, forward = timeline.peak_event(), timeline.phase("forward")
     assert forward is not None
     return MemoryReport(
         **reporter.header(spec, device),
-        recorder=found.recorder,
         events=timeline.events,
         phases=timeline.phases,
         peak_bytes=timeline.totals[peak],
         peak_event=peak,
         forward_end_bytes=timeline.totals[forward.end - 1],
-        allocator_peak_bytes=found.allocator_peak,
-        activation_peak_bytes=timeline.activation_peak().bytes,
+        activation_peak_bytes=timeline.activation_peak()[0],
         saved=saved,
-        blocks=found.blocks,
         prediction=rehearsal.prediction if rehearsal else None,
-        snapshot=found.snapshot,
-        note=reporter.joined(found.note, *reporter.left_out(spec), saved_note, prediction_note),
+        note=reporter.joined(note, *reporter.left_out(spec), saved_note, prediction_note),
+        **recorded,
         **columns(timeline.allocations),
     )
 
@@ -168,19 +160,15 @@ def run_phases(step: Step, workload: Workload, spec: CellSpec, tracker: MemoryTr
     step.clear()
 
 
-class _RecordedStep(NamedTuple):
-    """The recorded step: event 0 is its begin."""
-
-    recorder: RecorderName
-    timeline: TrackedTimeline
-    blocks: tuple[BlockMemory, ...]
-    allocator_peak: int | None = None
-    snapshot: str | None = None
-    note: str = ""
-
-
-def _record(workload: Workload, request: ReportRequest, device: torch.device) -> _RecordedStep:
-    recorder = _recorder(device)
+def _record(
+    workload: Workload, request: ReportRequest, device: torch.device
+) -> tuple[TrackedTimeline, dict[str, Any], str]:
+    """The recorded step, whose event 0 is its begin; the fields of a report that tell of its recorder, and a note."""
+    recorder: CpuRecorder | CudaRecorder | None = None
+    if device.type == "cuda":
+        recorder = CudaRecorder(device)
+    elif device.type == "cpu" and kineto_available():
+        recorder = CpuRecorder()
     tracker = MarkedTracker(recorder.mark if recorder else lambda: None, device_type=device.type)
     name_parts(workload.model, tracker.range, request.spec.annotations)
     claimed_bytes = tracker.claim_cell(workload)
@@ -188,42 +176,36 @@ def _record(workload: Workload, request: ReportRequest, device: torch.device) ->
     with recorder or nullcontext(), watched_blocks(workload.model, tracker.moment), tracker:
         if step.back_to_back:
             run_phases(step, workload, request.spec, tracker)
-        recorded, passed = len(tracker.phases), len(tracker.moments)
+        passed = len(tracker.moments)
         taken = reporter.steps_taken(workload.training)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         run_phases(step, workload, request.spec, tracker)
     note = reporter.skipped_note("recorded", workload.training, taken)
-    phases = tracker.phases[recorded:]
     moments = tracker.moments[passed:]
-    records = tracker.timeline().allocations
-    if recorder is None:
-        begins = [(phase.phase, phase.event) for phase in phases]
-        timeline = cut(records, tracker.events, begins)
-    else:
+    allocations: Sequence[Allocation] = tracker.timeline().allocations
+    events = tracker.events
+    if recorder is not None:
         recording = recorder.recording()
         # Event i of a recording is event i + 1 here.
-        begins = [(phase.phase, recording.marks[phase.mark] + 1) for phase in phases]
-        moments = [moment._replace(event=recording.marks[moment.mark] + 1) for moment in moments]
-        timeline = cut(join(recording, tracker.operations, records), len(recording.events) + 1, begins)
+        moments = [each._replace(event=recording.marks[each.mark] + 1) for each in moments]
+        allocations = join(recording, tracker.operations, allocations)
+        events = len(recording.events) + 1
+    begins = [(moment.name, moment.event) for moment in moments if moment.what == "begins"]
+    timeline = cut(allocations, events, begins)
     before = begins[0][1] - 1
     moments = [moment._replace(event=moment.event - before) for moment in moments]
     blocks = memory_of_blocks(workload.model, moments, timeline)
     if recorder is None:
-        return _RecordedStep("tensors", timeline, blocks, note=TENSORS_ONLY)
+        return timeline, {"recorder": "tensors", "blocks": blocks}, TENSORS_ONLY
     if isinstance(recorder, CpuRecorder):
         peak = max(recording.live_bytes(claimed_bytes)[before:])
-        return _RecordedStep("CPU profiler", timeline, blocks, peak, note=note)
+        return timeline, {"recorder": "CPU profiler", "blocks": blocks, "allocator_peak_bytes": peak}, note
     peak, spec = torch.cuda.max_memory_allocated(device), request.spec
     name = ("memory", spec.size, f"ctx{spec.context_length}", f"batch{spec.batch_size}", spec.pass_, spec.precision)
     snapshot, unsaved = reporter.save_file("memory snapshot", request.folder, name, ".pickle", recorder.save)
-    return _RecordedStep("CUDA allocator history", timeline, blocks, peak, snapshot, reporter.joined(note, unsaved))
-
-
-def _recorder(device: torch.device) -> CpuRecorder | CudaRecorder | None:
-    if device.type == "cuda":
-        return CudaRecorder(device)
-    return CpuRecorder() if device.type == "cpu" and kineto_available() else None
+    by_history = {"recorder": "CUDA allocator history", "allocator_peak_bytes": peak, "snapshot": snapshot}
+    return timeline, {"blocks": blocks, **by_history}, reporter.joined(note, unsaved)
 
 
 def _saved(workload: Workload, spec: CellSpec) -> tuple[tuple[SavedBlock, ...], str]:
@@ -261,31 +243,22 @@ class Operation(NamedTuple):
     site: Site
 
 
-class PhaseMark(NamedTuple):
-    """The begin of a phase: the number of its mark, and the tracker's first event in it."""
-
-    phase: str
-    mark: int
-    event: int
-
-
 class MarkedTracker(MemoryTracker):
     """A tracker that calls `mark` before and after each operation and at each phase's begin."""
 
     def __init__(self, mark: Callable[[], object], *, device_type: str | None = None) -> None:
         super().__init__(device_type=device_type)
         self.operations: list[Operation] = []
-        self.phases: list[PhaseMark] = []
-        self.moments: list[BlockMoment] = []
+        self.moments: list[Moment] = []
         self._mark = mark
         self._marks = 0
 
     def phase(self, name: str) -> None:
         super().phase(name)
-        self.phases.append(PhaseMark(name, self._put_mark(), self.events))
+        self.moment(name, "begins")
 
-    def moment(self, block: str, what: What) -> None:
-        self.moments.append(BlockMoment(block, what, self._put_mark(), self.events))
+    def moment(self, name: str, what: What) -> None:
+        self.moments.append(Moment(name, what, self._put_mark(), self.events))
 
     def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         first, opened = self.events, self._put_mark()

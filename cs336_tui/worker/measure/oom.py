@@ -89,7 +89,6 @@ class _Moment(NamedTuple):
 def attempt(spec: CellSpec, device: torch.device) -> _Moment | None:
     """Run the cell's first step, of training the second too: what was live when memory ran out, None if it did not."""
     tracker = MemoryTracker(device_type=device.type)
-    moment: _Moment | None = None
     step: Step | None = None
     try:
         with tracker:
@@ -114,8 +113,8 @@ def attempt(spec: CellSpec, device: torch.device) -> _Moment | None:
             tracker.claim("optimizer_state", _large_state(workload))
         timeline = tracker.timeline()
         event = tracker.failure.event if tracker.failure else timeline.events - 1
-        moment = _at(timeline, event, step.failed_in if step else BUILDING, failed_allocation(error))
-    return moment
+        return _at(timeline, event, step.failed_in if step else BUILDING, failed_allocation(error))
+    return None
 
 
 def _large_state(workload: Workload) -> Iterator[torch.Tensor]:

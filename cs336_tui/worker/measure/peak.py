@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time, time
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import torch
@@ -65,26 +65,10 @@ _FLOAT8_LAYOUTS: Mapping[str, Product] = {  # The only layout in hardware; a lay
 }
 
 
-class Timings(NamedTuple):
-    """Timings of one call, in seconds."""
-
-    times_s: Sequence[float]
-
-    @property
-    def median_s(self) -> float:
-        return median(self.times_s)
-
-    @property
-    def spread(self) -> float:
-        """Relative half-width of the median's 95 % interval."""
-        low, high = median_interval(self.times_s)
-        return (high - low) / 2 / self.median_s
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The fields of a trial that are made of timings."""
-        fastest_s, timings = min(self.times_s), len(self.times_s)
-        return {"median_s": self.median_s, "fastest_s": fastest_s, "timings": timings, "spread": self.spread}
+def _spread(times_s: Sequence[float]) -> float:
+    """Relative half-width of the median's 95 % interval."""
+    low, high = median_interval(times_s)
+    return (high - low) / 2 / median(times_s)
 
 
 def median_interval(times_s: Sequence[float]) -> tuple[float, float]:
@@ -109,8 +93,11 @@ def measure_peak(
     is called with each trial's name and may raise to stop. The copied array has `copy_bytes`, by default more than the
     caches. Raises ValueError for a precision that the device lacks, and torch's errors."""
     with restored_settings(), no_garbage_collection(), torch.inference_mode():
-        place = _settle(torch.device(canonical_device(device)), precision, threads)
-        others = _Others()
+        place = configure_device(torch.device(canonical_device(device)), precision, threads)
+        if place.type == "cuda" and _dtype(precision) == torch.float32 and tf32_allowed() != (precision == "tf32"):
+            why = "the environment variable NVIDIA_TF32_OVERRIDE forbids it; unset it"
+            raise ValueError(f"precision {precision}: {why}")
+        before = _times_spent()
         largest, why_small = _copied_bytes(place)
         progress("copy")
         copies = [_copy_trial(place, copy_bytes or largest, _COPY_SHARE / 2 * budget_s)]
@@ -136,19 +123,11 @@ def measure_peak(
             at=time(),
             matmul=tuple(min(trial, again, key=attrgetter("median_s")) if trial == best else trial for trial in trials),
             copy=max(copies, key=lambda trial: trial.bytes_per_s),
-            busy_cores=others.busy_cores() if place.type == "cpu" else None,
+            busy_cores=_busy_cores(before) if place.type == "cpu" else None,
             note="; ".join(filter(None, (note, "" if copy_bytes else why_small))),
             disagreement=disagreement,
             uuid=_uuid(place),
         )
-
-
-def _settle(device: torch.device, precision: Precision, threads: int | None) -> torch.device:
-    """Set torch's device, threads and matmul precision. Raises ValueError for a precision that the device lacks."""
-    configure_device(device, precision, threads)
-    if device.type == "cuda" and _dtype(precision) == torch.float32 and tf32_allowed() != (precision == "tf32"):
-        raise ValueError(f"precision {precision}: the environment variable NVIDIA_TF32_OVERRIDE forbids it; unset it")
-    return device
 
 
 def _dtype(precision: Precision) -> torch.dtype:
@@ -202,11 +181,11 @@ def _matmul_trial(
 
     tried_s = {layout: _warm(work(layout), synchronize, _WARMUP_S / len(layouts)) for layout in layouts}
     best = min(tried_s, key=tried_s.__getitem__)
-    timed = _time(work(best), synchronize, tried_s[best], budget_s)
+    timings = _time(work(best), synchronize, tried_s[best], budget_s)
     for layout, taken_s in tried_s.items():
         if taken_s > _HOPELESS * tried_s[best]:
             del layouts[layout]
-    return MatmulTrial(size=size, layout=best, **timed.fields)
+    return MatmulTrial(size=size, layout=best, **timings)
 
 
 def _apart(one_s: float, other_s: float) -> float:
@@ -229,8 +208,8 @@ def _copy_trial(device: torch.device, size: int, budget_s: float) -> CopyTrial:
     def work() -> object:
         return target.copy_(source)
 
-    timed = _time(work, synchronize, _warm(work, synchronize, _WARMUP_S), budget_s)
-    return CopyTrial(bytes=source.nbytes, **timed.fields)
+    timings = _time(work, synchronize, _warm(work, synchronize, _WARMUP_S), budget_s)
+    return CopyTrial(bytes=source.nbytes, **timings)
 
 
 def _warm(work: Callable[[], object], synchronize: Callable[[], None], least_s: float) -> float:
@@ -246,48 +225,46 @@ def _warm(work: Callable[[], object], synchronize: Callable[[], None], least_s: 
     return fastest_s
 
 
-def _time(work: Callable[[], object], synchronize: Callable[[], None], one_s: float, budget_s: float) -> Timings:
-    """Time calls of about `one_s` until the noise has settled or the budget is spent."""
+def _time(work: Callable[[], object], synchronize: Callable[[], None], one_s: float, budget_s: float) -> dict[str, Any]:
+    """Time calls of about `one_s` until the noise has settled or the budget is spent: fields of a trial."""
     calls = max(math.ceil(_TIMING_S / one_s), 1)
     ends_at = perf_counter() + budget_s
     times: list[float] = []
-    timed = Timings(times)
-    while len(times) < _LEAST_TIMINGS or (timed.spread > _SETTLED and perf_counter() < ends_at):
+    while len(times) < _LEAST_TIMINGS or (_spread(times) > _SETTLED and perf_counter() < ends_at):
         synchronize()
         start = perf_counter()
         for _ in range(calls):
             work()
         synchronize()
         times.append((perf_counter() - start) / calls)
-    return timed
+    return {"median_s": median(times), "fastest_s": min(times), "timings": len(times), "spread": _spread(times)}
 
 
 def _copied_bytes(device: torch.device) -> tuple[int, str]:
     """Bytes of the array to copy, and a note if memory is too small for one that exceeds the caches."""
-    outside = _TIMES_CACHES * cache_bytes(device)
+    caches = 0  # Unknown, as on Metal
+    if device.type == "cuda":
+        caches = int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
+    elif device.type == "cpu":
+        caches = cpu_cache_bytes()
+    outside = _TIMES_CACHES * caches
     wanted = max(_LEAST_COPIED[device.type], outside)
     size = min(wanted, _free_bytes(device) // 8)
     return size, "" if size >= (outside or wanted) else "little memory is free: the copied array may lie in caches"
 
 
-class _Others:
-    """CPU use of other processes of this machine from now on."""
+def _busy_cores(before: tuple[float, ...]) -> float:
+    """Average number of cores that other processes kept busy since then, time stolen by a hypervisor included."""
+    wall_s, all_s, own_s = (now - then for now, then in zip(_times_spent(), before, strict=True))
+    return max(all_s - own_s, 0.0) / wall_s
 
-    def __init__(self) -> None:
-        self._began = self._now()
 
-    def busy_cores(self) -> float:
-        """Average number of cores that they kept busy, time stolen by a hypervisor included."""
-        wall_s, all_s, own_s = (now - then for now, then in zip(self._now(), self._began, strict=True))
-        return max(all_s - own_s, 0.0) / wall_s
-
-    @staticmethod
-    def _now() -> tuple[float, float, float]:
-        """Seconds of the clock, of all cores' busy time, and of this process's CPU time."""
-        spent = psutil.cpu_times()._asdict()
-        # Linux also counts the time of guests as user time.
-        idle = ("idle", "iowait", "guest", "guest_nice")
-        return perf_counter(), sum(time_s for name, time_s in spent.items() if name not in idle), process_time()
+def _times_spent() -> tuple[float, float, float]:
+    """Seconds of the clock, of all cores' busy time, and of this process's CPU time."""
+    spent = psutil.cpu_times()._asdict()
+    # Linux also counts the time of guests as user time.
+    idle = ("idle", "iowait", "guest", "guest_nice")
+    return perf_counter(), sum(time_s for name, time_s in spent.items() if name not in idle), process_time()
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -296,13 +273,6 @@ def _free_bytes(device: torch.device) -> int:
     if device.type == "mps":
         return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     return psutil.virtual_memory().available
-
-
-def cache_bytes(device: torch.device) -> int:
-    """Bytes of the device's last-level caches; 0 if unknown, as on Metal."""
-    if device.type == "cuda":
-        return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
-    return cpu_cache_bytes() if device.type == "cpu" else 0
 
 
 def cpu_cache_bytes(folder: Path = Path("/sys/devices/system/cpu")) -> int:

@@ -68,17 +68,13 @@ class _FailsAgain:
             raise self._error
 
 
-def _import_torch() -> None:
-    try:
-        importlib.import_module("torch")
-    except Exception as error:
-        sys.meta_path.insert(0, _FailsAgain(error))
-        raise
-
-
 def _import_everything() -> None:
     with environment({name: value for name, value in _WHILE_IMPORTING.items() if name not in os.environ}):
-        _import_torch()
+        try:
+            importlib.import_module("torch")
+        except Exception as error:
+            sys.meta_path.insert(0, _FailsAgain(error))
+            raise
         for name in _OPTIONAL:  # some releases of torch lack some of them
             with contextlib.suppress(Exception):
                 importlib.import_module(name)

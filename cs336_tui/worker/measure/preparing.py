@@ -168,12 +168,12 @@ class Recompilations:
 
 def _steps(noun: str, numbers: list[int]) -> str:
     """``measured steps 3, 4 and 5``, counted from 1; of many the first four."""
-    named = [str(number + 1) for number in numbers]
-    if len(named) == 1:
-        return f"{noun} {named[0]}"
-    if len(named) > 5:
-        return f"{noun}s {', '.join(named[:4])} and {len(named) - 4} more"
-    return f"{noun}s {', '.join(named[:-1])} and {named[-1]}"
+    *first, last = (str(number + 1) for number in numbers)
+    if not first:
+        return f"{noun} {last}"
+    if len(first) > 4:
+        return f"{noun}s {', '.join(first[:4])} and {len(first) - 3} more"
+    return f"{noun}s {', '.join(first)} and {last}"
 
 
 def _problem_of(error: Exception) -> Exception | None:
@@ -187,7 +187,12 @@ def _problem_of(error: Exception) -> Exception | None:
     place = f" ({Path(own[-1][0]).name}:{own[-1][1]} in {own[-1][2]})" if own else ""
     if tried := _tried_without_data(error):  # fails without torch.compile, too
         return ImportProblem(f"{tried.rstrip('.')}{place}")
-    return CompileError(f"{_in_one_line(chain[-1])}{place}; choose --compile off to run the model as it is written")
+    # The error's first line, and the first of a compiler's lines that contains "error:".
+    lines = [line.strip() for line in str(chain[-1]).splitlines() if line.strip()]
+    message = lines[0].rstrip(".") if lines else type(chain[-1]).__name__
+    if wrong := next((line for line in lines[1:] if "error:" in line), None):
+        message = f"{message}: {wrong}"
+    return CompileError(f"{message}{place}; choose --compile off to run the model as it is written")
 
 
 def _tried_without_data(error: Exception) -> str | None:
@@ -201,14 +206,6 @@ def _tried_without_data(error: Exception) -> str | None:
             first = first.__cause__
         return f"{type(first).__name__}: {found['said']}"
     return None
-
-
-def _in_one_line(error: Exception) -> str:
-    """The error's first line, and the first of a compiler's lines that contains "error:"."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    first = lines[0].rstrip(".") if lines else type(error).__name__
-    wrong = next((line for line in lines[1:] if "error:" in line), None)
-    return f"{first}: {wrong}" if wrong else first
 
 
 @contextmanager

@@ -34,9 +34,14 @@ def probe() -> TorchEnvironment:
     label, memory = device_label(torch.device("cpu")), psutil.virtual_memory().total
     devices = [DeviceInfo(name="cpu", label=label, precisions=CPU_PRECISIONS, memory_bytes=memory)]
     if torch.backends.mps.is_available():
-        devices.append(_mps())
+        # Metal's precisions depend on the chip, on macOS and on torch.
+        precisions = tuple(p for p in RECIPES if works(p, "mps"))
+        label, memory = device_label(torch.device("mps")), torch.mps.recommended_max_memory()
+        devices.append(DeviceInfo(name="mps", label=label, precisions=precisions, memory_bytes=memory))
     try:
-        devices.extend(_cuda_devices())
+        if torch.version.cuda is not None or torch.version.hip is not None:
+            torch.cuda.init()
+            devices += [_cuda(index) for index in range(torch.cuda.device_count())]
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[0].partition(". ")[0]
         problems.append(f"torch was built for CUDA {torch.version.cuda} but cannot use a GPU: {reason}")
@@ -49,13 +54,16 @@ def probe() -> TorchEnvironment:
         f"{name} is set: {how}, so that steps are slower; unset it" for name, how in slowing(variables).items()
     )
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    backends: tuple[str, ...] = ("none",)  # Those of communication that this torch was built with
+    if distributed.is_available():
+        backends = tuple(name for name in ("gloo", "nccl") if getattr(distributed, f"is_{name}_available")())
     return TorchEnvironment(
         torch=str(torch.__version__),
         cuda=torch.version.cuda,
         cudnn=cudnn_name(cudnn) if cudnn else None,
         threads=torch.get_num_threads(),
         devices=tuple(_completed(devices)),
-        backends=_backends(),
+        backends=backends,
         problems=tuple(problems),
     )
 
@@ -65,13 +73,6 @@ def try_device(device: str) -> None:
     ones = torch.ones(64, 64, device=device)
     if (found := float((ones @ ones).sum())) != 64.0**3:
         raise RuntimeError(f"{device} multiplies wrongly: {found:g} in place of {64**3}")
-
-
-def _backends() -> tuple[str, ...]:
-    """Backends of communication that this torch was built with."""
-    if not distributed.is_available():
-        return ("none",)
-    return tuple(name for name in ("gloo", "nccl") if getattr(distributed, f"is_{name}_available")())
 
 
 def works(precision: Precision, device_type: str) -> bool:
@@ -104,31 +105,11 @@ def _completed(devices: Iterable[DeviceInfo]) -> Iterator[DeviceInfo]:
             known[kind] = ()
             with suppress(RuntimeError):  # a GPU without free memory, say: the cell reports it
                 known[kind] = attentions_on(torch.device(device.name))
-                free = _free_bytes(torch.device(device.name))
+                if device.name.startswith("cuda"):
+                    torch.cuda.empty_cache()
+                    free = int(torch.cuda.mem_get_info(torch.device(device.name))[0])
         why = why_cannot_compile(device.name.partition(":")[0])
         yield replace(device, attentions=known[kind], cannot_compile=why, free_bytes=free)
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    if device.type != "cuda":
-        return None
-    torch.cuda.empty_cache()
-    return int(torch.cuda.mem_get_info(device)[0])
-
-
-def _mps() -> DeviceInfo:
-    # Metal's precisions depend on the chip, on macOS and on torch.
-    precisions = tuple(p for p in RECIPES if works(p, "mps"))
-    memory = torch.mps.recommended_max_memory()
-    return DeviceInfo(name="mps", label=device_label(torch.device("mps")), precisions=precisions, memory_bytes=memory)
-
-
-def _cuda_devices() -> list[DeviceInfo]:
-    """Every CUDA device; none if torch was built without CUDA. Raises RuntimeError if CUDA cannot start."""
-    if torch.version.cuda is None and torch.version.hip is None:
-        return []
-    torch.cuda.init()
-    return [_cuda(index) for index in range(torch.cuda.device_count())]
 
 
 def _cuda(index: int) -> DeviceInfo:

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,28 +34,41 @@ def record_rank_memory(request: ReportRequest, enter: reporter.Enter, place: Pla
     spec = request.spec
     enter("building")
     device = configure_torch(spec, torch.device(place.device_of(spec)))
-    counter, there = _counter(device), list(_tensors())
-    with counter, saved_tensors_hooks(_as_it_is, _as_it_is):
+    there = list(_tensors())
+    recorder = CpuRecorder() if device.type == "cpu" and kineto_available() else None
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    uses: list[tuple[int, str, dict[str, int]]] = []
+    counts: list[_Counted] = []
+
+    def reach(number: int, moment: str) -> None:
+        uses.append((number, moment, _uses(workload, there)))
+        counts.append(_counted_by_cuda(device))
+        if recorder:
+            recorder.mark()
+
+    with recorder or nullcontext(), saved_tensors_hooks(_as_it_is, _as_it_is):
         workload = build(spec, device, as_written=True, rank=place.rank, share=partial(share, spec=spec, device=device))
-        uses = [(0, INITIALISED, _uses(workload, there))]
-        counter.mark()
+        reach(0, INITIALISED)
         enter("recording")
         taken: list[int] = []  # The numbers of steps whose optimizer step was not skipped
         for number in range(1, reporter.MOST_WARMUP_STEPS + 1):
             before = reporter.steps_taken(workload.training)
             for moment in _moments_of(workload.step(spec)):
-                uses.append((number, moment, _uses(workload, there)))
-                counter.mark()
+                reach(number, moment)
             if workload.training is None or reporter.steps_taken(workload.training) > before:
                 taken.append(number)
             if len(taken) == LATER_STEP:
                 break
     kept = {0: 0, **{number: taken.index(number) + 1 for number in (*taken[:1], *taken[LATER_STEP - 1 :])}}
-    counts = counter.found([sum(by_category.values()) for _, _, by_category in uses])
+    counter = "CUDA allocator" if device.type == "cuda" else "tensors"
+    if recorder:
+        counter = "CPU profiler"
+        live = [sum(by_category.values()) for _, _, by_category in uses]
+        counts = without_lost_frees(counted(recorder.recording()), live)
     moments = zip(uses, counts, strict=True)
     return RankMemoryReport(
-        **reporter.header(spec, device),
-        recorder=counter.name,
+        **reporter.header(spec, device) | {"recorder": counter},
         moments=tuple(
             RankMoment(
                 rank=place.rank, step=kept[number], moment=moment, by_category=by_category,
@@ -147,53 +160,14 @@ class _Counted(NamedTuple):
     peak: int | None = None
 
 
-Recorder = Literal["CUDA allocator", "CPU profiler", "tensors"]
-
-
-def _counter(device: torch.device) -> _Nobody | _Cpu:
-    """Counts what the device's allocator hands out while it is entered."""
-    if device.type == "cuda":
-        return _Cuda(device)
-    return _Cpu() if device.type == "cpu" and kineto_available() else _Nobody()
-
-
-class _Nobody(nullcontext[None]):
-    name: Recorder = "tensors"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._found: list[_Counted] = []
-
-    def mark(self) -> None:
-        self._found.append(_Counted())
-
-    def found(self, tensors: Sequence[int]) -> list[_Counted]:
-        """Counts at all marks; `tensors` has the bytes of this rank's tensors at each."""
-        del tensors
-        return self._found
-
-
-class _Cuda(_Nobody):
-    name: Recorder = "CUDA allocator"
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self._device = device
-        torch.cuda.reset_peak_memory_stats(device)
-
-    def mark(self) -> None:
-        torch.cuda.synchronize(self._device)
-        self._found.append(
-            _Counted(torch.cuda.memory_allocated(self._device), torch.cuda.max_memory_allocated(self._device))
-        )
-        torch.cuda.reset_peak_memory_stats(self._device)
-
-
-class _Cpu(CpuRecorder):
-    name: Recorder = "CPU profiler"
-
-    def found(self, tensors: Sequence[int]) -> list[_Counted]:
-        return without_lost_frees(counted(self.recording()), tensors)
+def _counted_by_cuda(device: torch.device) -> _Counted:
+    """The counts of CUDA's allocator, whose peak begins anew; none on another device."""
+    if device.type != "cuda":
+        return _Counted()
+    torch.cuda.synchronize(device)
+    found = _Counted(torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device))
+    torch.cuda.reset_peak_memory_stats(device)
+    return found
 
 
 def without_lost_frees(found: Iterable[_Counted], tensors: Iterable[int]) -> list[_Counted]:

@@ -10,14 +10,14 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from time import time
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import prepared_phases
-from cs336_tui.events.events import Event, ReportFinished, ReportStage
+from cs336_tui.events.events import ReportFinished, ReportStage
 from cs336_tui.events.reports import (
     AgreementReport,
     ParameterSketch,
@@ -28,12 +28,12 @@ from cs336_tui.events.reports import (
     Sketch,
 )
 from cs336_tui.worker.measure.dtypes import read_dtypes
-from cs336_tui.worker.measure.failures import Cancelled, outcome_of
+from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, outcome_of
 from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.oom import explain_oom
 from cs336_tui.worker.measure.preparing import fresh_compiler
-from cs336_tui.worker.measure.reporter import Enter, header
+from cs336_tui.worker.measure.reporter import Emit, Enter, header
 from cs336_tui.worker.measure.settings import no_garbage_collection, restored_settings
 from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
@@ -80,13 +80,13 @@ def sketch_agreement(request: ReportRequest, enter: Enter) -> AgreementReport:
             if scale <= 1 or not any(found and found.not_finite for found in gradients):
                 break
             scale /= 2
-    found = (
+    sketches = (
         ParameterSketch(
             name=name, shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype), value=value, gradient=gradient
         )
         for (name, tensor), value, gradient in zip(parameters, values, gradients, strict=True)
     )
-    return AgreementReport(**header(spec, device), **ran._asdict(), parameters=tuple(found), loss_scale=scale)
+    return AgreementReport(**header(spec, device), **ran, parameters=tuple(sketches), loss_scale=scale)
 
 
 def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -101,18 +101,9 @@ def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         yield _WRAPPER.sub("", name), parameter
 
 
-class _Ran(NamedTuple):
-    """The fields of an `AgreementReport` that a forward gives."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    logits: tuple[PositionsSketch, ...]
-    loss: float | None
-    draws: bool
-
-
-def _run(workload: Workload, spec: CellSpec, scale: float) -> _Ran:
-    """Run the pass; gradients are left in the parameters, those of `scale` times the loss."""
+def _run(workload: Workload, spec: CellSpec, scale: float) -> dict[str, Any]:
+    """Run the pass: the fields of an `AgreementReport` that a forward gives. Gradients, of `scale` times the loss, are
+    left in the parameters."""
     phases = prepared_phases(spec.pass_)
     device = workload.batch.targets.device
     workload.model.zero_grad(set_to_none=True)
@@ -122,13 +113,21 @@ def _run(workload: Workload, spec: CellSpec, scale: float) -> _Ran:
         logits = logits_of(workload.runs(workload.batch.inputs), workload.model)
         loss = workload.loss(logits, workload.batch.targets) if "loss" in phases else None
     draws = not torch.equal(before, _generator_state(device))
-    found = tuple(_positions(logits))
+    # Equal ranges of positions, the last dimension but one: (..., T, V).
+    length = logits.shape[-2] if logits.dim() > 1 else 1
+    size = -(-length // RANGES)
+    positions = []
+    for first in range(0, length, size):
+        end = min(first + size, length)
+        part = logits.narrow(-2, first, end - first) if logits.dim() > 1 else logits
+        positions.append(PositionsSketch(first, end, sketch(part, f"logits {first}")))
     shape, dtype = tuple(logits.shape), dtype_name(logits.dtype)
-    del logits
+    del logits, part
     if loss is not None and "backward" in phases:
         (loss * scale).backward()
     is_number = loss is not None and loss.numel() == 1 and bool(torch.isfinite(loss))
-    return _Ran(shape, dtype, found, loss.item() if loss is not None and is_number else None, draws)
+    number = loss.item() if loss is not None and is_number else None
+    return {"shape": shape, "dtype": dtype, "logits": tuple(positions), "loss": number, "draws": draws}
 
 
 def _generator_state(device: torch.device) -> Tensor:
@@ -138,16 +137,6 @@ def _generator_state(device: torch.device) -> Tensor:
         case "mps":
             return torch.mps.get_rng_state()
     return torch.get_rng_state()
-
-
-def _positions(logits: Tensor) -> Iterator[PositionsSketch]:
-    """Sketches of equal ranges of positions, the last dimension but one: (..., T, V)."""
-    length = logits.shape[-2] if logits.dim() > 1 else 1
-    size = -(-length // RANGES)
-    for first in range(0, length, size):
-        end = min(first + size, length)
-        part = logits.narrow(-2, first, end - first) if logits.dim() > 1 else logits
-        yield PositionsSketch(first, end, sketch(part, f"logits {first}"))
 
 
 @torch.no_grad()
@@ -212,12 +201,7 @@ _MAKERS: Mapping[ReportKind, Callable[..., Report]] = {
 
 
 def make_report(
-    request: ReportRequest,
-    report: int,
-    emit: Callable[[Event], None],
-    cancelled: Callable[[], bool],
-    *,
-    place: Place = ALONE,
+    request: ReportRequest, report: int, emit: Emit, cancelled: IsCancelled, *, place: Place = ALONE
 ) -> None:
     """Make one report here, or the part of one rank of several. Emits a `ReportStage` for each stage and always one
     `ReportFinished`. An error ends the report, not the caller: status ``oom`` or ``failed``, as for a cell."""

@@ -23,7 +23,7 @@ from cs336_tui.worker.measure.cell_memory import Peaks
 from cs336_tui.worker.measure.failures import failed_allocation, held_by_others, in_one_line, outcome_of
 from cs336_tui.worker.measure.preparing import Preparation, Recompilations, why_not_cold
 from cs336_tui.worker.measure.probe import device_label
-from cs336_tui.worker.measure.process import RunQueueDelay, effective_malloc, settings_of, usable_cores
+from cs336_tui.worker.measure.process import effective_malloc, settings_of, usable_cores
 from cs336_tui.worker.measure.timing import StepTime
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.compile_and_capture import ReadyStep, effective_compiler
@@ -49,28 +49,24 @@ _LABELS = {
 }
 
 
+Emit = Callable[[events.Event], None]
+
+
 class CellReporter:
     """Emits the events of one cell and keeps its progress. Never called within a timed region."""
 
-    def __init__(self, cell: int, emit: Callable[[events.Event], None]) -> None:
+    def __init__(self, cell: int, emit: Emit) -> None:
         self.reached: tuple[events.Stage, int | None] = ("building", None)
         """The stage, and the step in it that runs or comes next."""
         self.times_s: dict[events.StepKind, list[float]] = {"warm-up": [], "measured": []}  # Of finished steps
         self.remarks: list[str] = []
-        self.measured_for_s: float | None = None
-        self.run_queue_delay: RunQueueDelay | None = None  # While it measured
-        self.before_backward_bytes: int | None = None
+        self.end: dict[str, Any] = {}  # Fields of `events.CellFinished` that are known before it
         self.flushed: str | None = None  # As in `events.EffectiveSettings`
         self.cache_folder: str | None = None  # The same
         self.recompilations: Recompilations | None = None  # Once prepared, of a model that is or may be compiled
         self._cell = cell
         self._emit = emit
         self._settings: events.EffectiveSettings | None = None
-        self._logits_dtype: str | None = None
-        self._failed_in: str | None = None
-        self._failed_allocation_bytes: int | None = None
-        self._others_bytes: int | None = None
-        self._unusable: str | None = None
 
     def enter(self, stage: events.Stage) -> None:
         if stage != "finishing":
@@ -82,39 +78,31 @@ class CellReporter:
         self.remarks.append(text)
         self._emit(events.Notice(at=time(), text=f"cell {self._cell + 1}: {text}"))
 
-    def built(self, workload: Workload) -> None:
-        self.remarks += workload.facts.remarks
-        self._report_built(workload, self._settings_of(workload))
-
-    def _settings_of(self, workload: Workload) -> events.EffectiveSettings:
-        return msgspec.structs.replace(
-            read_effective_settings(workload), flushed=self.flushed, cache_folder=self.cache_folder
-        )
-
-    def _report_built(self, workload: Workload, found: events.EffectiveSettings) -> None:
-        self._settings = found
+    def built(self, workload: Workload, since: str = "") -> None:
+        """Report the model with the settings in force; again, if it changed them itself `since` it was reported."""
+        own = {"flushed": self.flushed, "cache_folder": self.cache_folder}
+        before, now = self._settings, msgspec.structs.replace(read_effective_settings(workload), **own)
+        if before == now:
+            return
+        if before is None:
+            self.remarks += workload.facts.remarks
+        else:
+            changes = (
+                f"{_LABELS.get(name, name.replace('_', ' '))} {_words(getattr(before, name))} to {_words(value)}"
+                for name, value in msgspec.structs.asdict(now).items()
+                if value != getattr(before, name)
+            )
+            self.notice(f"settings changed {since}: {', '.join(changes)}")
+        self._settings = now
         self._emit(
             events.ModelBuilt(
                 at=time(),
                 cell=self._cell,
                 num_params=workload.facts.num_params,
                 num_params_without_head=workload.facts.num_params_without_head,
-                in_force=found,
+                in_force=now,
             )
         )
-
-    def report_changed_settings(self, workload: Workload, since: str) -> None:
-        """Report settings that the model itself changed since then."""
-        before, now = self._settings, self._settings_of(workload)
-        if before is None or before == now:
-            return
-        changes = (
-            f"{_LABELS.get(name, name.replace('_', ' '))} {_words(getattr(before, name))} to {_words(value)}"
-            for name, value in msgspec.structs.asdict(now).items()
-            if value != getattr(before, name)
-        )
-        self.notice(f"settings changed {since}: {', '.join(changes)}")
-        self._report_built(workload, now)
 
     def prepared(self, found: Preparation | None, spec: CellSpec) -> None:
         """Report compilation and capture, if either was done before the first step."""
@@ -124,16 +112,9 @@ class CellReporter:
         if compiled or spec.brings_own_code:
             self.recompilations = Recompilations(by_model=not compiled)
         if found is not None:
-            self._emit(
-                events.ModelPrepared(
-                    at=time(),
-                    cell=self._cell,
-                    compile_s=found.compile_s,
-                    graphs=found.graphs,
-                    graph_breaks=found.graph_breaks,
-                    capture_s=found.capture_s,
-                )
-            )
+            fields = found._asdict()
+            del fields["runs"]
+            self._emit(events.ModelPrepared(at=time(), cell=self._cell, **fields))
 
     def reach(self, number: int) -> None:
         self.reached = (self.reached[0], number)
@@ -145,7 +126,7 @@ class CellReporter:
         if self.recompilations:
             self.recompilations.steps_ended(kind, first, len(times))
         assert step.logits_dtype is not None
-        self._logits_dtype = dtype_name(step.logits_dtype)
+        self.end["logits_dtype"] = dtype_name(step.logits_dtype)
         self.times_s[kind] += [each.total_s for each in times]
         phases = step.phases if len(times[0].phases_s) == len(step.phases) else ()  # none of steps timed as a whole
         by_phase = zip(*(each.phases_s for each in times), strict=True) if phases else ()
@@ -166,14 +147,15 @@ class CellReporter:
 
     def failed(self, error: BaseException, step: ReadyStep | None) -> tuple[events.Status, str | None]:
         """events.Status and error line of a cell that ended in this error."""
-        self._failed_in = step.failed_in if step else None
-        self._failed_allocation_bytes = failed_allocation(error)
+        self.end["phase"] = step.failed_in if step else None
+        self.end["failed_allocation_bytes"] = failed_allocation(error)
         status, line = outcome_of(error)
         if status == "oom" and (others := held_by_others(error)):
-            self._others_bytes = sum(others.values())
+            self.end["others_bytes"] = sum(others.values())
             held = " and ".join(f"process {pid} held {gigabytes(size)} GB" for pid, size in others.items())
             line = f"{held} of the device: {line}"
-        self._unusable = error.code if status == "failed" and isinstance(error, ImportProblem) else None
+        if status == "failed" and isinstance(error, ImportProblem):
+            self.end["unusable"] = error.code
         return status, line
 
     def finished(
@@ -190,24 +172,16 @@ class CellReporter:
                 error=error,
                 stage=stage,
                 step=step,
-                phase=self._failed_in,
-                failed_allocation_bytes=self._failed_allocation_bytes,
-                others_bytes=self._others_bytes,
-                unusable=self._unusable,
-                logits_dtype=self._logits_dtype,
                 peak_allocated_bytes=own and own.allocated,
                 peak_reserved_bytes=own and own.reserved,
                 peak_rss_bytes=own and own.rss,
                 num_alloc_retries=peaks and peaks.num_alloc_retries,
-                before_backward_bytes=self.before_backward_bytes,
                 recompilations=self.recompilations.count if self.recompilations else 0,
                 warmup_steps_done=len(self.times_s["warm-up"]),
-                measured_for_s=self.measured_for_s,
-                cpu_wait_s=self.run_queue_delay and self.run_queue_delay.sum_s,
-                longest_cpu_wait_s=self.run_queue_delay and self.run_queue_delay.longest_s,
                 usable_cores=usable_cores(),
                 remarks=tuple(self.remarks),
                 summary=summarize(self.times_s["measured"]),
+                **self.end,
             )
         )
 

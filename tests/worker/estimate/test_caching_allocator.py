@@ -46,7 +46,7 @@ def test_the_first_request_of_a_size(requested: int, given_out: int) -> None:
     assert CachingAllocator().allocate(requested).size == given_out
 
 
-def test_the_smallest_free_block_that_fits_is_taken() -> None:
+def test_the_smallest_free_block_that_fits_is_taken_and_free_neighbours_join() -> None:
     allocator = CachingAllocator()
     large, small = allocator.allocate(40 * MIB), allocator.allocate(30 * MIB)
     allocator.free(large)
@@ -54,9 +54,6 @@ def test_the_smallest_free_block_that_fits_is_taken() -> None:
     assert allocator.allocate(29 * MIB).start == small.start
     assert allocator.allocate(29 * MIB).start == large.start
     assert allocator.reserved == 70 * MIB
-
-
-def test_free_neighbours_join() -> None:
     allocator = CachingAllocator()
     blocks = [allocator.allocate(5 * MIB) for _ in range(4)]
     for block in (blocks[1], blocks[3], blocks[2], blocks[0]):
@@ -68,16 +65,13 @@ def test_free_neighbours_join() -> None:
 sizes = st.integers(1, 4000) | st.integers(1, 40 * MIB)
 
 
-def test_an_expandable_segment_grows_by_pages_where_its_end_is_free() -> None:
+def test_an_expandable_segment_grows_by_pages_and_gives_back_those_of_which_nothing_is_used() -> None:
     allocator = ExpandableAllocator()
     used, free = allocator.allocate(25 * MIB), allocator.allocate(5 * MIB)
     assert (used.size, allocator.reserved) == (25 * MIB, 40 * MIB)
     allocator.free(free)
     assert allocator.allocate(30 * MIB).start == used.start + used.size
     assert allocator.reserved == 60 * MIB
-
-
-def test_pages_of_which_nothing_is_used_are_given_back_for_others() -> None:
     allocator = ExpandableAllocator(60 * MIB)
     first, _between, _last = (allocator.allocate(20 * MIB) for _ in range(3))
     allocator.free(first)
@@ -144,7 +138,7 @@ def test_a_timeline_keeps_everything_but_its_sizes() -> None:
     assert cached.phases[0].peak_bytes == 512 + 26 * MIB
 
 
-def test_workspaces_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workspaces_of_cublas_by_torchs_own_word_first_where_it_uses_that_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     small, large = 8_519_680, 32 * MIB
     by_torch = {
@@ -157,10 +151,7 @@ def test_workspaces_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cublas_workspace_bytes((10, 0), "") == large, "the newest torch where none is known"
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
     assert cublas_workspace_bytes((9, 0), "2.6.0") == 8 * MIB + 128 * 1024
-
-
-def test_torchs_own_word_on_workspaces_goes_first_where_it_uses_that_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     monkeypatch.setattr(torch._C, "_cuda_getCublasWorkspaceSize", lambda: 5 * MIB, raising=False)
     assert workspace_bytes((8, 0)) == 8_519_680, "CUDA is not in use"
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

@@ -136,15 +136,12 @@ def test_math_adds_its_mask_in_place_as_it_does_to_tensors_with_data() -> None:
     assert "add" not in seen.names
 
 
-def test_metal_keeps_its_scores() -> None:
-    assert kernel_of("mps") == "math"
-
-
-def test_tensors_with_data_are_left_alone() -> None:
+def test_tensors_with_data_are_left_alone_and_metal_keeps_its_scores() -> None:
     q = torch.randn(1, 2, 8, 16)
     with MetaAttention("cuda"), Operations() as seen:
         F.scaled_dot_product_attention(q, q, q)
     assert "_scaled_dot_product_flash_attention_for_cpu" in seen.names
+    assert kernel_of("mps") == "math"
 
 
 @pytest.mark.parametrize(("device", "kept"), [("cuda:0", 1), ("cpu", 2)])

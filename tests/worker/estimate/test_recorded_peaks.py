@@ -19,6 +19,8 @@ SMALL_WORKSPACE = (8, 0)
 """A compute capability with cuBLAS workspaces of that size, as the snapshots hold."""
 
 COURSE = {"model": "tests.worker.estimate.course_like:CourseLike", "model_path": (str(ROOT),)}
+LOSS = "tests.worker.estimate.course_like:cross_entropy"
+TRAINING = {"pass_": "train-step", "optimizer": "adamw-for-loop", "loss": LOSS}
 
 
 def recorded(name: str) -> tuple[int, int]:
@@ -37,18 +39,7 @@ def recorded(name: str) -> tuple[int, int]:
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the recordings of real GPUs are not here")
 @pytest.mark.parametrize(
     ("name", "more", "gigabytes"),
-    [
-        ("inference", {"pass_": "inference"}, 1.796),
-        (
-            "training",
-            {
-                "pass_": "train-step",
-                "optimizer": "adamw-for-loop",
-                "loss": "tests.worker.estimate.course_like:cross_entropy",
-            },
-            9.112,
-        ),
-    ],
+    [("inference", {"pass_": "inference"}, 1.796), ("training", TRAINING, 9.112)],
 )
 def test_the_courses_model_is_predicted_within_1_5_percent(
     name: str, more: dict[str, Any], gigabytes: float, monkeypatch: pytest.MonkeyPatch

@@ -40,12 +40,9 @@ def test_calls_and_bytes_are_those_of_real_ranks(parallel: str, ranks: tuple[See
     found = {AS_GLOO[each.op]: each for each in predict(spec_of(parallel)).communication}
     for seen in ranks:
         assert {name: each.calls for name, each in found.items()} == seen[parallel]["calls"]
-        assert bytes_as_gloo(found) == seen[parallel]["bytes"]
-
-
-def bytes_as_gloo(found: Seen) -> dict[str, int]:
-    """gloo is given a rank's share of what it gathers, and else the whole array."""
-    return {name: each.bytes // (2 if each.op == "all-gather" else 1) for name, each in found.items()}
+        # gloo is given a rank's share of what it gathers, and else the whole array.
+        given = {name: each.bytes // (2 if each.op == "all-gather" else 1) for name, each in found.items()}
+        assert given == seen[parallel]["bytes"]
 
 
 @pytest.mark.parametrize("parallel", ["none", "ddp", "ddp:1MB", "zero1"])
@@ -64,18 +61,14 @@ def test_the_sharded_peak_is_that_of_steps_in_which_gloo_frees_a_copy_late(
     assert max(shares) <= 1.05
 
 
-def test_categories_of_a_sharded_step_add_up() -> None:
-    found = predict(spec_of("fsdp2"))
-    assert sum(found.by_category.values()) == found.peak_bytes
-    assert sum(found.forward_end_by_category.values()) == found.forward_end_bytes
-
-
-def test_sharding_divides_what_is_kept_by_the_number_of_ranks() -> None:
+def test_sharding_divides_what_is_kept_by_the_number_of_ranks_and_categories_add_up() -> None:
     alone = predict(spec_of("none"))
     found = predict(spec_of("fsdp2"))
     assert found.by_category["optimizer_state"] == pytest.approx(alone.by_category["optimizer_state"] / 2, rel=0.001)
     assert found.flops == alone.flops
     assert not dist.is_initialized()
+    assert sum(found.by_category.values()) == found.peak_bytes
+    assert sum(found.forward_end_by_category.values()) == found.forward_end_bytes
 
 
 def test_weights_that_are_tied_stay_tied_when_they_are_sharded() -> None:
@@ -130,10 +123,12 @@ def test_an_optimizer_of_ones_own_may_ask_for_a_value(parallel: str, tmp_path: P
     assert found.phases["optimizer"].by_category["optimizer_state"] > 0
 
 
-def test_many_ranks_are_predicted_as_two() -> None:
+def test_many_ranks_are_predicted_as_two_and_micro_batches_are_reduced_once() -> None:
     found = predict(msgspec.structs.replace(spec_of("fsdp2"), ranks=64))
     assert [(each.op, each.calls) for each in found.communication] == [("all-gather", 5), ("reduce-scatter", 3)]
     assert found.peak_bytes < predict(spec_of("fsdp2")).peak_bytes
+    found = predict(msgspec.structs.replace(spec_of("ddp"), accumulate=2))
+    assert found.communication == predict(spec_of("ddp")).communication
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward", "forward+backward"])
@@ -154,11 +149,6 @@ def test_a_wrapper_of_ones_own_is_said_not_to_be_predicted() -> None:
     assert found.communication == ()
     assert "get_ddp" in found.note
     assert torch.is_grad_enabled()
-
-
-def test_micro_batches_are_reduced_once() -> None:
-    found = predict(msgspec.structs.replace(spec_of("ddp"), accumulate=2))
-    assert found.communication == predict(spec_of("ddp")).communication
 
 
 def test_the_copy_of_gloos_reduce_scatter_counts_from_the_first_one_on() -> None:

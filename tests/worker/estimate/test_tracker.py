@@ -27,16 +27,12 @@ def track(workload: Workload, tracker: MemoryTracker) -> TrackedTimeline:
     name_parts(workload.model, tracker.range)
     step = workload.step(SPEC)
     run_whole(step)
-    states = workload.training.optimizer.state.values()
-    tracker.claim("parameters", workload.model.parameters())
-    tracker.claim("buffers", [*workload.model.buffers(), *workload.batch])
-    tracker.claim("optimizer_state", (value for state in states for value in state.values()))
-    tracker.claim("gradients", (p.grad for p in workload.model.parameters() if p.grad is not None))
+    tracker.claim_cell(workload)
     with tracker:
         for phase in step.phases:
             tracker.phase(phase)
             step.run(phase)
-            tracker.claim("gradients", (p.grad for p in workload.model.parameters() if p.grad is not None))
+            tracker.claim("gradients", workload.gradients())
     return tracker.timeline()
 
 
@@ -53,7 +49,7 @@ def test_allocations_of_every_part_are_told_from_its_own_file(changes: dict[str,
     assert ours <= MODEL_FILES
 
 
-def test_every_storage_is_seen_from_its_birth_to_its_end() -> None:
+def test_every_storage_is_seen_from_its_birth_to_its_end_without_data_alike() -> None:
     with MemoryTracker() as tracker:
         tracker.phase("forward")
         kept = torch.zeros(256)
@@ -66,9 +62,6 @@ def test_every_storage_is_seen_from_its_birth_to_its_end() -> None:
     assert totals == (0, KIB, 3 * KIB, KIB, 2 * KIB, KIB)
     (born,) = tracker.timeline().live_at(5)
     assert (born.address, born.form) == (again.data_ptr(), TensorForm((2, 128), "float32"))
-
-
-def test_tensors_without_data_are_seen_alike() -> None:
     with MemoryTracker() as tracker:
         tracker.phase("forward")
         x = torch.zeros(256, device="meta")
@@ -76,7 +69,7 @@ def test_tensors_without_data_are_seen_alike() -> None:
     assert tracker.timeline().totals == (0, KIB, 0)
 
 
-def test_operations_that_write_in_place_allocate_nothing() -> None:
+def test_operations_in_place_allocate_nothing_and_what_was_made_unseen_cannot_be_claimed() -> None:
     x, unseen = torch.zeros(256), torch.zeros(256)
     with MemoryTracker() as tracker:
         tracker.claim("parameters", [x])
@@ -85,6 +78,10 @@ def test_operations_that_write_in_place_allocate_nothing() -> None:
         unseen.add_(1)
         unseen.view(16, 16)
     assert tracker.timeline().totals == (KIB,)
+    tracker = MemoryTracker()
+    tracker.phase("forward")
+    with pytest.raises(ValueError, match="outside of the tracker"):
+        tracker.claim("gradients", [torch.zeros(3)])
 
 
 def test_the_parts_of_composite_operations_are_seen_under_inference_mode_too() -> None:
@@ -122,14 +119,11 @@ def test_gradients_are_added_up_in_place_as_without_a_tracker() -> None:
     assert not added
 
 
-def test_categories_add_up_to_the_total_at_every_event(timeline: TrackedTimeline) -> None:
+def test_categories_add_up_at_every_event_and_phases_cover_all_after_the_first(timeline: TrackedTimeline) -> None:
     for event in range(timeline.events):
         by_category = timeline.by_category(event)
         assert tuple(by_category) == CATEGORIES
         assert sum(by_category.values()) == timeline.totals[event]
-
-
-def test_phases_cover_every_event_after_the_first(timeline: TrackedTimeline) -> None:
     assert [span.phase for span in timeline.phases] == ["zero_grad", "forward", "loss", "backward", "optimizer"]
     assert timeline.phases[0].first == 1
     assert [span.end for span in timeline.phases[:-1]] == [span.first for span in timeline.phases[1:]]
@@ -137,7 +131,9 @@ def test_phases_cover_every_event_after_the_first(timeline: TrackedTimeline) -> 
     assert max(span.peak_bytes for span in timeline.phases) == max(timeline.totals)
 
 
-def test_a_gradient_counts_as_one_from_its_birth(timeline: TrackedTimeline) -> None:
+def test_a_gradient_counts_from_its_birth_and_backward_takes_what_forward_leaves(
+    timeline: TrackedTimeline,
+) -> None:
     backward = timeline.phase("backward")
     assert backward is not None
     parameters = timeline.by_category(0)["parameters"]
@@ -146,11 +142,7 @@ def test_a_gradient_counts_as_one_from_its_birth(timeline: TrackedTimeline) -> N
     growing = [timeline.by_category(event)["gradients"] for event in range(backward.first, backward.end)]
     assert growing == sorted(growing)
     assert growing[-1] == parameters
-
-
-def test_what_forward_leaves_is_activations_and_backward_takes_it_away(timeline: TrackedTimeline) -> None:
-    loss, backward = timeline.phase("loss"), timeline.phase("backward")
-    assert backward is not None
+    loss = timeline.phase("loss")
     end_of_forward = timeline.by_category(loss.first - 1)
     assert end_of_forward["activations"] > 0
     assert end_of_forward["temporary"] == 0
@@ -158,7 +150,7 @@ def test_what_forward_leaves_is_activations_and_backward_takes_it_away(timeline:
     assert timeline.by_category(backward.end - 1)["activations"] == logits_and_loss
 
 
-def test_a_backward_operation_has_the_range_and_the_frame_of_its_forward_one(timeline: TrackedTimeline) -> None:
+def test_every_allocation_has_a_range_backward_s_that_of_forward_with_its_frame(timeline: TrackedTimeline) -> None:
     sites = {(a.site.op, a.site.backward): a.site for a in timeline.allocations}
     forward, backward = sites["_softmax", False], sites["_softmax_backward_data", True]
     assert forward.range == backward.range == "softmax"
@@ -170,9 +162,6 @@ def test_a_backward_operation_has_the_range_and_the_frame_of_its_forward_one(tim
     assert sites["embedding_dense_backward", True].range == "embedding"
     assert sites["_log_softmax_backward_data", True].range == "loss"
     assert sites["_log_softmax_backward_data", True].frame.startswith("passes.py:")
-
-
-def test_every_allocation_of_forward_backward_and_optimizer_has_a_range(timeline: TrackedTimeline) -> None:
     seed = "ones_like"  # the loss's own gradient, which no operation of the model asked for
     unnamed = {a.site.op for a in timeline.allocations if a.born and not a.site.range}
     assert unnamed <= {seed}
@@ -205,10 +194,3 @@ def test_the_operation_that_raises_is_remembered_with_what_lived_then() -> None:
         work()
     assert (tracker.failure.site.op, tracker.failure.site.range) == ("dot", "head")
     assert sum(a.bytes for a in tracker.timeline().live_at(tracker.failure.event)) == KIB + 12
-
-
-def test_claiming_what_was_made_unseen_during_the_step_is_refused() -> None:
-    tracker = MemoryTracker()
-    tracker.phase("forward")
-    with pytest.raises(ValueError, match="outside of the tracker"):
-        tracker.claim("gradients", [torch.zeros(3)])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import resource
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,17 @@ def compiles(test: Callable[..., None]) -> Callable[..., None]:
     return can_compile(pytest.mark.usefixtures("warm_cache")(pytest.mark.timeout(300)(test)))
 
 
+def c_library(path: Path, source: str) -> str:
+    """A shared library of these lines of C; returns its path."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    written = path.with_suffix(".c")
+    written.write_text(source)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, written], check=True, timeout=60)
+    return str(path)
+
+
 @contextmanager
 def at_most(more_bytes: int) -> Iterator[None]:
     """Let this process map `more_bytes` more than it has, as a machine with little memory left would."""
@@ -68,25 +82,14 @@ def small_spec(**changes: Any) -> CellSpec:
     return watching.small_spec(**(fields | changes))
 
 
-PLAIN = """
-import sys
-import weakref
-
-import torch
-from torch import nn
+USERS_MODELS = Path(__file__).with_name("users_models.py").read_text()
 
 
-class Plain(nn.Module):
-    def __init__(self, vocab_size, d_model):
-        super().__init__()
-        self.embedding = nn.Embedding(vocab_size, d_model)
-        self.head = nn.Linear(d_model, vocab_size)
-        self.calls = 0
-
-    def forward(self, tokens):
-        return self.head(self.embedding(tokens).sin())
-"""
-"""The begin of a user's file: a model that others in the file inherit from."""
+def of_user(folder: Path, model: str, lines: str = "", **changes: Any) -> dict[str, Any]:
+    """Fields of a spec with a model of a user's own: of `users_models`, or of these lines, which follow them."""
+    (folder / "own_models.py").write_text(USERS_MODELS + lines)
+    small = {"d_model": 8, "num_heads": 2, "num_layers": 1}
+    return {"model": f"own_models:{model}", "model_path": (str(folder),)} | small | changes
 
 
 @dataclass
@@ -130,12 +133,7 @@ def run(
 ) -> Report:
     """Run the cell here; `watch` sees each event as it is emitted."""
     events: list[Event] = []
-
-    def emit(event: Event) -> None:
-        events.append(event)
-        watch(event)
-
-    run_cell(spec, 7, emit, cancelled, nvtx=nvtx)
+    run_cell(spec, 7, lambda event: (events.append(event), watch(event)), cancelled, nvtx=nvtx)
     return Report(events)
 
 
@@ -155,12 +153,7 @@ class Rounded:
         watch: Callable[[Event], None] = lambda _event: None,
     ) -> None:
         self.events: list[Event] = []
-
-        def emit(event: Event) -> None:
-            self.events.append(event)
-            watch(event)
-
-        run_round((a, b), (A, B), emit, cancelled, b_first=b_first)
+        run_round((a, b), (A, B), lambda event: (self.events.append(event), watch(event)), cancelled, b_first=b_first)
         self.a, self.b = self.of(A), self.of(B)
 
     def of(self, cell: int) -> Report:
@@ -172,15 +165,18 @@ class Rounded:
 
 
 class Operations(TorchDispatchMode):
-    """Names of all that torch runs."""
+    """Names of all that torch runs, and the dtypes of results; None of one that is no tensor."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
+        self.dtypes: list[torch.dtype | None] = []
 
     def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
+        out = func(*args, **(kwargs or {}))
+        self.dtypes.append(getattr(out[0] if isinstance(out, tuple) else out, "dtype", None))
+        return out
 
 
 def run_step(workload: Workload, spec: CellSpec) -> Step:
@@ -189,6 +185,22 @@ def run_step(workload: Workload, spec: CellSpec) -> Step:
     step.prepare()
     run_whole(step)
     return step
+
+
+def saved_by_hooks(forward: Callable[[], Any], without: Iterable[torch.Tensor] = ()) -> tuple[Any, int]:
+    """What it returns, and bytes of the storages that autograd saves in it, those of some tensors left out, by torch's
+    own hooks."""
+    saved: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = forward()
+    for tensor in without:
+        saved.pop(tensor.untyped_storage().data_ptr(), None)
+    return out, sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
 
 def counted_flops(spec: CellSpec) -> dict[str, int]:
@@ -204,6 +216,17 @@ def counted_flops(spec: CellSpec) -> dict[str, int]:
 
 def kernels_of(spec: CellSpec, folder: str | None = None) -> KernelReport:
     return profile_kernels(ReportRequest(kind="kernels", spec=spec, folder=folder), lambda _stage: None)
+
+
+def live_totals(report: MemoryReport, *, of_tensors: bool = False) -> list[int]:
+    """Live bytes after each event; `of_tensors` without the scratch space of running kernels, which a prediction does
+    not see."""
+    change = [0] * (report.events + 1)
+    for size, born, died, form in zip(report.bytes, report.born, report.died, report.form_of, strict=True):
+        if form >= 0 or not of_tensors:
+            change[born] += size
+            change[died if died >= 0 else report.events] -= size
+    return list(accumulate(change))[:-1]
 
 
 def memory_of(spec: CellSpec, stage: Callable[[str], object] = lambda _stage: None) -> MemoryReport:

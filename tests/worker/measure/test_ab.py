@@ -14,7 +14,7 @@ from cs336_tui.events.codec import from_line, to_line
 from cs336_tui.events.events import CellFinished, Event, ModelBuilt, StageChanged, StepsTimed
 from cs336_tui.worker.measure.settings import read_settings, restore
 from cs336_tui.worker.workload.precision import RECIPES
-from tests.worker.measure.cells import PLAIN, A, B, Report, Rounded, compiles, run, small_spec
+from tests.worker.measure.cells import A, B, Report, Rounded, compiles, of_user, run, small_spec
 
 
 def test_steps_alternate_in_pairs_and_so_does_who_is_first_in_them() -> None:
@@ -24,7 +24,7 @@ def test_steps_alternate_in_pairs_and_so_does_who_is_first_in_them() -> None:
     assert Rounded(small_spec(measure_steps=3), small_spec(measure_steps=3), b_first=True).order() == "BAABBA"
 
 
-def test_each_side_tells_what_a_cell_alone_tells() -> None:
+def test_each_side_tells_what_a_cell_alone_tells_but_the_peaks_which_would_be_of_both() -> None:
     done = Rounded(small_spec(pass_="train-step"), small_spec(pass_="forward", precision="bf16"))
     steps = ["warm-up", "StepsTimed", "StepsTimed", "measuring", "StepsTimed", "StepsTimed", "StepsTimed"]
     for cell, phases in ((A, 5), (B, 1)):
@@ -35,22 +35,16 @@ def test_each_side_tells_what_a_cell_alone_tells() -> None:
         assert side.finished.status == "ok"
         assert side.finished.warmup_steps_done == 2
         assert side.finished.summary.mean_s == pytest.approx(sum(side.times_s()) / 3)
-        measured_for_s = side.finished.measured_for_s
+        end = side.finished
+        assert (end.peak_rss_bytes, end.peak_allocated_bytes, end.peak_reserved_bytes) == (None,) * 3
+        measured_for_s = end.measured_for_s
         assert measured_for_s > sum(done.a.times_s()) + sum(done.b.times_s()), "the time of both"
     assert [type(event) for event in done.events[-2:]] == [CellFinished, CellFinished]
     assert all(from_line(to_line(event)) == event for event in done.events)
 
 
-def test_each_side_is_built_and_run_in_its_own_precision() -> None:
-    done = Rounded(small_spec(precision="bf16"), small_spec(precision="bf16-mixed"))
-    a, b = done.a, done.b
-    assert (a.built.in_force.parameter_dtype, a.built.in_force.autocast_dtype) == ("bfloat16", None)
-    assert (b.built.in_force.parameter_dtype, b.built.in_force.autocast_dtype) == ("float32", "bfloat16")
-    assert (a.finished.logits_dtype, b.finished.logits_dtype) == ("bfloat16", "bfloat16")
-
-
-def test_settings_of_all_torch_are_those_of_the_side_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    # No two precisions of a CPU differ in them; on CUDA fp32 and tf32 do.
+def test_precision_and_settings_are_those_of_the_side_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No two precisions of a CPU differ in settings of all torch; on CUDA fp32 and tf32 do.
     monkeypatch.setitem(RECIPES, "bf16", RECIPES["bf16"]._replace(matmul="medium"))
     before = torch.get_float32_matmul_precision()
     seen = set()
@@ -59,18 +53,14 @@ def test_settings_of_all_torch_are_those_of_the_side_whose_turn_it_is(monkeypatc
         if isinstance(event, StepsTimed | ModelBuilt):
             seen.add((event.cell, torch.get_float32_matmul_precision()))
 
-    done = Rounded(small_spec(precision="bf16"), small_spec(precision="fp32"), watch=watch)
+    done = Rounded(small_spec(precision="bf16"), small_spec(precision="bf16-mixed"), watch=watch)
     assert seen == {(A, "medium"), (B, "highest")}
-    assert done.a.built.in_force.matmul_precision == "medium"
-    assert done.b.built.in_force.matmul_precision == "highest"
+    built = [side.built.in_force for side in (done.a, done.b)]
+    assert [each.matmul_precision for each in built] == ["medium", "highest"]
+    assert [each.parameter_dtype for each in built] == ["bfloat16", "float32"]
+    assert [each.autocast_dtype for each in built] == [None, "bfloat16"]
+    assert [side.finished.logits_dtype for side in (done.a, done.b)] == ["bfloat16", "bfloat16"]
     assert torch.get_float32_matmul_precision() == before
-
-
-def test_peaks_of_memory_are_not_told_as_they_would_be_of_both() -> None:
-    done = Rounded(small_spec(), small_spec())
-    for cell in (A, B):
-        finished = done.of(cell).finished
-        assert (finished.peak_rss_bytes, finished.peak_allocated_bytes, finished.peak_reserved_bytes) == (None,) * 3
 
 
 @pytest.mark.parametrize(("a_vocab", "b_vocab", "named"), [(2**30, 40, "A"), (40, 2**30, "B")])
@@ -111,11 +101,8 @@ def test_a_stop_between_two_steps_keeps_what_was_timed_of_both() -> None:
 
     done = Rounded(small_spec(), small_spec(), cancelled=lambda: len(timed) == 3, watch=watch)
     assert done.order() == "ABB"
-    ends = [done.of(cell).finished for cell in (A, B)]
-    assert [(end.status, end.stage, end.step) for end in ends] == [
-        ("cancelled", "measuring", 1),
-        ("cancelled", "measuring", 2),
-    ]
+    ends = [side.finished for side in (done.a, done.b)]
+    assert [(end.status, end.stage, end.step) for end in ends] == [("cancelled", "measuring", n) for n in (1, 2)]
 
 
 def test_an_optimizer_step_that_the_scaler_skipped_stands_beside_its_side() -> None:
@@ -127,63 +114,12 @@ def test_an_optimizer_step_that_the_scaler_skipped_stands_beside_its_side() -> N
     assert done.b.finished.remarks == ()
 
 
-SETTING = """
-import torch
-from torch import nn
-
-SEEN = set()
-
-
-class Looks(nn.Module):
-    def __init__(self, vocab_size, d_model, num_layers, num_heads, d_ff):
-        super().__init__()
-        self.table = nn.Parameter(torch.zeros(vocab_size, vocab_size, dtype=torch.float32))
-
-    def forward(self, tokens):
-        SEEN.add((type(self).__name__, *found()))
-        return self.table[tokens]
-
-
-class Sets(Looks):
-    def __init__(self, vocab_size, d_model, num_layers, num_heads, d_ff):
-        super().__init__(vocab_size, d_model, num_layers, num_heads, d_ff)
-        torch.set_float32_matmul_precision("high")
-        torch.set_num_threads(2)
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cuda.enable_flash_sdp(False)
-        torch.set_default_dtype(torch.float64)
-        torch.use_deterministic_algorithms(True)
-
-    def forward(self, tokens):
-        torch.set_default_device("cpu")
-        return super().forward(tokens)
-
-
-class SetsLater(Looks):
-    def forward(self, tokens):
-        logits = super().forward(tokens)
-        torch.set_float32_matmul_precision("medium")
-        return logits
-
-
-def found():
-    return (
-        torch.get_float32_matmul_precision(),
-        torch.get_num_threads(),
-        torch.backends.cudnn.benchmark,
-        torch.backends.cuda.flash_sdp_enabled(),
-        torch.get_default_dtype(),
-        len(torch.overrides._get_current_function_mode_stack()),
-        torch.are_deterministic_algorithms_enabled(),
-    )
-"""
 CLEAN = ("highest", 1, False, True, torch.float32, 0, False)
 SET = ("high", 2, True, False, torch.float64, 1, True)
 
 
-def own(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
-    (folder / "apart_models.py").write_text(SETTING)
-    return {"model": f"apart_models:{name}", "model_path": (str(folder),), "pass_": "forward", **changes}
+def of_forward(folder: Path, model: str, **changes: Any) -> dict[str, Any]:
+    return of_user(folder, model, pass_="forward", **changes)
 
 
 def in_turns(a: dict[str, Any], b: dict[str, Any], *, b_first: bool = False) -> tuple[Report, Report]:
@@ -195,8 +131,8 @@ def in_turns(a: dict[str, Any], b: dict[str, Any], *, b_first: bool = False) -> 
 @pytest.mark.parametrize("b_first", [False, True])
 def test_what_one_model_sets_is_in_force_in_its_own_steps_only(folder: Path, *, b_first: bool) -> None:
     before = read_settings()
-    a, b = in_turns(own(folder, "Sets"), own(folder, "Looks"), b_first=b_first)
-    assert {("Sets", *SET), ("Looks", *CLEAN)} == sys.modules["apart_models"].SEEN
+    a, b = in_turns(of_forward(folder, "Sets"), of_forward(folder, "Looks"), b_first=b_first)
+    assert {("Sets", *SET), ("Looks", *CLEAN)} == sys.modules["own_models"].SEEN
     assert (a.built.in_force.matmul_precision, a.built.in_force.threads) == ("high", 2)
     assert (b.built.in_force.matmul_precision, b.built.in_force.threads) == ("highest", 1)
     for side in (a, b):
@@ -211,7 +147,7 @@ def test_threads_are_not_set_between_steps_of_models_that_leave_them(
     set_to: list[int] = []
     real = torch.set_num_threads
     monkeypatch.setattr(torch, "set_num_threads", lambda count: (set_to.append(count), real(count))[1])
-    a, _ = in_turns(own(folder, "Looks"), own(folder, "SetsLater"))
+    a, _ = in_turns(of_forward(folder, "Looks"), of_forward(folder, "SetsLater"))
     assert set_to == [1]
     assert a.finished.remarks == ()
 
@@ -221,15 +157,15 @@ def test_what_a_model_changes_in_its_steps_is_told_and_is_what_is_recorded(
     folder: Path, warmup: int, since: str
 ) -> None:
     said = f"settings changed {since}: matmul precision highest to medium"
-    cell = own(folder, "SetsLater", warmup_steps=warmup)
-    a, b = in_turns(cell, own(folder, "Looks", warmup_steps=warmup))
+    cell = of_forward(folder, "SetsLater", warmup_steps=warmup)
+    a, b = in_turns(cell, of_forward(folder, "Looks", warmup_steps=warmup))
     for report in (run(small_spec(**cell)), a):
         first, second = (event for event in report.events if isinstance(event, ModelBuilt))
         assert (first.in_force.matmul_precision, second.in_force.matmul_precision) == ("highest", "medium")
         assert report.finished.remarks == (said,)
     assert b.built.in_force.matmul_precision == "highest"
     assert b.finished.remarks == ()
-    assert {seen for seen in sys.modules["apart_models"].SEEN if seen[0] == "Looks"} == {("Looks", *CLEAN)}
+    assert {seen for seen in sys.modules["own_models"].SEEN if seen[0] == "Looks"} == {("Looks", *CLEAN)}
 
 
 def test_settings_are_put_back_under_every_name_they_have() -> None:
@@ -298,8 +234,8 @@ def test_turns_by_time_go_on_until_both_came_to_it() -> None:
     assert min(sum(times[:-1]) for times in measured) < 0.02
 
 
-LOOKING = f'''{PLAIN}
-SEEN = {{}}
+LOOKING = '''
+SIZES = {}
 
 
 @torch.library.custom_op("cs336_tui_tests::look", mutates_args=())
@@ -310,16 +246,16 @@ def look(found: torch.Tensor) -> torch.Tensor:
 @look.register_fake
 def _(found):
     """Is called when a graph is made: a size that may change is no number then."""
-    SEEN.setdefault(int(found.shape[0]), set()).add(type(found.shape[0]).__name__)
+    SIZES.setdefault(int(found.shape[0]), set()).add(type(found.shape[0]).__name__)
     return torch.empty_like(found)
 
 
-class Looks(Plain):
+class Sizes(Plain):
     def forward(self, tokens):
         return self.head(look(self.embedding(tokens)))
 
 
-class CompilesItself(Looks):
+class CompilesItself(Plain):
     """Has a part compiled, as a user's own attention may."""
 
     def forward(self, tokens):
@@ -333,20 +269,16 @@ def part(found):
 
 
 @compiles
-@pytest.mark.parametrize(("model", "mode"), [("Looks", "default"), ("CompilesItself", "off")])
+@pytest.mark.parametrize(("model", "mode"), [("Sizes", "default"), ("CompilesItself", "off")])
 def test_a_side_is_compiled_for_its_own_sizes_whatever_the_other_sides_are(folder: Path, model: str, mode: str) -> None:
     # torch.compile takes a size for one that changes when it meets the second one, and code for any size is slower.
-    (folder / "looking_at_sizes.py").write_text(LOOKING)
-    own: dict[str, Any] = {"model_path": (str(folder),), "d_model": 8, "num_heads": 2, "num_layers": 1, "compile": mode}
-    a, b = (
-        small_spec(model=f"looking_at_sizes:{model}", pass_="inference", batch_size=size, measure_steps=1, **own)
-        for size in (2, 4)
-    )
+    own = of_user(folder, model, LOOKING, compile=mode, pass_="inference")
+    a, b = (small_spec(**own, batch_size=size, measure_steps=1) for size in (2, 4))
     seen: dict[int, set[str]] = {}
 
     def listen(_event: Event) -> None:
-        if "looking_at_sizes" in sys.modules:
-            seen.update(sys.modules["looking_at_sizes"].SEEN)
+        if "own_models" in sys.modules:
+            seen.update(sys.modules["own_models"].SIZES)
 
     done = Rounded(a, b, watch=listen)
     ends = [side.finished for side in (done.a, done.b)]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from cs336_tui.analysis.memory import BlockRow, block_rows
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.worker.measure import memory_record
-from tests.worker.measure.cells import memory_of, small_spec
-from tests.worker.workload.own_code import Folder
+from tests.worker.measure.cells import memory_of, of_user, saved_by_hooks, small_spec
+from tests.worker.measure.users_models import Layer
 
 D, F, H, B, T = 48, 80, 2, 2, 24
 N = B * T
@@ -25,53 +22,13 @@ pytestmark = pytest.mark.usefixtures("no_prediction")
 NUMBER = 8
 """Bytes of a number that scales a tensor. Autograd keeps it, unseen by hooks on saved tensors."""
 
-OWN = """
-import torch
-from torch import nn
-
-
-class Layer(nn.Module):
-    def __init__(self, d_model, d_ff):
-        super().__init__()
-        self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
-
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(x)))
-
-
-class LM(nn.Module):
-    def __init__(self, vocab_size, d_model, d_ff, num_layers):
-        super().__init__()
-        self.embedding = nn.Embedding(vocab_size, d_model)
-        self.layers = nn.ModuleList(Layer(d_model, d_ff) for _ in range(num_layers))
-        self.head = nn.Linear(d_model, vocab_size, bias=False)
-
-    def forward(self, tokens):
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
-
-
-class Frozen(LM):
-    def __init__(self, vocab_size, d_model, d_ff, num_layers):
-        super().__init__(vocab_size, d_model, d_ff, num_layers)
-        self.embedding.requires_grad_(False)
-        self.layers[1].up.requires_grad_(False)
-"""
+SHAPE = {
+    "d_model": D, "d_ff": F, "num_layers": 3, "num_heads": H, "batch_size": B, "context_length": T, "vocab_size": 60,
+}  # fmt: skip
 
 
 def record(**changes: Any) -> MemoryReport:
-    shape = {"d_model": D, "d_ff": F, "num_heads": H, "batch_size": B, "context_length": T, "vocab_size": 60}
-    return memory_of(small_spec(**({"num_layers": 3} | shape | changes)))
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[tuple[str, Folder]]:
-    folder = Folder(tmp_path)
-    name = folder.write(OWN)
-    yield name, folder
-    sys.modules.pop(name, None)
+    return memory_of(small_spec(**(SHAPE | changes)))
 
 
 @pytest.mark.parametrize(
@@ -106,57 +63,23 @@ def test_parameters_in_half_precision_have_gradients_in_it() -> None:
     assert abs(row.difference_bytes or 0) <= NUMBER
 
 
-class Layer(nn.Module):
-    """As in `OWN`, for torch's own hooks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(D, F), nn.Linear(F, D)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(torch.relu(self.up(x)))
-
-
-def saved_by(layer: nn.Module) -> int:
-    """Bytes of the storages that autograd saves in a forward, parameters left out, by torch's own hooks."""
-    there = {each.untyped_storage().data_ptr() for each in layer.parameters()}
-    found: dict[int, int] = {}
-    kept: list[Tensor] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        kept.append(tensor)
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in there:
-            found[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        layer(torch.randn(B, T, D, requires_grad=True))
-    return sum(found.values())
-
-
-def test_a_user_s_blocks_change_memory_by_what_torch_s_own_hooks_and_their_gradients_say(
-    own: tuple[str, Folder],
-) -> None:
-    name, folder = own
-    layer = Layer()
+def test_a_user_s_blocks_change_memory_by_what_torch_s_own_hooks_and_their_gradients_say(folder: Path) -> None:
+    layer = Layer(D, F)
     layer(torch.randn(B, T, D)).sum().backward()
     gradients = sum(each.grad.nbytes for each in layer.parameters() if each.grad is not None)
     assert gradients == FP32 * (2 * D * F + D + F)
-    assert saved_by(layer) == FP32 * N * (D + F)  # the input, and relu's result, which the second layer shares
+    _, saved = saved_by_hooks(lambda: layer(torch.randn(B, T, D, requires_grad=True)), layer.parameters())
+    assert saved == FP32 * N * (D + F)  # the input, and relu's result, which the second layer shares
     for pass_ in ("forward+backward", "train-step"):
-        rows = block_rows(record(model=f"{name}:LM", model_path=folder.paths, pass_=pass_))
+        rows = block_rows(record(**of_user(folder, "Blocks") | SHAPE, pass_=pass_))
         assert [row.module for row in rows] == ["layers.0", "layers.1", "layers.2"]
         for row in rows:
-            assert (row.gradient_bytes, row.saved_bytes) == (gradients, saved_by(layer))
-            assert (row.change_bytes, row.difference_bytes) == (gradients - saved_by(layer), 0)
+            assert (row.gradient_bytes, row.saved_bytes) == (gradients, saved)
+            assert (row.change_bytes, row.difference_bytes) == (gradients - saved, 0)
 
 
-def test_a_block_whose_input_has_no_gradient_is_left_out_and_frozen_parameters_have_none(
-    own: tuple[str, Folder],
-) -> None:
-    name, folder = own
-    rows = block_rows(record(model=f"{name}:Frozen", model_path=folder.paths))
+def test_a_block_whose_input_has_no_gradient_is_left_out_and_frozen_parameters_have_none(folder: Path) -> None:
+    rows = block_rows(record(**of_user(folder, "Frozen") | SHAPE))
     assert [row.module for row in rows] == ["layers.1", "layers.2"]
     assert rows[0].gradient_bytes == FP32 * (D * F + D)
     assert rows[1].gradient_bytes == FP32 * (2 * D * F + D + F)

@@ -17,7 +17,7 @@ from cs336_tui.config.spec import SYNCS, Sync
 from cs336_tui.events.events import CellFinished, Event, StepsTimed
 from cs336_tui.worker.measure.settings import freeze_existing_objects, no_garbage_collection
 from tests.conftest import THAW
-from tests.worker.measure.cells import PLAIN, Rounded, at_most, linux_only, run, small_spec
+from tests.worker.measure.cells import Rounded, at_most, linux_only, of_user, run, small_spec
 
 
 def after(calls: int) -> Callable[[], bool]:
@@ -84,9 +84,6 @@ def test_a_failure_is_one_line_and_its_traceback_goes_to_standard_error(capfd: p
     assert len(finished.error.splitlines()) == 1
     assert "Traceback (most recent call last)" in capfd.readouterr().err
     assert report.outline == ["building", "finishing", "CellFinished"]
-
-
-def test_tf32_is_refused_where_it_would_be_a_lie() -> None:
     finished = run(small_spec(precision="tf32")).finished
     assert finished.status == "failed"
     assert finished.error == "ValueError: precision tf32: cpu cannot do it, only cuda can"
@@ -103,6 +100,7 @@ def test_settings_are_given_back(changes: dict[str, str]) -> None:
         if report.finished.status == "ok":
             assert set(threads[1:-1]) == {1}
             assert report.built.in_force.threads == 1
+            assert report.built.in_force.interop_threads == torch.get_num_interop_threads()
             assert report.built.in_force.matmul_precision == "highest"
         assert torch.get_num_threads() == 2
         assert torch.get_float32_matmul_precision() == "high"
@@ -163,40 +161,14 @@ def test_no_memory_stays_behind() -> None:
     assert tensors[1] <= tensors[0]
 
 
-RECURSIVE = f"""{PLAIN}
-MADE = []
-
-
-class Recursive(Plain):
-    def forward(self, tokens):
-        alive = sum(made() is not None for made in MADE)
-        if alive > 1:  # a train-step holds those of the step before until its zero_grad
-            raise RuntimeError(f"activations of {{alive}} earlier steps are alive")
-        found = self.embedding(tokens)
-        MADE.append(weakref.ref(found))
-
-        def doubled(times):
-            return found if times == 0 else doubled(times - 1) * 2
-
-        return self.head(doubled(2))
-"""
-
-
-@pytest.fixture
-def recursive(folder: Path) -> dict[str, Any]:
-    """Fields of a spec that name the model above."""
-    (folder / "recursive_model.py").write_text(RECURSIVE)
-    return {"model": "recursive_model:Recursive", "model_path": (str(folder),), "num_heads": 2, "num_layers": 1}
-
-
 @pytest.mark.parametrize("pass_", ["forward", "backward", "train-step"])
-def test_a_cell_holds_no_activations_of_earlier_steps(recursive: dict[str, Any], pass_: str) -> None:
-    finished = run(small_spec(pass_=pass_, measure_steps=5, **recursive)).finished
+def test_a_cell_holds_no_activations_of_earlier_steps(folder: Path, pass_: str) -> None:
+    finished = run(small_spec(**of_user(folder, "Recursive"), pass_=pass_, measure_steps=5)).finished
     assert (finished.status, finished.error) == ("ok", None)
 
 
-def test_nor_does_a_side_of_a_round(recursive: dict[str, Any]) -> None:
-    done = Rounded(small_spec(), small_spec(pass_="forward", **recursive))
+def test_nor_does_a_side_of_a_round(folder: Path) -> None:
+    done = Rounded(small_spec(), small_spec(**of_user(folder, "Recursive"), pass_="forward"))
     assert [(side.finished.status, side.finished.error) for side in (done.a, done.b)] == [("ok", None)] * 2
 
 
@@ -223,7 +195,7 @@ def test_garbage_that_other_garbage_holds_is_freed_before_the_rest_is_kept() -> 
 
 
 CLOCKS = ("perf_counter", "monotonic", "process_time", "thread_time", "time")
-REPLACES = f"""{PLAIN}
+REPLACES = f"""
 import time
 
 for name in {CLOCKS}:
@@ -234,14 +206,13 @@ PACKAGE = Path(__file__).parents[3] / "cs336_tui"
 
 
 def test_a_model_that_replaces_every_clock_is_timed_as_any_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "replaces_clocks.py").write_text(REPLACES)
     wall, exact = time.time, time.perf_counter
     for name in CLOCKS:
         monkeypatch.setattr(time, name, getattr(time, name))  # to be put back
     for name in ("synchronize", "Event", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, getattr(torch.cuda, name))
     began_at, began = wall(), exact()
-    report = run(small_spec(model="replaces_clocks:Plain", model_path=(str(folder),), measure_steps=20))
+    report = run(small_spec(**of_user(folder, "Plain", REPLACES), measure_steps=20))
     ended_at, took_s = wall(), exact() - began
     assert time.perf_counter is not exact
     finished = report.finished

@@ -13,68 +13,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cs336_tui.config import processes
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import Compile
 from cs336_tui.events.events import ModelPrepared, StepsTimed
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.compile_and_capture import compiled, run_whole, why_cannot_compile
 from cs336_tui.worker.workload.passes import Step, Training
 from cs336_tui.worker.workload.transformer import random_batch
-from tests.worker.measure.cells import PLAIN, Report, Rounded, can_compile, compiles, run, small_spec
+from tests.worker.measure.cells import USERS_MODELS, Report, Rounded, can_compile, compiles, of_user, run, small_spec
+from tests.worker.measure.users_models import Plain
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.timeout(300)  # a C++ compiler works for many seconds, on a busy machine for minutes
-
-OWN = f'''{PLAIN}
-
-class Printing(Plain):
-    def forward(self, tokens):
-        found = self.embedding(tokens)
-        print("here")
-        return self.head(found.sin())
-
-
-class Flipping(Plain):
-    """Is another function from its seventh call on."""
-
-    @torch.compiler.disable
-    def is_late(self):
-        self.calls += 1
-        return self.calls > 6
-
-    def forward(self, tokens):
-        factor = 2.0 if self.is_late() else 1.0
-        return later(self.head(self.embedding(tokens)), factor)
-
-
-def later(found, factor):
-    return found * factor
-
-
-class Misshapen(Plain):
-    def forward(self, tokens):
-        return self.head(self.embedding(tokens)[..., 1:])  # misshapen
-
-
-class Leaving(Plain):
-    def forward(self, tokens):
-        sys.exit(3)
-'''
-
-
-class Tiny(nn.Module):
-    """A model that compiles quickly."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding = nn.Embedding(40, 8)
-        self.head = nn.Linear(8, 40)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.embedding(tokens).sin())
 
 
 def user_names(folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,23 +40,19 @@ def user_names(folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(processes.CACHE_FOLDER, folder)
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Fields of a spec that name the models above."""
-    folder = tmp_path_factory.mktemp("own")
-    (folder / "own_compiled_models.py").write_text(OWN)
-    return {"model_path": (str(folder),), "d_model": 8, "num_heads": 2, "num_layers": 1, "compile": "default"}
+def of_compiled(folder: Path, model: str = "Plain", **changes: Any) -> CellSpec:
+    """A compiled cell of a user's own model."""
+    return small_spec(**of_user(folder, model, compile="default") | changes)
 
 
-def tiny_step(pass_: str = "train-step") -> tuple[Step, nn.Module]:
-    """A step of a compiled `Tiny`, and the model as it is written."""
-    model = Tiny()
-    training = None
-    if pass_ == "train-step":
-        optimizer, name = make_optimizer("adamw", model, "cpu")
-        training = Training(optimizer, name, "cpu", scale_gradients=False)
-    batch = random_batch(2, 4, 40, device="cpu", seed=0)
-    return Step(pass_, compiled(model, "default", CPU), batch, nullcontext, training), model  # type: ignore[arg-type]
+def tiny_step(mode: Compile) -> tuple[Step, nn.Module]:
+    """A step of a model that compiles quickly, and the model as it is written."""
+    torch.manual_seed(0)
+    model = Plain(40, 8)
+    optimizer, name = make_optimizer("adamw", model, "cpu")
+    training = Training(optimizer, name, "cpu", scale_gradients=False)
+    runs = model if mode == "off" else compiled(model, mode, CPU)
+    return Step("train-step", runs, random_batch(2, 4, 40, device="cpu", seed=0), nullcontext, training), model
 
 
 def prepared(report: Report) -> ModelPrepared:
@@ -111,9 +61,9 @@ def prepared(report: Report) -> ModelPrepared:
 
 
 @compiles
-def test_compiling_ahead_changes_no_parameter_and_leaves_nothing_behind() -> None:
+def test_compiling_ahead_changes_no_parameter_and_a_step_then_comes_to_what_it_does_as_written() -> None:
     with fresh_compiler("default"):
-        step, model = tiny_step()
+        step, model = tiny_step("default")
         before = [parameter.detach().clone() for parameter in model.parameters()]
         found = compile_ahead(step, CPU, "default", lambda: None)
         assert found.graphs == 1
@@ -122,17 +72,7 @@ def test_compiling_ahead_changes_no_parameter_and_leaves_nothing_behind() -> Non
         assert step.training.steps_taken == 0
         assert all(map(torch.equal, before, model.parameters()))
         assert all(parameter.grad is None for parameter in model.parameters())
-
-
-@compiles
-def test_a_compiled_step_comes_to_what_the_same_step_as_written_comes_to() -> None:
-    with fresh_compiler("default"):
-        step, model = tiny_step()
-        compile_ahead(step, CPU, "default", lambda: None)
-        written = Tiny()
-        optimizer, name = make_optimizer("adamw", written, "cpu")
-        training = Training(optimizer, name, "cpu", scale_gradients=False)
-        plain = Step("train-step", written, random_batch(2, 4, 40, device="cpu", seed=0), nullcontext, training)
+        plain, written = tiny_step("off")
         for each in (step, plain):
             for _ in range(2):
                 run_whole(each)
@@ -143,10 +83,10 @@ def test_a_compiled_step_comes_to_what_the_same_step_as_written_comes_to() -> No
 
 @can_compile
 def test_compiling_is_in_no_step_and_one_cell_does_not_find_what_another_compiled(
-    own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user_names(None, monkeypatch)
-    spec = small_spec(model="own_compiled_models:Plain", pass_="forward", warmup_steps=3, **own)
+    spec = of_compiled(folder, "Plain", pass_="forward", warmup_steps=3)
     report, *others = (run(spec) for _ in range(3))
     first, second = map(prepared, others)  # the first of all has to load the compiler, too
     assert (first.graphs, second.graphs) == (1, 1)
@@ -164,37 +104,37 @@ def test_compiling_is_in_no_step_and_one_cell_does_not_find_what_another_compile
 
 
 @compiles
-def test_without_warmup_the_first_step_is_not_cold_and_that_is_said(own: dict[str, Any]) -> None:
-    report = run(small_spec(model="own_compiled_models:Plain", pass_="forward", warmup_steps=0, **own))
+def test_without_warmup_the_first_step_is_not_cold_and_that_is_said(folder: Path) -> None:
+    report = run(of_compiled(folder, "Plain", pass_="forward", warmup_steps=0))
     assert report.finished.status == "ok", report.finished.error
     assert "the first step is not cold: compiling ran the model 2 times" in report.finished.remarks
 
 
 @compiles
-def test_a_graph_break_is_told_with_the_line_that_made_it(own: dict[str, Any]) -> None:
-    report = run(small_spec(model="own_compiled_models:Printing", **own))
+def test_a_graph_break_is_told_with_the_line_that_made_it(folder: Path) -> None:
+    report = run(of_compiled(folder, "Printing"))
     assert report.finished.status == "ok", report.finished.error
     assert prepared(report).graphs == 2
     (reason,) = prepared(report).graph_breaks
-    line = OWN.splitlines().index('        print("here")') + 1
-    assert reason.startswith(f"own_compiled_models.py, line {line}: ")
+    line = USERS_MODELS.splitlines().index('        print("here")') + 1
+    assert reason.startswith(f"own_models.py, line {line}: ")
     assert "print" in reason
     assert "\n" not in reason
 
 
 @compiles
-def test_compiling_again_in_a_measured_step_is_counted_and_told(own: dict[str, Any]) -> None:
+def test_compiling_again_in_a_measured_step_is_counted_and_told(folder: Path) -> None:
     # Compiling ahead calls the model twice, warm-up twice more.
-    report = run(small_spec(model="own_compiled_models:Flipping", warmup_steps=2, measure_steps=5, **own))
+    report = run(of_compiled(folder, "Flipping", warmup_steps=2, measure_steps=5))
     assert report.finished.status == "ok", report.finished.error
     assert report.finished.recompilations == 1
     assert "torch.compile compiled again in measured step 3, whose time includes it" in report.finished.remarks
 
 
 @compiles
-def test_a_side_of_a_round_is_compiled_before_either_is_warmed_up(own: dict[str, Any]) -> None:
-    written = small_spec(model="own_compiled_models:Plain", **(own | {"compile": "off"}))
-    compiled_side = small_spec(model="own_compiled_models:Plain", **own)
+def test_a_side_of_a_round_is_compiled_before_either_is_warmed_up(folder: Path) -> None:
+    written = of_compiled(folder, "Plain", compile="off")
+    compiled_side = of_compiled(folder)
     done = Rounded(written, compiled_side)
     a, b = done.a, done.b
     assert (a.finished.status, b.finished.status) == ("ok", "ok"), (a.finished.error, b.finished.error)
@@ -209,11 +149,9 @@ def test_a_side_of_a_round_is_compiled_before_either_is_warmed_up(own: dict[str,
 
 
 @compiles
-def test_a_stop_while_compiling_is_asked_for_between_runs(own: dict[str, Any]) -> None:
+def test_a_stop_while_compiling_is_asked_for_between_runs(folder: Path) -> None:
     asked = iter([False, False, True])
-    report = run(
-        small_spec(model="own_compiled_models:Plain", pass_="inference", **own), cancelled=lambda: next(asked, True)
-    )
+    report = run(of_compiled(folder, "Plain", pass_="inference"), cancelled=lambda: next(asked, True))
     assert report.finished.status == "cancelled"
     assert report.finished.stage == "compiling"
     assert report.times_s("warm-up") == []
@@ -239,13 +177,13 @@ print(finished.stage, finished.error)
 
 @compiles
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin `sys.exit:UserWarning")
-def test_what_is_wrong_with_a_model_is_told_as_without_torch_compile(own: dict[str, Any]) -> None:
-    shapes = run(small_spec(model="own_compiled_models:Misshapen", **own)).finished
-    line = next(number for number, text in enumerate(OWN.splitlines(), 1) if text.endswith("# misshapen"))
+def test_what_is_wrong_with_a_model_is_told_as_without_torch_compile(folder: Path) -> None:
+    shapes = run(of_compiled(folder, "Misshapen")).finished
+    line = next(number for number, text in enumerate(USERS_MODELS.splitlines(), 1) if text.endswith("# misshapen"))
     assert (shapes.status, shapes.stage, shapes.phase) == ("failed", "compiling", "forward")
     assert "RuntimeError: " in shapes.error
-    assert shapes.error.endswith(f"(own_compiled_models.py:{line} in forward)")
-    leaving = run(small_spec(model="own_compiled_models:Leaving", **own)).finished
+    assert shapes.error.endswith(f"(own_models.py:{line} in forward)")
+    leaving = run(of_compiled(folder, "Leaving")).finished
     assert leaving.error.startswith("the model called sys.exit(3)")
 
 
@@ -283,7 +221,7 @@ def test_cuda_without_triton_is_refused() -> None:
     why = why_cannot_compile("cuda")
     assert "install the package triton" in why
     with pytest.raises(ValueError, match=r"compile max-autotune: torch\.compile needs Triton"):
-        compiled(Tiny(), "max-autotune", torch.device("cuda"))
+        compiled(Plain(40, 8), "max-autotune", torch.device("cuda"))
 
 
 def test_a_user_cache_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -314,8 +252,7 @@ def test_what_the_first_run_takes_beside_the_step_can_be_left_out_of_the_peaks()
     assert log == ["runs", "compiled", "runs"]
 
 
-ITSELF = f'''{PLAIN}
-
+ITSELF = '''
 class Growing(Plain):
     """Calls what is compiled with another factor from its fourth call on."""
 
@@ -335,9 +272,8 @@ def scaled(found, how):
 def test_compiling_in_a_measured_step_is_told_of_a_model_that_compiles_itself_and_in_warm_up_it_is_not(
     folder: Path, warmup: int, recompiled: int
 ) -> None:
-    (folder / "compiles_itself.py").write_text(ITSELF)
-    own: dict[str, Any] = {"model": "compiles_itself:Growing", "model_path": (str(folder),), "num_layers": 1}
-    finished = run(small_spec(pass_="forward", warmup_steps=warmup, measure_steps=6 - warmup, **own)).finished
+    own = of_user(folder, "Growing", ITSELF, pass_="forward")
+    finished = run(small_spec(**own, warmup_steps=warmup, measure_steps=6 - warmup)).finished
     assert (finished.status, finished.error, finished.recompilations) == ("ok", None, recompiled)
     told = [remark for remark in finished.remarks if "torch.compile" in remark]
     expected = "torch.compile, which the model calls itself, compiled in measured step 2, whose time includes it"

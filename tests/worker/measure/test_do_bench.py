@@ -97,17 +97,14 @@ def test_steps_are_those_that_do_bench_times(warmup: float, rep: float, back_to_
     step_s = estimate_step(step, clock, device.flush).step_s
     warmups, repetitions = (steps_in(for_ms / 1e3, step_s, 10**5) for for_ms in (warmup, rep))
     time_window(step, clock, warmups, always, WindowTiming(whole=True))
-    del device.done[: _place_of_nth(device.done, "drop", 6 + warmups)]
+    drops = [place for place, name in enumerate(device.done) if name == "drop"]
+    del device.done[: drops[5 + warmups] + 1]
     times = time_window(step, clock, repetitions, always, WindowTiming(device.flush, whole=True))
     assert [time.total_s * 1e3 for time in times] == pytest.approx(expected)
     assert all(time.phases_s == (time.total_s,) for time in times)
     # One wait at the end, each repetition flushed after the gradients of the one before were dropped.
     queued = [name for name in device.done if name != ""]
     assert queued[-1 - 4 * repetitions :] == [*["flush", "forward", "backward", "drop"] * repetitions, "wait"]
-
-
-def _place_of_nth(names: list[str], name: str, nth: int) -> int:
-    return [place for place, each in enumerate(names) if each == name][nth - 1] + 1
 
 
 def test_an_estimate_counts_the_flush_and_not_the_first_run() -> None:
@@ -127,16 +124,13 @@ def test_an_estimate_counts_the_flush_and_not_the_first_run() -> None:
     assert estimate_step(step, device.clock(), None).step_s == pytest.approx(0.003)
 
 
-def test_a_window_with_a_flush_leaves_it_out_of_every_step() -> None:
+def test_a_flush_is_left_out_of_every_step_of_a_window_and_ends_before_a_synchronised_one_begins() -> None:
     """Of a train-step, too, whose steps would else touch."""
     device = Device()
     step = Step(device, {"zero_grad": 1.0, "forward": 30.0}, back_to_back=True)
     times = time_window(step, device.clock(), 4, always, WindowTiming(lambda: device.work(9.0)))
     assert [time.phases_s for time in times] == [pytest.approx((0.001, 0.03))] * 4
     assert device.waits == [0.0, 160.0]
-
-
-def test_a_synchronised_step_is_flushed_before_it_begins() -> None:
     device = Device()
     timer = StepTimer(Step(device, {"forward": 30.0}), device.clock(), lambda: device.work(9.0))
     assert timer.time().phases_s == pytest.approx((0.03,))
@@ -153,10 +147,8 @@ def test_a_cell_timed_as_do_bench(pass_: Pass, monkeypatch: pytest.MonkeyPatch) 
     spec = small_spec(pass_=pass_, timer="do_bench", warmup_for=0.025, steps_for=0.1, warmup_steps=99, measure_steps=99)
     report = run(spec)
     assert report.finished.status == "ok", report.finished.error
-    assert report.outline == [
-        *("building", "ModelBuilt", "warm-up", "Notice", "StepsTimed"),
-        *("measuring", "StepsTimed", "finishing", "CellFinished"),
-    ]
+    before = ["building", "ModelBuilt", "warm-up", "Notice", "StepsTimed"]
+    assert report.outline == [*before, "measuring", "StepsTimed", "finishing", "CellFinished"]
     assert (len(report.times_s("warm-up")), len(report.times_s())) == (2, 10)
     (measured,) = report.steps("measured")
     one_phase = len(PHASES[pass_]) == 1
@@ -169,10 +161,12 @@ def test_a_cell_timed_as_do_bench(pass_: Pass, monkeypatch: pytest.MonkeyPatch) 
     assert report.finished.summary.p20_s == pytest.approx(torch.tensor(report.times_s()).quantile(0.2).item())
 
 
-def test_fixed_numbers_of_steps_need_no_estimate() -> None:
+def test_fixed_numbers_of_steps_need_no_estimate_after_which_no_start_is_cold() -> None:
     report = run(small_spec(timer="do_bench", warmup_steps=0, measure_steps=4))
     assert report.outline == ["building", "ModelBuilt", "measuring", "StepsTimed", "finishing", "CellFinished"]
     assert len(report.times_s()) == 4
+    report = run(small_spec(timer="do_bench", warmup_steps=0, steps_for=0.001, measure_steps=3))
+    assert any("the first step is not cold: 6 steps ran to estimate its time" in text for text in notices(report))
 
 
 def test_no_step_begins_with_gradients_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,21 +186,14 @@ def test_no_step_begins_with_gradients_of_another(monkeypatch: pytest.MonkeyPatc
     assert held == [False] * 7
 
 
-def test_a_cold_start_is_not_claimed_after_an_estimate() -> None:
-    report = run(small_spec(timer="do_bench", warmup_steps=0, steps_for=0.001, measure_steps=3))
-    assert any("the first step is not cold: 6 steps ran to estimate its time" in text for text in notices(report))
+BY_TIME = {"warmup_for": 0.35, "warmup_steps": 100, "steps_for": 1.0, "measure_steps": 100}
 
 
 @pytest.mark.parametrize(
     ("counts", "script", "warmup", "measured"),
     [
-        (
-            {"warmup_for": 0.35, "warmup_steps": 100, "steps_for": 1.0, "measure_steps": 100},
-            [0.25] + [0.125] * 50,
-            2,
-            8,
-        ),
-        ({"warmup_for": 0.35, "warmup_steps": 100, "steps_for": 1.0, "measure_steps": 100}, [4.0] * 2, 1, 1),
+        (BY_TIME, [0.25] + [0.125] * 50, 2, 8),
+        (BY_TIME, [4.0] * 2, 1, 1),
         ({"warmup_steps": 0, "steps_for": 10.0, "measure_steps": 6}, [0.5] * 6, 0, 6),
     ],
     ids=["until they come to their time", "a longer one once", "the most"],
@@ -219,12 +206,6 @@ def test_steps_run_until_they_come_to_their_time(
     assert report.times_s() == script[warmup : warmup + measured]
     ended = "cell 8: 6 measured steps, the limit, took 3 s of 10s; raise the most with 10s:MAX"
     assert notices(report) == ([ended] if measured == 6 else [])
-
-
-def test_the_most_steps_end_a_window_before_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimated(0.02, monkeypatch)
-    report = run(small_spec(timer="do_bench", warmup_steps=0, steps_for=100.0, measure_steps=3))
-    assert any("3 measured steps, the limit, took" in text for text in notices(report))
 
 
 def test_a_run_that_is_to_end_in_time_tells_whose_caches_it_began_with() -> None:

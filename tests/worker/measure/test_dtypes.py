@@ -22,7 +22,7 @@ from cs336_tui.worker.measure import dtypes
 from cs336_tui.worker.measure.dtypes import DtypeWatch, accumulate, bytes_at_most, collapsed, toy_dtypes
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import saved_by_hooks, small_spec
 from tests.worker.other_dtypes import by_hand, cuda_autocast, name
 
 CPU = torch.device("cpu")
@@ -54,22 +54,15 @@ def numpy_sum(accumulator: type[np.floating[Any]], addend: type[np.floating[Any]
     return float(total)
 
 
-def test_the_four_sums_are_those_of_numpy() -> None:
+def test_the_four_sums_are_those_of_numpy_and_converting_the_addend_first_brings_nothing_back() -> None:
     found = accumulate()
-    assert [(each.accumulator, each.addend, each.converted) for each in found] == [
-        ("float32", "float32", False),
-        ("float16", "float16", False),
-        ("float32", "float16", False),
-        ("float32", "float16", True),
-    ]
-    mixed = numpy_sum(np.float32, np.float16)
-    expected = [numpy_sum(np.float32, np.float32), numpy_sum(np.float16, np.float16), mixed, mixed]
-    assert [each.result for each in found] == expected
-
-
-def test_converting_the_addend_first_brings_nothing_back() -> None:
-    exact, half, mixed, converted = (abs(each.error) for each in accumulate())
-    assert exact < mixed == converted < half
+    mixed = ("float32", "float16")
+    variants = [("float32", "float32", False), ("float16", "float16", False), (*mixed, False), (*mixed, True)]
+    assert [(each.accumulator, each.addend, each.converted) for each in found] == variants
+    sums = [numpy_sum(getattr(np, accumulator), getattr(np, addend)) for accumulator, addend, _ in variants]
+    assert [each.result for each in found] == sums
+    exact, half, unconverted, converted = (abs(each.error) for each in found)
+    assert exact < unconverted == converted < half
 
 
 # The toy model.
@@ -101,27 +94,24 @@ def test_by_rules_the_toy_model_has_the_dtypes_that_torch_s_own_cuda_autocast_gi
     assert toy.gradient_of == dict.fromkeys(("fc1.weight", "ln.weight", "ln.bias", "fc2.weight"), "float32")
 
 
-def test_an_autocast_that_the_device_lacks_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("raises", "why"), [(True, "cpu cannot do it: this device has no float16"), (False, "torch leaves it off on cpu.")]
+)
+def test_an_autocast_that_the_device_lacks_is_left_out_and_said(
+    monkeypatch: pytest.MonkeyPatch, *, raises: bool, why: str
+) -> None:
     real = torch.autocast
 
     def no_half(device_type: str, dtype: torch.dtype) -> object:
-        if dtype is torch.float16:
+        if raises and dtype is torch.float16:
             raise RuntimeError("this device has no float16\nand a second line")
-        return real(device_type, dtype=dtype)
+        return real(device_type, dtype=dtype, enabled=dtype is torch.bfloat16)
 
     monkeypatch.setattr(torch, "autocast", no_half)
     found, missing = toy_dtypes(CPU)
     assert [toy.autocast for toy in found] == ["bfloat16"]
-    assert missing == ("float16 autocast: cpu cannot do it: this device has no float16",)
+    assert missing == (f"float16 autocast: {why}",)
     assert report_on().toy_note == "".join(missing)
-
-
-def test_autocast_that_torch_leaves_off_is_not_reported_as_that_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = torch.autocast
-    monkeypatch.setattr(torch, "autocast", lambda kind, dtype: real(kind, dtype=dtype, enabled=dtype is torch.bfloat16))
-    found, missing = toy_dtypes(CPU)
-    assert [toy.autocast for toy in found] == ["bfloat16"]
-    assert "float16 autocast" in missing[0]
 
 
 # The cell's own model.
@@ -168,7 +158,9 @@ def test_every_module_has_the_dtypes_that_plain_hooks_see(precision: Precision, 
 
 
 def test_modules_are_in_the_order_in_which_a_step_comes_to_them() -> None:
-    paths = [row.path for row in report_on().modules]
+    report = report_on()
+    assert (report.device_name[:3], report.torch) == ("CPU", torch.__version__)
+    paths = [row.path for row in report.modules]
     assert paths[:4] == ["model", "token_embedding", "layers.*", "layers.*.attention_norm"]
     assert paths[-2:] == ["final_norm", "head"]
     attention = [path.rpartition(".")[2] for path in paths if path.startswith("layers.*.attention.")]
@@ -201,12 +193,6 @@ def test_every_pass_with_backward_shows_the_same(pass_: Pass) -> None:
     assert report_on(pass_=pass_, precision="fp16-mixed").modules == report_on(precision="fp16-mixed").modules
 
 
-def test_device_and_torch_are_named() -> None:
-    report = report_on()
-    assert report.device_name.startswith("CPU")
-    assert report.torch == torch.__version__
-
-
 def test_watching_leaves_the_model_as_it_was() -> None:
     workload = build(small_spec(), CPU)
     model, batch = workload.model, workload.batch
@@ -235,30 +221,21 @@ def row(path: str, output: str = "float32") -> ModuleDtypes:
     return ModuleDtypes(path=path, module="M", count=1, parameters="", inputs="", output=output, gradients="")
 
 
-def test_layers_that_agree_are_one_row() -> None:
+def test_layers_that_agree_are_one_row_and_a_single_one_keeps_its_number() -> None:
     rows = [row("embedding"), *(row(f"layers.{i}.ffn") for i in range(12)), row("head")]
     found = [(each.path, each.count) for each in collapsed(rows)]
     assert found == [("embedding", 1), ("layers.*.ffn", 12), ("head", 1)]
-
-
-def test_layers_that_differ_are_shown_apart() -> None:
     rows = [row(f"layers.{i}.ffn", "float32" if i in (0, 11) else "bfloat16") for i in range(12)]
-    found = [(each.path, each.count, each.output) for each in collapsed(rows)]
-    assert found == [
-        ("layers.0.ffn", 1, "float32"),
-        ("layers.1-10.ffn", 10, "bfloat16"),
-        ("layers.11.ffn", 1, "float32"),
-    ]
-
-
-def test_a_single_layer_keeps_its_number() -> None:
+    differing = [(each.path, each.count, each.output) for each in collapsed(rows)]
+    middle = ("layers.1-10.ffn", 10, "bfloat16")
+    assert differing == [("layers.0.ffn", 1, "float32"), middle, ("layers.11.ffn", 1, "float32")]
     assert [each.path for each in collapsed([row("layers.0"), row("layers.0.ffn")])] == ["layers.0", "layers.0.ffn"]
 
 
 # When it does not fit, and other ends.
 
 
-def test_a_model_that_runs_out_of_memory_is_read_from_two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_runs_out_of_memory_or_would_is_read_from_two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     real, depths = dtypes.build, []
 
     def build_two_at_most(spec: CellSpec, device: torch.device, **how: bool) -> object:
@@ -272,11 +249,9 @@ def test_a_model_that_runs_out_of_memory_is_read_from_two_layers(monkeypatch: py
     assert depths == [4, 2]
     assert "2 of its 4 layers, batch 1, context length 8" in found.note
     assert {each.count for each in found.modules if each.path.startswith("layers")} == {2}
-
-
-def test_a_cell_larger_than_the_hosts_free_memory_is_not_tried_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=100_000))
     assert "2 of its 3 layers" in report_on(num_layers=3).note
+    assert depths == [4, 2, 2], "a cell larger than the host's free memory is not tried"
 
 
 @pytest.mark.parametrize("shape", [{"context_length": 256}, {"d_ff": 512}, {"d_model": 256}, {"vocab_size": 9000}])
@@ -285,30 +260,22 @@ def test_what_a_cell_holds_is_counted_on_the_large_side(precision: Precision, sh
     spec = small_spec(precision=precision, **({"d_model": 64, "d_ff": 256, "context_length": 64} | shape))
     workload = build(spec, CPU)
     model, batch, autocast = workload.model, workload.batch, workload.autocast
-    held: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        held[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast():
-        loss = F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
+    with autocast():
+        loss, saved = saved_by_hooks(
+            lambda: F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
+        )
     loss.backward()
-    gradients = 4 * model.num_params
-    assert sum(held.values()) + gradients < bytes_at_most(spec) < 6 * (sum(held.values()) + gradients)
+    held = saved + 4 * model.num_params  # with the gradients
+    assert held < bytes_at_most(spec) < 6 * held
 
 
-def test_other_errors_are_no_reason_to_read_less() -> None:
-    finished = made(small_spec(precision="tf32"))[-1]
-    assert isinstance(finished, ReportFinished)
-    assert finished.status == "failed"
-    assert "tf32" in (finished.error or "")
-
-
-def test_a_report_can_be_stopped_between_its_parts() -> None:
+def test_a_report_can_be_stopped_between_its_parts_or_fails() -> None:
     asked = iter([False, True])
     events = made(small_spec(), lambda: next(asked))
     assert [event.stage for event in events if isinstance(event, ReportStage)] == ["accumulating"]
     assert isinstance(events[-1], ReportFinished)
     assert events[-1].status == "cancelled"
+    finished = made(small_spec(precision="tf32"))[-1]
+    assert isinstance(finished, ReportFinished)
+    assert finished.status == "failed"
+    assert "tf32" in (finished.error or "")

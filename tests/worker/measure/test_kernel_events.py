@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cs336_tui.events.kernel_report import AllGather, Gap, Overlap
+from cs336_tui.events.kernel_report import AllGather, Gap, Overlap, RankTraffic
 from cs336_tui.worker.measure.kernel_events import kernels_of, read_step
 from cs336_tui.worker.measure.kernels import traffic_of
 from cs336_tui.worker.workload.ranges import PHASE, READY
@@ -88,6 +88,7 @@ def test_kernels_belong_where_their_operator_was_called_not_where_they_ran() -> 
         on_gpu("mul_gradient", 1040, 1050, linked_correlation_id=5),
         on_gpu("sum", 1050, 1060, linked_correlation_id=6),
         on_gpu("accumulate", 1060, 1070, linked_correlation_id=7),
+        on_gpu("mystery", 1070, 1080, linked_correlation_id=8),
     )
     assert placed(*gpu) == [
         ("mul_kernel", "forward", "norms"),
@@ -97,11 +98,8 @@ def test_kernels_belong_where_their_operator_was_called_not_where_they_ran() -> 
         ("mul_gradient", "backward", "norms"),
         ("sum", "backward", "norms"),
         ("accumulate", "backward", "norms"),
+        ("mystery", "backward", ""),  # of a node without a known forward operator
     ]
-
-
-def test_a_node_without_a_known_forward_operator_has_no_range() -> None:
-    assert placed(on_gpu("mystery", 1000, 1010, linked_correlation_id=8)) == [("mystery", "backward", "")]
 
 
 def test_a_kernel_without_operator_goes_by_its_launch_and_without_that_by_its_stream() -> None:
@@ -213,6 +211,10 @@ def test_where_no_kernel_is_seen_operators_are_shown_and_the_note_says_why(devic
     assert {launch.name for launch in read.profile.launches} >= {"aten::mul", "aten::nll_loss"}
 
 
+def traffic(events: Sequence[Made], phases: tuple[str, ...], device: str = "cpu", **more: Any) -> RankTraffic:
+    return traffic_of(events, read_step(events, phases, device), phases, 1, **more)
+
+
 def test_where_kernels_are_seen_they_are_what_is_shown() -> None:
     seen = [*HOST, on_gpu("mul_kernel", 1000, 1010, linked_correlation_id=1)]
     read = read_step(seen, ("forward", "loss", "backward"), "cuda")
@@ -233,8 +235,7 @@ def test_gloo_on_its_threads_is_communication_beside_torchs_operators() -> None:
         at_host("aten::copy_", 410, 490, thread=3),  # gloo's own
         named_on_thread("gloo:all_reduce", 700, 900, 3),
     ]
-    read = read_step(host, ("backward",), "cpu")
-    found = traffic_of(host, read, ("backward",), 1)
+    found = traffic(host, ("backward",))
     assert (found.rank, found.span_ns, found.compute_ns) == (1, 600, 300)
     assert (found.communication_ns, found.overlapped_ns, found.uncovered_ns) == (300, 100, 200)
     assert found.overlapped_share == pytest.approx(1 / 3)
@@ -243,38 +244,31 @@ def test_gloo_on_its_threads_is_communication_beside_torchs_operators() -> None:
     assert found.communication_over_time == (0.0,) * 20 + (1.0,) * 30 + (0.0,) * 10
 
 
-def test_communication_whose_end_is_noted_late_ends_with_the_step() -> None:
+def test_communication_whose_end_is_noted_late_ends_with_the_step_and_without_it_there_is_no_share() -> None:
     host = [
         named(f"{PHASE}backward", 0, 600),
         at_host("aten::mm", 0, 250),
         named_on_thread("gloo:all_reduce", 500, 900, 2),
     ]
-    found = traffic_of(host, read_step(host, ("backward",), "cpu"), ("backward",), 0)
+    found = traffic(host, ("backward",))
     assert (found.span_ns, found.communication_ns) == (600, 100)
+    found = traffic(HOST, ("forward",))
+    assert (found.communication_ns, found.overlapped_share, set(found.communication_over_time)) == (0, None, {0.0})
+    assert found.compute_ns > 0
 
 
-def test_on_a_gpu_communication_is_nccls_kernels() -> None:
+def test_on_a_gpu_communication_is_nccls_kernels_or_gloo_beside_kernels() -> None:
     gpu = (
         on_gpu("ncclDevKernel_AllReduce", 1000, 1100, linked_correlation_id=1),
         on_gpu("gemm", 1080, 1120, linked_correlation_id=2, device_resource_id=9),
     )
-    events = [*HOST, *gpu]
-    found = traffic_of(events, read_step(events, ("forward",), "cuda"), ("forward",), 0)
+    found = traffic([*HOST, *gpu], ("forward",), "cuda")
     assert (found.span_ns, found.communication_ns, found.overlapped_ns, found.compute_ns) == (120, 100, 20, 40)
-
-
-def test_gloo_between_gpus_is_communication_beside_kernels() -> None:
     gpu = (on_gpu("gemm", 60, 120, linked_correlation_id=2), on_gpu("Memcpy DtoH", 40, 60, linked_correlation_id=1))
     events = [*HOST, *gpu, named_on_thread("gloo:all_reduce", 20, 80, 3), at_host("aten::add_", 30, 50, thread=3)]
-    found = traffic_of(events, read_step(events, ("forward",), "cuda"), ("forward",), 0)
+    found = traffic(events, ("forward",), "cuda")
     assert (found.span_ns, found.communication_ns, found.overlapped_ns, found.compute_ns) == (100, 60, 20, 60)
     assert found.operations == {"gloo:all_reduce": 1}
-
-
-def test_without_communication_there_is_no_share() -> None:
-    found = traffic_of(list(HOST), read_step(list(HOST), ("forward",), "cpu"), ("forward",), 0)
-    assert (found.communication_ns, found.overlapped_share, set(found.communication_over_time)) == (0, None, {0.0})
-    assert found.compute_ns > 0
 
 
 def named_on_thread(name: str, begin: int, end: int, thread: int) -> Made:
@@ -318,8 +312,7 @@ def on_gloo() -> list[Made]:
 
 
 def gathers_in(events: list[Made], known: Sequence[Found]) -> tuple[AllGather, ...]:
-    phases = ("forward", "backward")
-    return traffic_of(events, read_step(events, phases, "cpu"), phases, 0, known).all_gathers
+    return traffic(events, ("forward", "backward"), gathered=known).all_gathers
 
 
 def test_an_all_gather_ended_before_its_pass_or_is_waited_for() -> None:
@@ -334,18 +327,13 @@ def test_an_all_gather_ended_before_its_pass_or_is_waited_for() -> None:
         AllGather(module="", pass_="", bytes=8, begin_ns=900, end_ns=950, alone_ns=50),
     )  # fmt: skip
     assert [each.early_ns for each in found] == [None, 20, None, None]
-
-
-def test_all_gathers_that_are_not_those_of_the_step_before_have_their_times_alone() -> None:
-    found = gathers_in(on_gloo(), FOUND[:3])
-    assert [(each.module, each.bytes, each.ready_ns, each.waited_ns) for each in found] == [("", None, None, None)] * 4
-
-
-def test_a_phase_drawn_on_the_gpu_is_not_taken_for_the_hosts() -> None:
-    """The GPU is at the forward's kernels while the host is at the backward's mark."""
+    # The GPU is at the forward's kernels while the host is at the backward's mark.
     drawn = on_gpu(f"{PHASE}forward", 1650, 1800, activity="gpu_user_annotation")
     found = gathers_in([*on_gloo(), drawn], FOUND)
     assert [each.waited_ns for each in found] == [90, 0, 20, None]
+    # Those that are not those of the step before have their times alone.
+    found = gathers_in(on_gloo(), FOUND[:3])
+    assert [(each.module, each.bytes, each.ready_ns, each.waited_ns) for each in found] == [("", None, None, None)] * 4
 
 
 def test_on_a_gpu_a_pass_is_ready_when_its_stream_is_free() -> None:
@@ -372,8 +360,7 @@ def test_on_a_gpu_a_pass_is_ready_when_its_stream_is_free() -> None:
         *launched("gemm", 45, 1400, 1500, 7, 7),
     ]
     known = [Found(1, name, "forward", name) for name in "abc"]
-    read = read_step(events, ("forward",), "cuda")
-    found = traffic_of(events, read, ("forward",), 0, known).all_gathers
+    found = traffic(events, ("forward",), "cuda", gathered=known).all_gathers
     first = 1000  # the step begins with its first kernel, long after the host has reached the mark of `a`
     assert [(each.module, (each.ready_ns or 0) + first, each.waited_ns, each.early_ns) for each in found] == [
         ("a", 10, 1040, None), ("b", 1200, 30, None), ("c", 1400, 0, 150),

@@ -27,7 +27,6 @@ from cs336_tui.worker.measure.kernels import raw_events
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.compile_and_capture import run_whole
-from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_step
 from tests.worker.measure.cells import kernels_of, small_spec
 
@@ -42,19 +41,13 @@ def spec_of(**changes: Any) -> CellSpec:
     return small_spec(**(wide | changes))
 
 
+Reports = dict[str, KernelReport]
+
+
 @pytest.fixture(scope="module")
-def reports(no_prediction: None) -> dict[str, KernelReport]:  # noqa: ARG001
+def reports(no_prediction: None) -> Reports:  # noqa: ARG001
     """One report of each pass."""
     return {pass_: kernels_of(spec_of(pass_=pass_)) for pass_ in PASSES}
-
-
-def warm_step(spec: CellSpec) -> Step:
-    """A named step that has run once."""
-    workload = build(spec, configure_torch(spec))
-    step = workload.step(spec)
-    name_step(step, workload.model, record_function)
-    run_whole(step)
-    return step
 
 
 def matmuls(report: KernelReport) -> Counter[tuple[str, str]]:
@@ -68,7 +61,7 @@ def matmuls(report: KernelReport) -> Counter[tuple[str, str]]:
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_a_step_has_its_phases_alone_nearly_all_of_it_a_named_range_and_sums_agree(
-    reports: dict[str, KernelReport], pass_: Any
+    reports: Reports, pass_: Any
 ) -> None:
     report = reports[pass_]
     assert tuple(report.phase_spans_ns) == PHASES[pass_]
@@ -87,7 +80,11 @@ def test_a_step_has_its_phases_alone_nearly_all_of_it_a_named_range_and_sums_agr
 @pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
 def test_the_sum_over_rows_is_the_profilers_own_total(arch: Any, precision: Any) -> None:
-    step = warm_step(spec_of(pass_="train-step", arch=arch, precision=precision))
+    spec = spec_of(pass_="train-step", arch=arch, precision=precision)
+    workload = build(spec, configure_torch(spec))
+    step = workload.step(spec)
+    name_step(step, workload.model, record_function)
+    run_whole(step)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         run_whole(step)
     ours = operators_of(raw_events(profiler), step.phases)
@@ -120,7 +117,7 @@ def test_every_part_has_its_matrix_products_and_twice_as_many_in_backward(arch: 
     }
 
 
-def test_backward_alone_is_attributed_through_its_untimed_forward(reports: dict[str, KernelReport]) -> None:
+def test_backward_alone_is_attributed_through_its_untimed_forward(reports: Reports) -> None:
     alone, whole = reports["backward"], reports["forward+backward"]
     in_whole = {range_: count for (phase, range_), count in matmuls(whole).items() if phase == "backward"}
     assert {range_: count for (_, range_), count in matmuls(alone).items()} == in_whole
@@ -129,7 +126,7 @@ def test_backward_alone_is_attributed_through_its_untimed_forward(reports: dict[
     assert all(share.forward_ns == 0 for share in ways.values())
 
 
-def test_parameters_gradients_are_accumulated_in_the_range_that_made_them(reports: dict[str, KernelReport]) -> None:
+def test_gradients_belong_to_the_range_that_made_them_and_loss_and_optimizer_are_ranges(reports: Reports) -> None:
     report = reports["forward+backward"]
     accumulated = Counter[str]()
     for group in report.groups:
@@ -138,9 +135,6 @@ def test_parameters_gradients_are_accumulated_in_the_range_that_made_them(report
     assert accumulated == {
         "embedding": 1, "norms": 5, "QKV projections": 6, "output projection": 2, "feed-forward": 6, "head": 1,
     }  # fmt: skip
-
-
-def test_loss_and_optimizer_are_ranges_of_their_own(reports: dict[str, KernelReport]) -> None:
     groups = reports["train-step"].groups
     assert {group.range for group in groups if group.phase == "loss"} == {"loss"}
     assert {group.range for group in groups if group.phase == "optimizer"} == {"optimizer"}
@@ -193,12 +187,6 @@ def test_it_says_how_far_it_is_and_stops_when_asked() -> None:
     assert events[-1].status == "cancelled"
     # A machine that is busy enough to take seconds over a step is not warmed up twice.
     assert [stage for stage in stages() if stage != "warm-up 2"] == ["building", "warm-up 1", "profiling"]
-
-
-def test_without_a_prediction_the_report_says_why_and_is_whole(reports: dict[str, KernelReport]) -> None:
-    report = reports["forward"]
-    assert report.prediction is None
-    assert "No FLOPs beside the times: NotImplementedError: no prediction of custom" in report.note
 
 
 def test_flops_stand_beside_the_times(monkeypatch: pytest.MonkeyPatch) -> None:

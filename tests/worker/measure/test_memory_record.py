@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import pickle
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from cs336_tui.worker.measure.cell_memory import (
 from cs336_tui.worker.measure.memory_record import Operation, columns, cut, join
 from cs336_tui.worker.measure.rank_memory import counted, record_rank_memory, without_lost_frees
 from tests.watching import small_spec as bench_spec
-from tests.worker.measure.cells import memory_of, small_spec
+from tests.worker.measure.cells import live_totals, memory_of, small_spec
 
 FP32 = 4
 
@@ -44,14 +43,6 @@ def record(stages: list[str] | None = None, **changes: Any) -> MemoryReport:
 @pytest.fixture(scope="module")
 def train_step() -> MemoryReport:
     return record(pass_="train-step")
-
-
-def live_totals(report: MemoryReport) -> list[int]:
-    change = [0] * (report.events + 1)
-    for size, born, died in zip(report.bytes, report.born, report.died, strict=True):
-        change[born] += size
-        change[died if died >= 0 else report.events] -= size
-    return list(accumulate(change))[:-1]
 
 
 @pytest.mark.parametrize(
@@ -74,22 +65,21 @@ def test_the_peak_is_the_allocators_own_and_near_the_predicted_one(pass_: str, p
     assert report.peak_bytes == pytest.approx(report.prediction.peak_bytes, rel=0.03 if precision == "fp32" else 0.15)
 
 
-def test_categories_add_up_to_the_total_at_every_event(train_step: MemoryReport) -> None:
+def test_a_training_step_begins_with_its_state_and_categories_add_up_at_every_event(train_step: MemoryReport) -> None:
     timeline = Timeline(train_step)
     assert timeline.by_category.min() >= 0
     assert timeline.live_total.tolist() == live_totals(train_step)
     assert timeline.live_total[train_step.peak_event] == train_step.peak_bytes
-
-
-def test_a_training_step_begins_with_its_state_and_the_gradients_of_the_one_before(train_step: MemoryReport) -> None:
     parameters = FP32 * train_step.prediction.num_params
-    begin = Timeline(train_step).at(0).by_category
+    begin = timeline.at(0).by_category
     assert begin["parameters"] == parameters
     assert begin["gradients"] == parameters
     tensors = 2 * (7 + 2) + 3  # each has two moments and a count of 4 bytes
     assert begin["optimizer_state"] == 2 * parameters + FP32 * tensors
     logits = FP32 * 2 * 24 * 300
     assert begin["activations"] == logits + FP32  # the loss
+    assert [block.module for block in train_step.saved] == ["layers.0", "layers.1"]
+    assert train_step.note == ""
 
 
 def test_the_gradients_come_in_backward_and_go_in_zero_grad(train_step: MemoryReport) -> None:
@@ -119,11 +109,6 @@ def test_what_is_allocated_says_where(train_step: MemoryReport) -> None:
     softmax = next(s for s in train_step.sites if s.op == "_softmax_backward_data")
     assert softmax.frame.startswith("transformer.py:")
     assert (softmax.phase, softmax.backward) == ("backward", True)
-
-
-def test_saved_tensors_come_with_a_pass_that_has_a_backward(train_step: MemoryReport) -> None:
-    assert [block.module for block in train_step.saved] == ["layers.0", "layers.1"]
-    assert train_step.note == ""
 
 
 def test_a_pass_without_a_backward_says_that_it_has_no_gradients() -> None:
@@ -286,19 +271,15 @@ def test_an_allocation_belongs_to_the_operation_that_it_was_made_in() -> None:
     assert [form.shape for form in found_columns["forms"]] == [(8,), (16,), (4,)]
 
 
-def test_a_tensor_whose_free_is_not_seen_counts_until_the_next_moment() -> None:
+def test_a_tensor_whose_free_is_not_seen_counts_until_the_next_moment_and_another_threads_is_in_the_peak() -> None:
     kept, copy, later = AllocatorEvent(1, 100), AllocatorEvent(2, 40), AllocatorEvent(3, 60)
     recording = Recording((kept, copy, later, AllocatorEvent(3, 0)), (1, 2, 4), {})  # The copy's free is lost
     assert [each.live for each in counted(recording)] == [100, 140, 140]
     found = without_lost_frees(counted(recording), [100, 100, 100])
     assert [each.live for each in found] == [100, 100, 100]
     assert [each.peak for each in found] == [100, 140, 160]
-
-
-def test_a_tensor_that_another_thread_allocated_is_part_of_the_peak() -> None:
     recording = Recording((AllocatorEvent(1, 100),), (1,), {})
-    (found,) = without_lost_frees(counted(recording), [130])
-    assert found.live == found.peak == 130
+    assert without_lost_frees(counted(recording), [130]) == [(130, 130)]
 
 
 def test_a_fake_tensor_of_the_compiler_has_no_bytes() -> None:

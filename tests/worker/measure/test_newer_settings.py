@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,27 +14,23 @@ from hypothesis import strategies as st
 from cs336_tui.events.events import ModelBuilt
 from cs336_tui.worker.measure.settings import read_settings, restore
 from cs336_tui.worker.workload.precision import effective_matmul, tf32_allowed
-from tests.worker.measure.cells import Rounded, run, small_spec
+from tests.worker.measure.cells import Rounded, of_user, run, small_spec
 
 newer = pytest.mark.skipif(
     not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="this torch has the older settings alone"
 )
-MODEL = """
+LINES = """
 import warnings
 
-import torch
-from torch import nn
 
-
-class LM(nn.Module):
-    def __init__(self, vocab_size):
-        super().__init__()
-        self.table = nn.Parameter(torch.zeros(vocab_size, vocab_size))
+class Newer(Plain):
+    def __init__(self, vocab_size, d_model):
+        super().__init__(vocab_size, d_model)
         {at_first}
 
     def forward(self, tokens):
         {later}
-        return self.table[tokens]
+        return super().forward(tokens)
 """
 SETTINGS = {
     'torch.backends.cuda.matmul.fp32_precision = "tf32"': "highest",
@@ -58,37 +53,22 @@ def folder(folder: Path) -> Iterator[Path]:
     restore(before)
 
 
-def own(folder: Path, *, at_first: str = "pass", later: str = "pass", name: str = "newer_model") -> dict[str, Any]:
-    (folder / f"{name}.py").write_text(MODEL.format(at_first=at_first, later=later))
-    return {"model": f"{name}:LM", "model_path": (str(folder),), "pass_": "forward"}
-
-
 @newer
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("when", ["at_first", "later"])
 @pytest.mark.parametrize(("setting", "description"), SETTINGS.items())
-def test_a_model_that_sets_them_is_measured(folder: Path, setting: str, description: str, when: str) -> None:
+def test_a_model_that_sets_them_runs_in_turns_too(folder: Path, setting: str, description: str, when: str) -> None:
     before = read_settings()
-    report = run(small_spec(**own(folder, **{when: setting})))
+    lines = LINES.format(**{"at_first": "pass", "later": "pass", when: setting})
+    spec = small_spec(**of_user(folder, "Newer", lines, pass_="forward"))
+    report = run(spec)
     assert report.finished.status == "ok", report.finished.error
     assert len(report.times_s()) == 3
     last = [event for event in report.events if isinstance(event, ModelBuilt)][-1].in_force
     assert last.matmul_precision == description
-    assert read_settings() == before
-
-
-@newer
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_in_turns_with_one_that_does_not(folder: Path, setting: str) -> None:
-    before = read_settings()
-    a = small_spec(**own(folder, at_first=setting))
-    looks = "assert torch.backends.cuda.matmul.fp32_precision != 'tf32' and torch.get_float32_matmul_precision()"
-    b = small_spec(**own(folder, later=looks, name="newer_other"))
-    done = Rounded(a, b)
-    for finished in (done.a.finished, done.b.finished):
-        assert finished.status == "ok", finished.error
-        assert not any("given back" in remark for remark in finished.remarks)
+    done = Rounded(spec, small_spec())
+    assert [(side.finished.status, side.finished.error) for side in (done.a, done.b)] == [("ok", None)] * 2
+    assert done.b.built.in_force.matmul_precision == "highest"
     assert read_settings() == before
 
 

@@ -40,7 +40,9 @@ def not_under_nsys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_warm_up_steps_and_phases_are_ranges(library: Library) -> None:
-    report = run(small_spec(pass_="train-step", warmup_steps=2, measure_steps=2), nvtx=True)
+    spec, open_at = small_spec(pass_="train-step", warmup_steps=2, measure_steps=2), set[int]()
+    report = run(spec, nvtx=True, watch=lambda _event: open_at.add(len(library.open)))
+    assert open_at == {0}, "no step is reported while a range is open"
     assert report.finished.status == "ok"
     outermost = [path[0] for path in library.ranges if len(path) == 1]
     assert outermost == ["check", "warm-up", "warm-up", "step 1", "step 2"]
@@ -58,12 +60,6 @@ def test_parts_of_the_model_are_ranges_inside_forward(library: Library) -> None:
     }  # fmt: skip
 
 
-def test_no_step_is_reported_while_a_range_is_open(library: Library) -> None:
-    open_at: list[int] = []
-    run(small_spec(), nvtx=True, watch=lambda _event: open_at.append(len(library.open)))
-    assert set(open_at) == {0}
-
-
 def test_a_window_of_steps_is_one_range(library: Library) -> None:
     run(small_spec(pass_="forward", sync="pipelined", warmup_steps=1, measure_steps=3), nvtx=True)
     assert [path[0] for path in library.ranges if len(path) == 1] == ["check", "warm-up", "steps 1 to 3"]
@@ -78,12 +74,9 @@ def test_a_step_that_fails_closes_its_ranges(library: Library) -> None:
     assert library.open == []
 
 
-def test_nothing_is_emitted_unless_asked_for(library: Library) -> None:
+def test_nothing_is_emitted_unless_asked_for_or_under_nsys(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     run(small_spec())
     assert library.ranges == []
-
-
-def test_a_process_that_nsys_started_emits_ranges_unasked(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "4711")
     run(small_spec())
     assert ("step 1", "forward") in library.ranges

@@ -73,7 +73,7 @@ def test_it_takes_what_products_and_copies_take_when_timed_by_hand() -> None:
     pytest.fail(f"product and copy over those by hand: {ratios}")
 
 
-def test_every_size_is_reported_and_the_best_is_the_peak() -> None:
+def test_every_size_is_reported_the_best_is_the_peak_and_what_was_in_force_is_read_back() -> None:
     found = quick()
     sizes = [trial.size for trial in found.matmul]
     assert sizes == list(module.SIZES["cpu"][: len(sizes)])
@@ -82,6 +82,11 @@ def test_every_size_is_reported_and_the_best_is_the_peak() -> None:
         assert trial.timings >= 6
         assert 0 < trial.fastest_s <= trial.median_s
         assert trial.spread >= 0
+    assert (found.device, found.precision, found.dtype) == ("cpu", "fp32", "float32")
+    assert (found.matmul_precision, found.allow_tf32, found.threads) == ("highest", None, 1)
+    assert found.torch == torch.__version__
+    assert found.device_name.startswith("CPU")
+    assert abs(found.at - time.time()) < 60
 
 
 def test_cores_that_others_keep_busy_are_counted() -> None:
@@ -96,15 +101,6 @@ def test_cores_that_others_keep_busy_are_counted() -> None:
             spinning.kill()
     assert busy
     assert 0.4 < busy < (os.cpu_count() or 1) + 0.1
-
-
-def test_what_was_in_force_is_read_back() -> None:
-    found = quick(threads=1)
-    assert (found.device, found.precision, found.dtype) == ("cpu", "fp32", "float32")
-    assert (found.matmul_precision, found.allow_tf32, found.threads) == ("highest", None, 1)
-    assert found.torch == torch.__version__
-    assert found.device_name.startswith("CPU")
-    assert abs(found.at - time.time()) < 60
 
 
 @pytest.mark.parametrize(
@@ -123,15 +119,14 @@ def test_sizes_that_would_take_too_long_are_left_out_and_said() -> None:
     assert time.perf_counter() - began < 5
 
 
-def test_larger_sizes_that_do_not_fit_end_the_search_and_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_larger_sizes_that_do_not_fit_end_the_search_and_a_first_one_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(module.SIZES, "cpu", (64, 2**24))  # the second would need a petabyte
     monkeypatch.setattr(module, "_least_products", lambda _layouts: -math.inf)  # however late it is
     found = quick()
     assert [trial.size for trial in found.matmul] == [64]
     assert found.note == f"sizes from {2**24} on did not fit into memory"
-
-
-def test_when_nothing_fits_the_error_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(module.SIZES, "cpu", (2**24,))
     with pytest.raises(RuntimeError):
         quick()
@@ -182,10 +177,7 @@ def test_the_interval_holds_the_median_of_what_the_times_are_drawn_from(n: int) 
         low, high = median_interval([chance.expovariate(1.0) for _ in range(n)])
         hits += low <= 0.6931 <= high
     assert hits / 2000 >= 0.94
-
-
-def test_the_interval_of_few_is_all_of_them() -> None:
-    assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
+    assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0), "of few it is all of them"
 
 
 def made_cache(folder: Path, cpu: int, index: int, level: int, size: str, shared: str) -> None:
@@ -195,12 +187,15 @@ def made_cache(folder: Path, cpu: int, index: int, level: int, size: str, shared
         (cache / name).write_text(f"{text}\n")
 
 
-def test_last_level_caches_are_summed_each_once(tmp_path: Path) -> None:
+def test_last_level_caches_are_summed_each_once_and_the_copied_array_is_larger(tmp_path: Path) -> None:
     for cpu in range(4):
         made_cache(tmp_path, cpu, 0, 1, "32K", str(cpu))
         made_cache(tmp_path, cpu, 3, 3, "16384K", "0-1" if cpu < 2 else "2-3")
     assert cpu_cache_bytes(tmp_path) == 32 * MIB
     assert cpu_cache_bytes(tmp_path / "nowhere") == 0
+    size, note = module._copied_bytes(torch.device("cpu"))
+    assert size >= 256 * MIB or note
+    assert size >= 4 * cpu_cache_bytes() or note
 
 
 @pytest.mark.parametrize(
@@ -220,12 +215,6 @@ def test_a_gpus_copied_array_is_held_against_its_own_cache(
     size, note = module._copied_bytes(torch.device("cuda:0"))
     assert size == copied
     assert ("may lie in caches" in note) == doubted
-
-
-def test_the_copied_array_is_larger_than_the_caches() -> None:
-    size, note = module._copied_bytes(torch.device("cpu"))
-    assert size >= 256 * MIB or note
-    assert size >= 4 * cpu_cache_bytes() or note
 
 
 @multiplies_float8

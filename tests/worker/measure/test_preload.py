@@ -3,7 +3,6 @@
 import ctypes.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.worker.measure.process import driver_initialised
+from tests.worker.measure.cells import c_library
 
 ROOT = Path(__file__).parents[3]
 
@@ -102,23 +102,14 @@ def test_the_server_outlives_a_broken_torch(tmp_path: Path) -> None:
 
 def a_driver(folder: Path, answer: int) -> str:
     """A CUDA driver library that gives the same answer to every question."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    source = folder / "driver.c"
-    source.write_text(f"int cuDeviceGetCount(int *count) {{ *count = 1; return {answer}; }}")
-    library = folder / f"libdriver{answer}.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    return str(library)
+    source = f"int cuDeviceGetCount(int *count) {{ *count = 1; return {answer}; }}"
+    return c_library(folder / f"libdriver{answer}.so", source)
 
 
 def test_a_driver_is_awake_unless_it_says_that_it_is_not(tmp_path: Path) -> None:
     assert driver_initialised(a_driver(tmp_path, 0))
     assert driver_initialised(a_driver(tmp_path, 100)), "no device found, but initialised"
     assert not driver_initialised(a_driver(tmp_path, 3))
-
-
-def test_no_driver_is_not_awake() -> None:
     assert not driver_initialised("libno-such-driver.so.1")
     if ctypes.util.find_library("cuda") is None:
         assert not driver_initialised()

@@ -13,8 +13,9 @@ from tests.worker.measure.cells import small_spec
 UUID = "8f1c0a52-1111-2222-3333-444455556666"
 
 
-def test_every_precision_that_a_cpu_is_said_to_do_works() -> None:
+def test_every_precision_that_a_cpu_is_said_to_do_works_and_none_on_a_device_that_is_not_there() -> None:
     assert tuple(p for p in PRECISIONS if works(p, "cpu")) == CPU_PRECISIONS
+    assert not works("fp32", "mps") or torch.backends.mps.is_available()
 
 
 @pytest.mark.parametrize(
@@ -23,10 +24,6 @@ def test_every_precision_that_a_cpu_is_said_to_do_works() -> None:
 )
 def test_a_gpu_is_offered_what_its_generation_has(capability: tuple[int, int], lacking: set[str]) -> None:
     assert set(cuda_precisions(capability, "some GPU")) == set(PRECISIONS) - lacking
-
-
-def test_a_device_that_is_not_there_does_nothing() -> None:
-    assert not works("fp32", "mps") or torch.backends.mps.is_available()
 
 
 def test_the_probe_describes_this_machine() -> None:

@@ -4,9 +4,8 @@ variant."""
 from __future__ import annotations
 
 import re
-from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,39 +15,43 @@ from cs336_tui.analysis import memory as memory_findings
 from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import FUSED, KernelReport
-from cs336_tui.events.reports import MemoryReport, PrecisionReport, ReportKind, ReportRequest
+from cs336_tui.events.reports import PrecisionReport, ReportKind, ReportRequest
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.dtypes import bytes_at_most, read_dtypes
 from cs336_tui.worker.measure.oom import attempt, explain_oom
 from cs336_tui.worker.measure.reporter import COMPILE_LEFT_OUT
 from cs336_tui.worker.workload.building import build
-from tests.worker.measure.cells import compiles, kernels_of, memory_of, small_spec
+from tests.worker.measure.cells import compiles, kernels_of, live_totals, memory_of, small_spec
 from tests.worker.workload.own_code import BASICS, GPT, PLAIN, Folder
 
+NAMED = """
+class Named(nn.Module):
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        self.inner = Odd(vocab_size, d_model)
+    def forward(self, tokens):
+        return self.inner(tokens=tokens)
+"""
+
+
+class Own(NamedTuple):
+    """A user's folder, models in it, and a module with others."""
+
+    paths: tuple[str, ...]
+    gpt: str
+    basics: str
+    plain: str
+
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    return Folder(tmp_path_factory.mktemp("own"))
+def own(tmp_path_factory: pytest.TempPathFactory) -> Own:
+    folder = Folder(tmp_path_factory.mktemp("own"))
+    return Own(folder.paths, f"{folder.write(GPT)}:GPT", f"{folder.write(BASICS)}:LM", folder.write(PLAIN + NAMED))
 
 
-@pytest.fixture(scope="module")
-def gpt(folder: Folder) -> str:
-    return f"{folder.write(GPT)}:GPT"
-
-
-@pytest.fixture(scope="module")
-def basics(folder: Folder) -> str:
-    return f"{folder.write(BASICS)}:LM"
-
-
-@pytest.fixture(scope="module")
-def plain(folder: Folder) -> str:
-    return folder.write(PLAIN)
-
-
-def spec_of(folder: Folder, model: str = "reference", **changes: Any) -> CellSpec:
+def spec_of(own: Own, model: str = "reference", **changes: Any) -> CellSpec:
     wide = {"d_model": 32, "d_ff": 64, "vocab_size": 300, "context_length": 24, "pass_": "train-step"}
-    return small_spec(**(wide | {"model": model, "model_path": folder.paths} | changes))
+    return small_spec(**(wide | {"model": model, "model_path": own.paths} | changes))
 
 
 def asked(kind: ReportKind, spec: CellSpec, **more: Any) -> ReportRequest:
@@ -63,21 +66,11 @@ def time_by_range(report: KernelReport) -> dict[str, findings.RangeShare]:
     return {share.name: share for share in findings.by_range(report)}
 
 
-def peak_of_tensors(report: MemoryReport) -> int:
-    """Peak of tensors, without the scratch space of running kernels, which a prediction does not see."""
-    change = [0] * (report.events + 1)
-    for size, born, died, form in zip(report.bytes, report.born, report.died, report.form_of, strict=True):
-        if form >= 0:
-            change[born] += size
-            change[died if died >= 0 else report.events] -= size
-    return max(accumulate(change))
-
-
 # Kernels
 
 
-def test_a_model_written_out_is_profiled_by_its_parts(folder: Folder, basics: str) -> None:
-    report = kernels_of(spec_of(folder, basics))
+def test_a_model_written_out_is_profiled_by_its_parts(own: Own) -> None:
+    report = kernels_of(spec_of(own, own.basics))
     assert findings.named_share(report) > 0.98
     assert set(time_by_range(report)) >= {"embedding", "norms", "QKV projections", "rotary", "softmax", "head", "loss"}
     forward, backward = attention_split(report)
@@ -90,8 +83,8 @@ def test_a_model_written_out_is_profiled_by_its_parts(folder: Folder, basics: st
     assert backward.matmul_flops == 2 * forward.matmul_flops
 
 
-def test_fused_attention_says_so_in_place_of_times(folder: Folder, gpt: str) -> None:
-    for spec in (spec_of(folder, gpt), spec_of(folder, attention="sdpa")):
+def test_fused_attention_says_so_in_place_of_times(own: Own) -> None:
+    for spec in (spec_of(own, own.gpt), spec_of(own, attention="sdpa")):
         report = kernels_of(spec)
         assert time_by_range(report)["attention core"].backward_ns > 0
         for split in attention_split(report):
@@ -103,12 +96,12 @@ def test_fused_attention_says_so_in_place_of_times(folder: Folder, gpt: str) -> 
             assert split.softmax_flops
 
 
-def test_what_is_computed_again_is_time_of_backward_in_its_own_part(folder: Folder) -> None:
+def test_what_is_computed_again_is_time_of_backward_in_its_own_part(own: Own) -> None:
     """Every product of a block is in backward three times, once for the activation that forward did not keep."""
     counts: dict[int, dict[tuple[str, str], int]] = {}
     for every in (0, 1):
         found = counts[every] = {}
-        for group in kernels_of(spec_of(folder, checkpoint=every)).groups:
+        for group in kernels_of(spec_of(own, checkpoint=every)).groups:
             if group.kind == "matrix multiply":
                 place = group.phase, group.range
                 found[place] = found.get(place, 0) + len(group.durations_ns)
@@ -124,8 +117,8 @@ def test_what_is_computed_again_is_time_of_backward_in_its_own_part(folder: Fold
 
 
 @compiles
-def test_a_compiled_step_has_phases_but_its_model_no_parts(folder: Folder) -> None:
-    report = kernels_of(spec_of(folder, compile="default", num_layers=1, pass_="forward+backward"))
+def test_a_compiled_step_has_phases_but_its_model_no_parts(own: Own) -> None:
+    report = kernels_of(spec_of(own, compile="default", num_layers=1, pass_="forward+backward"))
     assert set(report.phase_spans_ns) == {"forward", "loss", "backward"}
     assert {share.name for share in findings.by_range(report)} == {FUSED, "loss"}
     assert any("fused" in group.name for group in report.groups if group.kind == "elementwise")
@@ -134,14 +127,14 @@ def test_a_compiled_step_has_phases_but_its_model_no_parts(folder: Folder) -> No
     assert sum(report.prediction.flops.values()) > 0
 
 
-def test_a_step_that_is_a_cuda_graph_is_profiled_without_it(folder: Folder) -> None:
-    report = kernels_of(spec_of(folder, cuda_graph="step", pass_="forward"))
+def test_a_step_that_is_a_cuda_graph_is_profiled_without_it(own: Own) -> None:
+    report = kernels_of(spec_of(own, cuda_graph="step", pass_="forward"))
     assert "without its CUDA graph" in report.note
     assert "attention scores" in time_by_range(report)
 
 
-def test_attention_alone_is_profiled(folder: Folder) -> None:
-    spec = spec_of(folder, workload="attention", pass_="forward+backward", context_length=64)
+def test_attention_alone_is_profiled(own: Own) -> None:
+    spec = spec_of(own, workload="attention", pass_="forward+backward", context_length=64)
     report = kernels_of(spec)
     assert set(time_by_range(report)) == {"attention scores", "softmax", "final matmul", "loss"}
     forward, _ = attention_split(report)
@@ -149,12 +142,13 @@ def test_attention_alone_is_profiled(folder: Folder) -> None:
     assert forward.softmax_flops == 5 * 2 * spec.num_heads * 64 * 64
 
 
-def test_without_a_prediction_the_profile_is_whole_and_says_where_it_failed(folder: Folder, plain: str) -> None:
-    report = kernels_of(spec_of(folder, f"{plain}:Asks", pass_="forward"))
+def test_without_a_prediction_the_profile_is_whole_and_says_where_it_failed(own: Own) -> None:
+    report = kernels_of(spec_of(own, f"{own.plain}:Asks", pass_="forward"))
     assert report.prediction is None
     assert report.total_ns > 0
+    assert report.note.startswith("No FLOPs beside the times: ")
     assert "depends on the value of a tensor" in report.note
-    assert f": {plain}.py:" in report.note
+    assert f": {own.plain}.py:" in report.note
 
 
 # Memory
@@ -162,26 +156,17 @@ def test_without_a_prediction_the_profile_is_whole_and_says_where_it_failed(fold
 
 @pytest.mark.parametrize("pass_", ["inference", "forward+backward", "train-step"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
-def test_the_recorded_peak_is_the_predicted_one(
-    folder: Folder, gpt: str, basics: str, plain: str, pass_: Any, precision: Any
-) -> None:
-    for model in (gpt, basics, f"{plain}:Odd"):
-        report = memory_of(spec_of(folder, model, pass_=pass_, precision=precision))
+def test_the_recorded_peak_is_the_predicted_one(own: Own, pass_: Any, precision: Any) -> None:
+    for model in (own.gpt, own.basics, f"{own.plain}:Odd"):
+        report = memory_of(spec_of(own, model, pass_=pass_, precision=precision))
         assert report.prediction is not None, report.note
         assert report.peak_bytes == report.allocator_peak_bytes
-        assert report.prediction.peak_bytes == pytest.approx(peak_of_tensors(report), rel=0.01)
+        assert report.prediction.peak_bytes == pytest.approx(max(live_totals(report, of_tensors=True)), rel=0.01)
 
 
-@pytest.mark.parametrize("changes", [{"attention": "sdpa"}, {"checkpoint": 1}, {"optimizer": "adamw-fused"}])
-def test_the_recorded_peak_of_a_variant_is_the_predicted_one(folder: Folder, changes: dict[str, Any]) -> None:
-    report = memory_of(spec_of(folder, context_length=64, **changes))
-    assert report.prediction is not None, report.note
-    assert report.prediction.peak_bytes == pytest.approx(peak_of_tensors(report), rel=0.01)
-
-
-def test_allocations_name_the_user_s_own_lines(folder: Folder, basics: str) -> None:
-    report = memory_of(spec_of(folder, basics))
-    stem = basics.partition(":")[0]
+def test_allocations_name_the_user_s_own_lines(own: Own) -> None:
+    report = memory_of(spec_of(own, own.basics))
+    stem = own.basics.partition(":")[0]
     text = BASICS.splitlines()
     softmax = [site for site in report.sites if site.range == "softmax" and not site.backward]
     assert softmax
@@ -191,8 +176,8 @@ def test_allocations_name_the_user_s_own_lines(folder: Folder, basics: str) -> N
         assert text[int(line) - 1].strip().startswith(("shifted", "return shifted"))
 
 
-def test_blocks_of_a_user_s_model_save_for_backward(folder: Folder, gpt: str) -> None:
-    report = memory_of(spec_of(folder, gpt))
+def test_blocks_of_a_user_s_model_save_for_backward(own: Own) -> None:
+    report = memory_of(spec_of(own, own.gpt))
     (row,) = memory_findings.saved_summary(report)
     assert row.modules == "layers.0 to layers.1, each"
     nodes = {tensor.node: tensor.range for tensor, _ in row.contributors}
@@ -200,15 +185,15 @@ def test_blocks_of_a_user_s_model_save_for_backward(folder: Folder, gpt: str) ->
     assert "GeluBackward0" in nodes
 
 
-def test_a_model_without_blocks_is_one_row(folder: Folder, plain: str) -> None:
-    for spec in (spec_of(folder, f"{plain}:Odd"), spec_of(folder, workload="attention", pass_="backward")):
+def test_a_model_without_blocks_is_one_row(own: Own) -> None:
+    for spec in (spec_of(own, f"{own.plain}:Odd"), spec_of(own, workload="attention", pass_="backward")):
         (row,) = memory_findings.saved_summary(memory_of(spec))
         assert row.modules == "model"
         assert row.bytes > 0
 
 
-def test_a_checkpointed_group_keeps_what_enters_it(folder: Folder) -> None:
-    report = memory_of(spec_of(folder, num_layers=5, checkpoint=2))
+def test_a_checkpointed_group_keeps_what_enters_it(own: Own) -> None:
+    report = memory_of(spec_of(own, num_layers=5, checkpoint=2))
     stream = 2 * 24 * 32 * 4
     assert [(block.module, block.bytes) for block in report.saved] == [
         ("layers.0-1", stream), ("layers.2-3", stream), ("layers.4", stream),
@@ -217,15 +202,15 @@ def test_a_checkpointed_group_keeps_what_enters_it(folder: Folder) -> None:
     assert (kept.node, kept.range, kept.shape) == ("checkpoint", "residual", (2, 24, 32))
 
 
-def test_memory_is_of_the_model_as_written_and_says_so(folder: Folder) -> None:
-    assert COMPILE_LEFT_OUT in memory_of(spec_of(folder, compile="default", pass_="forward")).note
+def test_memory_is_of_the_model_as_written_and_says_so(own: Own) -> None:
+    assert COMPILE_LEFT_OUT in memory_of(spec_of(own, compile="default", pass_="forward")).note
 
 
 # dtypes
 
 
-def test_dtypes_of_a_user_s_model_are_one_row_for_all_blocks(folder: Folder, gpt: str) -> None:
-    report = dtypes_of(spec_of(folder, gpt, precision="bf16-mixed"))
+def test_dtypes_of_a_user_s_model_are_one_row_for_all_blocks(own: Own) -> None:
+    report = dtypes_of(spec_of(own, own.gpt, precision="bf16-mixed"))
     rows = {row.path: row for row in report.modules}
     mlp = rows["transformer.h.*.mlp.c_fc"]
     assert (mlp.count, mlp.parameters, mlp.output, mlp.gradients) == (2, "float32", "bfloat16", "float32")
@@ -234,61 +219,55 @@ def test_dtypes_of_a_user_s_model_are_one_row_for_all_blocks(folder: Folder, gpt
     assert report.loss == "float32"
 
 
-def test_inputs_that_are_named_are_seen_too(folder: Folder) -> None:
-    name = folder.write(PLAIN + "\nclass Named(nn.Module):\n"
-        "    def __init__(self, vocab_size, d_model):\n"
-        "        super().__init__()\n"
-        "        self.inner = Odd(vocab_size, d_model)\n"
-        "    def forward(self, tokens):\n"
-        "        return self.inner(tokens=tokens)\n")  # fmt: skip
-    rows = {row.path: row for row in dtypes_of(spec_of(folder, f"{name}:Named")).modules}
+def test_inputs_that_are_named_are_seen_too(own: Own) -> None:
+    rows = {row.path: row for row in dtypes_of(spec_of(own, f"{own.plain}:Named")).modules}
     assert rows["inner"].inputs == "int64"
 
 
-def test_dtypes_of_variants(folder: Folder) -> None:
-    checkpointed = dtypes_of(spec_of(folder, checkpoint=2, precision="bf16-mixed"))
-    assert checkpointed.modules == dtypes_of(spec_of(folder, precision="bf16-mixed")).modules
-    fused = {row.path for row in dtypes_of(spec_of(folder, attention="sdpa")).modules}
+def test_dtypes_of_variants(own: Own) -> None:
+    checkpointed = dtypes_of(spec_of(own, checkpoint=2, precision="bf16-mixed"))
+    assert checkpointed.modules == dtypes_of(spec_of(own, precision="bf16-mixed")).modules
+    fused = {row.path for row in dtypes_of(spec_of(own, attention="sdpa")).modules}
     assert "layers.*.attention.attend" in fused
     assert "layers.*.attention.weigh" not in fused
-    alone = {row.path for row in dtypes_of(spec_of(folder, workload="attention", pass_="forward")).modules}
+    alone = {row.path for row in dtypes_of(spec_of(own, workload="attention", pass_="forward")).modules}
     assert {"model", "score", "weigh", "mix"} <= alone
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"workload": "attention", "pass_": "forward+backward", "context_length": 256}, {"checkpoint": 1}]
 )
-def test_the_bound_on_bytes_is_one(folder: Folder, gpt: str, changes: dict[str, Any]) -> None:
-    models = ("reference",) if changes else ("reference", gpt)
+def test_the_bound_on_bytes_is_one(own: Own, changes: dict[str, Any]) -> None:
+    models = ("reference",) if changes else ("reference", own.gpt)
     for model in models:
-        spec = spec_of(folder, model, **({"pass_": "forward+backward"} | changes))
+        spec = spec_of(own, model, **({"pass_": "forward+backward"} | changes))
         assert bytes_at_most(spec) >= predict(spec).peak_bytes
 
 
 # Running out of memory
 
 
-def test_why_a_user_s_model_did_not_fit(folder: Folder, gpt: str) -> None:
+def test_why_a_user_s_model_did_not_fit(own: Own) -> None:
     """A batch of which no host has the memory: the attempt is refused, and says by which line."""
-    spec = spec_of(folder, gpt, batch_size=2**31 - 1, context_length=2**20, pass_="forward")
+    spec = spec_of(own, own.gpt, batch_size=2**31 - 1, context_length=2**20, pass_="forward")
     request = asked("oom", spec, failed_phase="building", failed_request_bytes=2**54, capacity_bytes=2**33)
     report = explain_oom(request, lambda _stage: None)
     assert report.request_bytes
     assert report.phase
-    fits = attempt(spec_of(folder, gpt), torch.device("cpu"))
+    fits = attempt(spec_of(own, own.gpt), torch.device("cpu"))
     assert fits is None
 
 
-def test_an_attempt_s_blocks_are_the_user_s_own(folder: Folder, gpt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_s_blocks_are_the_user_s_own(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss is refused its memory: what is live then are the activations of the user's forward."""
 
     def refuse(*_: object) -> None:
         raise MemoryError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1234 bytes")
 
     monkeypatch.setattr("torch.nn.functional.cross_entropy", refuse)
-    moment = attempt(spec_of(folder, gpt), torch.device("cpu"))
+    moment = attempt(spec_of(own, own.gpt), torch.device("cpu"))
     assert moment.phase == "loss"
-    stem = gpt.partition(":")[0]
+    stem = own.gpt.partition(":")[0]
     assert any(block.site.frame.startswith(f"{stem}.py:") for block in moment.largest)
     assert moment.by_category["activations"] > 0
 
@@ -338,18 +317,14 @@ def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[CellSpec, s
     return spec, f"{repository}.py", f"{lines}.py"
 
 
-def test_allocations_name_the_lines_of_the_repository(wrapped: tuple[CellSpec, str, str]) -> None:
-    spec, repository, _ = wrapped
+def test_allocations_name_lines_of_the_repository_which_is_a_source(wrapped: tuple[CellSpec, str, str]) -> None:
+    spec, repository, lines = wrapped
     report = memory_of(spec)
     in_feed_forward = {site.frame for site in report.sites if site.range == "feed-forward"}
     assert in_feed_forward
     for frame in in_feed_forward:
         file, _, function = re.split("[: ]", frame)
         assert (file, function) == (repository, "forward")
-
-
-def test_the_file_of_the_model_is_among_its_sources(wrapped: tuple[CellSpec, str, str]) -> None:
-    spec, repository, lines = wrapped
     told = str(build(spec, torch.device("cpu")).facts.revision)
     assert re.fullmatch(
         rf"{re.escape(lines)} sha256 [0-9a-f]{{12}}; {re.escape(repository)} sha256 [0-9a-f]{{12}}", told

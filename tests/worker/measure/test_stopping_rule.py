@@ -48,14 +48,11 @@ def steps_of(times_s: list[float], share: float) -> int:
 
 @pytest.mark.parametrize("looks", [warmup_looks, step_looks])
 @pytest.mark.parametrize("most", [1, 2, 10, 19, 20, 21, 100, 1000, 12345])
-def test_looks_grow_and_end_with_the_most(looks, most: int) -> None:
+def test_looks_are_few_grow_and_end_with_the_most(looks, most: int) -> None:
     found = list(looks(most))
     assert found[-1] == most
     assert found == sorted(set(found))
     assert len(found) < 40
-
-
-def test_few_looks_are_taken() -> None:
     assert list(warmup_looks(60)) == [10, 15, 20, 30, 40, 50, 60]
     assert list(step_looks(50)) == [20, 25, 31, 38, 47, 50]
 
@@ -88,7 +85,7 @@ def test_what_never_settles_is_said_to() -> None:
     assert why_not_warm(falling[:5]) == "too few steps to tell whether they are steady"
 
 
-def test_measuring_ends_when_the_interval_is_narrow() -> None:
+def test_measuring_ends_when_the_interval_is_narrow_but_not_within_half_a_second() -> None:
     for seed in range(5):
         times_s = noisy(1000, 0.01, seed)
         count = steps_of(times_s, 0.01)
@@ -98,36 +95,24 @@ def test_measuring_ends_when_the_interval_is_narrow() -> None:
         why = why_stopped(times_s[:count], 0.01)
         assert f"stopped after {count} steps: the mean is known to ± 0." in why
         assert why.endswith(" (95 %)"), "the level of an interval stands apart from its sign"
-
-
-def test_a_narrower_interval_takes_more_steps() -> None:
     times_s = noisy(1000, 0.005, 3)
     assert steps_of(times_s, 0.01) < steps_of(times_s, 0.003)
+    assert steps_of([STEP_S] * 1000, 0.01) == 20
+    times_s = noisy(10_000, 0.001, 1, step_s=0.001)
+    assert not enough_measured(times_s[:499], 0.01)
+    assert 500 <= steps_of(times_s, 0.01) < 500 * 1.25
 
 
-def test_measuring_ends_when_the_noise_is_known() -> None:
+def test_measuring_ends_when_the_noise_is_known_and_a_growing_one_has_not_settled() -> None:
     times_s = noisy(1000, 0.1, 1)
     count = steps_of(times_s, 0.001)
     assert 50 <= count < 200
     assert not is_narrow(times_s[:count], 0.001)
     assert "not at the ± 0.05 % asked for: the mean is known to ± " in why_stopped(times_s[:count], 0.001)
     assert "its noise no longer changes" in why_stopped(times_s[:count], 0.001)
-
-
-def test_a_growing_noise_has_not_settled() -> None:
     times_s = [STEP_S * (1 + (-1) ** step * 0.0005 * step) for step in range(400)]
     assert not any(noise_has_settled(times_s[:count]) for count in step_looks(400))
     assert "the limit: the mean is known to ± " in why_stopped(times_s, 1e-6)
-
-
-def test_equal_steps_are_enough_at_the_first_look() -> None:
-    assert steps_of([STEP_S] * 1000, 0.01) == 20
-
-
-def test_short_steps_go_on_for_half_a_second() -> None:
-    times_s = noisy(10_000, 0.001, 1, step_s=0.001)
-    assert not enough_measured(times_s[:499], 0.01)
-    assert 500 <= steps_of(times_s, 0.01) < 500 * 1.25
 
 
 @pytest.mark.parametrize(("std", "correlation"), [(0.005, 0.0), (0.01, 0.0), (0.01, 0.5)])

@@ -102,6 +102,10 @@ def test_phases_are_device_time_and_the_device_is_waited_for_only_around_the_ste
     assert timed.phases_s == pytest.approx((0.03, 0.0, 0.05))
     assert device.waits == [0.0, 80.0]
     assert 0 < timed.host_s <= timed.total_s < 0.03, "the host only queued the work"
+    # On a CPU the host's clock serves for everything.
+    timed = StepTimer(Step(device, {"forward": 1.0, "backward": 1.0}), Clock(HostStamp, device.wait)).time()
+    assert sum(timed.phases_s) == pytest.approx(timed.host_s)
+    assert timed.host_s <= timed.total_s
 
 
 def test_the_first_time_stamp_is_taken_before_the_hosts_interval_begins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +132,7 @@ def test_what_is_prepared_has_been_waited_for_before_the_step_starts() -> None:
         assert device.waits[-2:] == [already + 30.0, already + 80.0]
 
 
-def test_a_window_is_waited_for_once() -> None:
+def test_a_window_is_waited_for_once_and_leaves_out_what_lies_between_steps_but_of_those_back_to_back() -> None:
     device = Device()
     times = time_window(Step(device, {"forward": 30.0, "backward": 50.0}), device.clock(), 4, always)
     assert device.waits == [0.0, 320.0]
@@ -136,6 +140,17 @@ def test_a_window_is_waited_for_once() -> None:
     assert [time.phases_s for time in times] == [pytest.approx((0.03, 0.05))] * 4
     assert all(0 < time.host_s < 0.03 for time in times)
     assert all(len(time.host_phases_s) == 2 and min(time.host_phases_s) > 0 for time in times)
+    device = Device()
+    step = Step(device, {"backward": 50.0}, before_ms=30.0, afterwards_ms=5.0)
+    times = time_window(step, device.clock(), 3, always)
+    assert [time.total_s for time in times] == pytest.approx([0.05] * 3)
+    assert device.waits[-1] == 3 * 85.0
+    device = Device()
+    step = Step(device, {"zero_grad": 1.0, "forward": 30.0}, afterwards_ms=2.0, back_to_back=True)
+    times = time_window(step, device.clock(), 5, always)
+    # Whatever is queued after a step counts with the next one; only the last one's lies outside.
+    assert sum(time.total_s for time in times) == pytest.approx(5 * 0.031 + 4 * 0.002)
+    assert times[1].phases_s == pytest.approx((0.003, 0.03))
 
 
 def test_the_hosts_time_in_each_phase_is_told_where_the_device_has_its_own_clock() -> None:
@@ -153,23 +168,6 @@ def test_the_hosts_time_in_each_phase_is_told_where_the_device_has_its_own_clock
     assert sum(times[0] for times in event.host_phases_s.values()) == pytest.approx(event.host_s[0])
     assert told(device.clock(), one)[0].host_phases_s == {}
     assert told(Clock(HostStamp, device.wait), two)[0].host_phases_s == {}
-
-
-def test_a_window_leaves_out_what_lies_between_steps() -> None:
-    device = Device()
-    step = Step(device, {"backward": 50.0}, before_ms=30.0, afterwards_ms=5.0)
-    times = time_window(step, device.clock(), 3, always)
-    assert [time.total_s for time in times] == pytest.approx([0.05] * 3)
-    assert device.waits[-1] == 3 * 85.0
-
-
-def test_steps_back_to_back_add_up_to_the_whole_window() -> None:
-    device = Device()
-    step = Step(device, {"zero_grad": 1.0, "forward": 30.0}, afterwards_ms=2.0, back_to_back=True)
-    times = time_window(step, device.clock(), 5, always)
-    # Whatever is queued after a step counts with the next one; only the last one's lies outside.
-    assert sum(time.total_s for time in times) == pytest.approx(5 * 0.031 + 4 * 0.002)
-    assert times[1].phases_s == pytest.approx((0.003, 0.03))
 
 
 def test_a_window_that_is_stopped_tells_the_steps_so_far() -> None:
@@ -216,10 +214,3 @@ def test_metals_misordered_moments_count_as_nothing() -> None:
     device.done_ms = 10.0
     assert first.until(second) == 0.0
     assert first.host_s < second.host_s
-
-
-def test_on_a_cpu_the_hosts_clock_serves_for_everything() -> None:
-    device = Device()
-    timed = StepTimer(Step(device, {"forward": 1.0, "backward": 1.0}), Clock(HostStamp, device.wait)).time()
-    assert sum(timed.phases_s) == pytest.approx(timed.host_s)
-    assert timed.host_s <= timed.total_s
