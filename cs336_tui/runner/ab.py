@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, StageChanged, Status, StepsTimed
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.launcher import StartError
@@ -20,9 +19,7 @@ BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `comp
 Record = Callable[[Sequence[Event]], None]
 
 
-def run_rounds(
-    queue: CellQueue, cells: CellRunner, environment: Environment, timeout_s: float | None = None, *, first: int = 1
-) -> None:
+def run_rounds(queue: CellQueue, cells: CellRunner, first: int = 1) -> None:
     """Run the waiting cells two by two, the first of them A, each two as a round, until none waits. A begins in odd
     rounds, counted from `first`, B in even ones. When one ran out of memory, or a user's own code could not be built,
     the waiting rounds are skipped."""
@@ -34,7 +31,7 @@ def run_rounds(
         if not isinstance(b, WaitingCell):  # stopped between the two
             cells.record([unstarted(a.cell)])
             return
-        endings = _run_round(a, b, cells, environment, timeout_s, number % 2 == 0)
+        endings = _run_round(a, b, cells, number % 2 == 0)
         cells.watch.await_sample(cells.stop)
         reason = ""
         if names := [name for name, ending in zip("AB", endings, strict=True) if ending.status == "oom"]:
@@ -48,14 +45,12 @@ def run_rounds(
             queue.skip(range(b.cell + 1, b.cell + 1 + len(queue)), reason)
 
 
-def _run_round(
-    a: WaitingCell, b: WaitingCell, cells: CellRunner, environment: Environment, timeout_s: float | None, b_first: bool
-) -> tuple[CellFinished, CellFinished]:
-    if why := cells.why_not(environment, a.spec):
+def _run_round(a: WaitingCell, b: WaitingCell, cells: CellRunner, b_first: bool) -> tuple[CellFinished, CellFinished]:
+    if why := cells.why_not(a.spec):
         return _record_ends(cells.record, _ended(a, "oom", why), _ended(b, "failed", "A was not tried"))
-    if why := cells.why_not(environment, b.spec):
+    if why := cells.why_not(b.spec):
         return _record_ends(cells.record, _ended(a, "failed", "B was not tried"), _ended(b, "oom", why))
-    if why := cells.why_not(environment, a.spec, b.spec):
+    if why := cells.why_not(a.spec, b.spec):
         return _record_ends(cells.record, *(_ended(side, "oom", why) for side in (a, b)))
     started_at = time.time()
     assert cells.launcher is not None, "two cells in turns have a process"
@@ -67,9 +62,10 @@ def _run_round(
     pids = [rank.child.process.pid for rank in ranks]
     cells.record([CellStarted(at=started_at, cell=side.cell, pid=pids[0]) for side in (a, b)])
     watched = (a if b.spec.device == "cpu" else b).spec
+    environment = cells.environment
     cells.watch.point(environment.device(watched.device), *pids, others=environment.others_of(watched))
     recorder = _RoundRecorder(numbers, cells.record)
-    run_here(ranks, [RankFold(cell, len(ranks)) for cell in numbers], recorder, cells.stop, timeout_s)
+    run_here(ranks, [RankFold(cell, len(ranks)) for cell in numbers], recorder, cells.stop, cells.timeout_s())
     return _record_ends(cells.record, *recorder.endings())
 
 

@@ -195,9 +195,12 @@ class LogReader:
         self.torn = False
 
     def __iter__(self) -> Iterator[Event]:
-        for event in self.skim(()):
-            assert not isinstance(event, SkippedLines)
-            yield event
+        return self.without()
+
+    def without(self, *kinds: type[Event]) -> Iterator[Event]:
+        """As iterating, but for events of these kinds, which are not decoded."""
+        events = self.skim(tuple(map(line_prefix, kinds)))
+        return (event for event in events if not isinstance(event, SkippedLines))
 
     def skim(self, pass_over: tuple[bytes, ...]) -> Iterator[Event | SkippedLines]:
         """As iterating, but lines that begin with one of `pass_over` (`line_prefix`) are not decoded."""

@@ -13,7 +13,7 @@ import pytest
 
 from cs336_tui.config.order import check_sides, rough_peak_bytes, rounds_of
 from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.runner.ab import BOTH_IN_MEMORY, run_rounds
@@ -211,8 +211,7 @@ def test_ranks_on_a_cpu_have_its_memory_together() -> None:
 
 def test_a_round_that_is_refused_is_said_of_both_and_starts_no_process(tmp_path: Path) -> None:
     class Refusing(CellRunner):
-        def why_not(self, environment: Environment, *specs: CellSpec) -> str:
-            del environment
+        def why_not(self, *specs: CellSpec) -> str:
             return f"no room for {specs[0].d_ff} and {specs[1].d_ff}" if len(specs) == 2 else ""
 
     watch, stop, launcher = Watch(), StopSignal(), Launcher(tmp_path)
@@ -221,7 +220,8 @@ def test_a_round_that_is_refused_is_said_of_both_and_starts_no_process(tmp_path:
     queue.add(rounds_of(small_spec(), small_spec(**WIDER), 3))
     predictions = SessionPredictions(launcher, recorder, lambda _: None)
     cells = Refusing(launcher, recorder, sampler, predictions, stop, Trust(), check_fit=True, nvtx=False)
-    run_rounds(queue, cells, ENVIRONMENT)
+    cells.environment = ENVIRONMENT
+    run_rounds(queue, cells)
     stop.close()
     assert statuses(watch.state) == ["oom", "oom", *["skipped"] * 4]
     errors = {cell.finished.error for cell in watch.state.cells.values() if cell.finished}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cs336_tui.config.order import needs_at_least
 from cs336_tui.events.events import CellFinished
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import NOT_STARTED, CellQueue, WaitingCell
@@ -65,7 +66,8 @@ def test_after_one_ran_out_of_memory_only_cells_that_need_as_much_are_skipped(he
     held.queue.add(
         [(small_spec(batch_size=size, pass_=pass_), 1) for pass_ in ("forward", "backward") for size in (2, 4, 8)]
     )
-    held.queue.skip_larger(small_spec(batch_size=4, pass_="forward"), "too large")
+    failed = small_spec(batch_size=4, pass_="forward")
+    held.queue.skip_if(lambda spec: needs_at_least(spec, failed), "too large")
     assert held.waiting == [0, 3, 4, 5]
 
 

@@ -33,7 +33,7 @@ from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
 from cs336_tui.runner.trust import Import, Untrusted, check_log
 from cs336_tui.session.load import uncollected
 from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import LogError, LogReader, SessionRecorder, Sink, default_session_dir, line_prefix
+from cs336_tui.session.log import LogError, LogReader, SessionRecorder, Sink, default_session_dir
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 
@@ -284,7 +284,7 @@ class JobsBench:
         jobs that run them."""
         cells: set[int] = set()
         known: set[str] = set()
-        for event in LogReader(self._log).skim(tuple(line_prefix(kind) for kind in _PASSED_OVER)):
+        for event in LogReader(self._log).without(*_PASSED_OVER):
             if isinstance(event, ev.CellsQueued):
                 cells |= set(range(event.first, event.first + len(event.specs)))
             elif isinstance(event, ev.JobSubmitted):

@@ -46,6 +46,10 @@ def start() -> Iterator[Start]:
     assert "device-sampler" not in {thread.name for thread in threading.enumerate()}
 
 
+QUIET = {"interval_s": NEVER, "idle_interval_s": NEVER}
+"""Samples that are asked for, after the first ones, and no others."""
+
+
 def take(events: queue.Queue[DeviceSampled], count: int = 1) -> DeviceSampled:
     """The last of the next `count` events."""
     for _ in range(count - 1):
@@ -76,11 +80,10 @@ def test_a_machine_without_nvml_shows_its_host(start: Start) -> None:
 
 @pytest.mark.usefixtures("nvml_library")
 def test_a_change_of_interest_is_sampled_at_once(start: Start) -> None:
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    sampler, events = start(**QUIET)
     assert take(events, 2).host.child_rss_bytes is None
     sampler.watch("GPU-b", os.getpid())
     event = take(events)
-    assert event.gpu is not None
     assert event.gpu.uuid == "GPU-b"
     assert event.host.child_rss_bytes
     sampler.watch("GPU-b", None)
@@ -88,16 +91,6 @@ def test_a_change_of_interest_is_sampled_at_once(start: Start) -> None:
     sampler.watch("GPU-b", None)  # no news, no sample
     sampler.watch("GPU-a", None)
     assert take(events).gpu.uuid == "GPU-a"
-    assert events.empty()
-
-
-@pytest.mark.usefixtures("nvml_library")
-def test_one_more_sample_at_once_and_word_when_it_was_handed_on(start: Start) -> None:
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
-    take(events, 2)
-    handed_on = sampler.sample_soon()
-    assert handed_on.wait(20)
-    assert events.get_nowait().gpu is not None
     assert events.empty()
 
 
@@ -111,7 +104,7 @@ def test_a_sample_that_was_under_way_is_not_the_one_asked_for(install_nvml: Inst
             return super()._nvmlInitWithFlags(_flags)
 
     install_nvml(SlowLibrary(FakeGpu("GPU-a")))
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    sampler, events = start(**QUIET)
     assert begun.wait(20)
     handed_on = sampler.sample_soon()
     assert not handed_on.is_set()
@@ -120,13 +113,19 @@ def test_a_sample_that_was_under_way_is_not_the_one_asked_for(install_nvml: Inst
     assert [events.get_nowait().gpu is not None for _ in range(events.qsize())] == [False, True, True]
 
 
-def test_a_sample_that_is_asked_for_has_a_fresh_list_of_processes(nvml_library: FakeNvmlLibrary, start: Start) -> None:
+def test_a_sample_that_is_asked_for_comes_at_once_with_a_fresh_list_of_processes_and_none_after_the_end(
+    nvml_library: FakeNvmlLibrary, start: Start
+) -> None:
     nvml_library.gpus[0].compute = [(os.getpid(), 1), (1, 1)]
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    sampler, events = start(**QUIET)
     take(events, 2)
     nvml_library.gpus[0].compute = [(os.getpid(), 1), (1, 1), (2, 1)]
     assert sampler.sample_soon().wait(20)
-    assert [process.pid for process in take(events).gpu.other_processes] == [1, 2]
+    assert [process.pid for process in events.get_nowait().gpu.other_processes] == [1, 2]
+    assert events.empty()
+    sampler.stop(timeout_s=10)
+    assert sampler.sample_soon().is_set(), "nobody waits for one that will not come"
+    assert events.empty()
 
 
 def test_a_list_that_a_slow_driver_gave_is_as_old_as_it_took(install_nvml: Install, start: Start) -> None:
@@ -139,19 +138,10 @@ def test_a_list_that_a_slow_driver_gave_is_as_old_as_it_took(install_nvml: Insta
             return super()._fill_nvmlDeviceGetMemoryInfo_v2(gpu, memory)
 
     install_nvml(SlowLibrary(FakeGpu("GPU-a", compute=[(os.getpid(), 1), (1, 1)])))
-    _, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    _, events = start(**QUIET)
     event = take(events, 2)
     assert event.gpu.processes_age_s >= 0.25
     assert event.at - event.gpu.processes_age_s < asked_at[0] + 0.05, "never said to be younger than it may be"
-
-
-@pytest.mark.usefixtures("nvml_library")
-def test_nobody_waits_for_a_sample_that_will_not_come(start: Start) -> None:
-    sampler, events = start(interval_s=NEVER)
-    take(events, 2)
-    sampler.stop(timeout_s=10)
-    assert sampler.sample_soon().is_set()
-    assert events.empty()
 
 
 @pytest.mark.usefixtures("nvml_library")
@@ -271,40 +261,26 @@ def test_stopping_before_starting_and_twice_is_harmless() -> None:
     assert "device-sampler" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_neither_import_nor_construction_loads_anything_heavy() -> None:
-    check = (
-        "import sys; from cs336_tui.runner.device.sampler import DeviceSampler; DeviceSampler(print); "
-        "print([name for name in ('pynvml', 'psutil', 'torch', 'textual') if name in sys.modules])"
+def test_making_one_loads_nothing_heavy_and_a_program_ends_though_its_sampler_was_not_stopped() -> None:
+    code = (
+        "import sys; from cs336_tui.runner.device.sampler import DeviceSampler; "
+        "made = DeviceSampler(lambda _: None, interval_s=60, idle_interval_s=60); "
+        "print([name for name in ('pynvml', 'psutil', 'torch', 'textual') if name in sys.modules]); made.start()"
     )
-    run = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code], timeout=30, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 
 
-def test_a_program_ends_though_its_sampler_was_not_stopped() -> None:
-    code = (
-        "from cs336_tui.runner.device.sampler import DeviceSampler; "
-        "DeviceSampler(lambda _: None, interval_s=60, idle_interval_s=60).start()"
-    )
-    subprocess.run([sys.executable, "-c", code], timeout=30, check=True)
-
-
-def test_every_process_of_the_running_cell_is_sampled(start: Start) -> None:
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
-    assert take(events, 2).host.ranks == ()
-    sampler.point(None, os.getpid(), os.getppid())
-    ranks = take(events).host.ranks
-    assert [rank.pid for rank in ranks] == [os.getpid(), os.getppid()]
-    assert all(rank.rss_bytes for rank in ranks)
-
-
 @pytest.mark.usefixtures("nvml_library")
-def test_the_gpu_of_every_rank_is_sampled_in_their_order(start: Start) -> None:
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
-    assert take(events, 2).other_gpus == ()
+def test_the_process_and_the_gpu_of_every_rank_are_sampled_in_their_order(start: Start) -> None:
+    sampler, events = start(**QUIET)
+    event = take(events, 2)
+    assert (event.host.ranks, event.other_gpus) == ((), ())
     first, second, gone = (DeviceInfo(name="cuda:0", label="", precisions=(), uuid=f"GPU-{name}") for name in "abc")
     sampler.point(first, os.getpid(), os.getppid(), others=(gone, second))
     event = take(events)
-    assert event.gpu is not None
+    assert [rank.pid for rank in event.host.ranks] == [os.getpid(), os.getppid()]
+    assert all(rank.rss_bytes for rank in event.host.ranks)
     assert (event.gpu.uuid, [other.uuid for other in event.other_gpus]) == ("GPU-a", ["GPU-c", "GPU-b"])
     assert [other.memory_used_bytes for other in event.other_gpus] == [None, 2 * 1024**3]
     sampler.point(None)
@@ -314,7 +290,7 @@ def test_the_gpu_of_every_rank_is_sampled_in_their_order(start: Start) -> None:
 def test_cells_side_by_side_have_samples_of_their_own_and_each_gpu_is_asked_once(
     nvml_library: FakeNvmlLibrary, start: Start
 ) -> None:
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    sampler, events = start(**QUIET)
     take(events, 2)
     a, b = (DeviceInfo(name=f"cuda:{n}", label="", precisions=(), uuid=f"GPU-{name}") for n, name in enumerate("ab"))
     sampler.point(a, os.getpid(), cell=3)
@@ -366,7 +342,7 @@ def test_all_gpus_of_the_machine_are_read_where_one_is_watched(
 def test_mig_instances_follow_their_gpu(install_nvml: Install, start: Start) -> None:
     parts = [fake.mig_instance("MIG-0"), None, fake.mig_instance("MIG-1")]
     install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a", mig=parts)))
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    sampler, events = start(**QUIET)
     sampler.watch("MIG-1")
     event = until_machine(events)
     assert [gpu.uuid for gpu in event.machine_gpus] == ["GPU-a", "MIG-0", "MIG-1"]
@@ -377,6 +353,6 @@ def test_mig_instances_follow_their_gpu(install_nvml: Install, start: Start) -> 
 
 def test_the_only_gpu_is_not_read_twice(install_nvml: Install, start: Start) -> None:
     library = install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a")))
-    _, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    _, events = start(**QUIET)
     assert take(events, 2).machine_gpus == ()
     assert library.calls["nvmlDeviceGetUtilizationRates"] == 1

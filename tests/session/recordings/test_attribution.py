@@ -159,7 +159,7 @@ def test_each_device_is_a_cell(tmp_path: Path) -> None:
         distributedInfo={"rank": 3},
     )
     cells = cells_of(tmp_path, trace)
-    assert [(cell.name, cell.device, cell.device_label, cell.memory_bytes) for cell in cells] == [
+    assert [(cell.name, cell.device, cell.facts.label, cell.facts.memory_bytes) for cell in cells] == [
         ("made.json, rank 3", "cuda:0", "GPU A", 100),
         ("made.json, rank 3", "cuda:1", "GPU B", None),
     ]

@@ -51,8 +51,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_kernels_have_their_times_operators_phases_and_ranges_and_the_device_is_told(file: Path) -> None:
     (cell,) = cells_of(export(file, A_STEP))
-    assert (cell.device, cell.device_label) == ("cuda:0", "NVIDIA H100 80GB HBM3")
-    assert (cell.memory_bytes, cell.capability) == (85_000_000_000, "9.0")
+    assert (cell.device, cell.facts) == ("cuda:0", ("NVIDIA H100 80GB HBM3", 85_000_000_000, "9.0"))
     report = report_of(file)
     assert not [path for group in report.groups for path in group.path if "nccl" in path], "no range of the user"
     assert (report.launches, report.total_ns) == (4, 1050)

@@ -57,7 +57,7 @@ def test_every_launch_of_a_trace_is_there(file: Path) -> None:
     assert {group.name: group.durations_ns for group in report.groups} == {GEMM: (4301, 4299), "add": (99,)}
     assert {group.name: group.durations_ns for group in report.copies} == {COPY: (52,)}
     assert (report.launches, report.total_ns, report.span_ns) == (3, 8699, 8000 + 4299 - 1000)
-    assert (cell.device, cell.device_label) == ("cuda:1", "NVIDIA H100, 80GB")
+    assert (cell.device, cell.facts.label) == ("cuda:1", "NVIDIA H100, 80GB")
 
 
 @pytest.mark.parametrize(("unit", "factor"), [("nsec", 1), ("us", 10**3), ("μs", 10**3), ("ms", 10**6), ("s", 10**9)])
