@@ -76,17 +76,13 @@ def test_rounds_are_ordinary_cells_of_the_session_and_replay(begin):
             assert other.finished == cell.finished
 
 
-def test_a_and_b_may_be_the_same(begin):
-    state = begin(small_spec(), small_spec(), rounds=3).finish()
-    assert statuses(state) == ["ok"] * 6
-    assert [cell.repeat for cell in state.cells.values()] == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_round_shorter_than_the_sampling_interval_has_a_sample_after_it(start, monkeypatch):
+def test_a_and_b_may_be_the_same_and_a_round_shorter_than_the_sampling_interval_has_a_sample(start, monkeypatch):
     monkeypatch.setattr("cs336_tui.runner.device.sampler.SAMPLE_AFTER_S", PATIENCE_S)  # however busy this machine is
     running = start(device_interval_s=60)
     running.turns(small_spec(), small_spec(), 2)
     running.bench.close()
+    assert statuses(running.watch.state) == ["ok"] * 4
+    assert [cell.repeat for cell in running.cells] == [1, 2, 3, 4]
     log = LogReader(running.bench.log_path)
     kinds = [type(event).__name__ for event in log if isinstance(event, CellStarted | DeviceSampled)]
     after_first = kinds[2 : kinds.index("CellStarted", 2)]
@@ -166,12 +162,6 @@ def test_what_cannot_take_turns_is_refused_before_anything_runs(changes, says):
         assert part in str(refused.value)
 
 
-def test_what_two_cells_need_in_turns_does_not_depend_on_which_is_first() -> None:
-    trained, other = made_prediction(small_spec(pass_="train-step", batch_size=64)), made_prediction(small_spec())
-    need = trained.peak_bytes + resident_bytes(other)
-    assert in_turns_bytes(trained, other) == in_turns_bytes(other, trained) == need
-
-
 def test_two_that_fit_alone_but_not_together_are_refused(launcher: Launcher, tmp_path: Path) -> None:
     predictor = Predictor(launcher, cache=PredictionCache(tmp_path / "predictions"))
     a = small_spec(pass_="train-step")
@@ -181,6 +171,7 @@ def test_two_that_fit_alone_but_not_together_are_refused(launcher: Launcher, tmp
         trained, other = predictor.predict([a, b])
     assert resident_bytes(trained) >= 16 * trained.num_params, "parameters, gradients and two moments in fp32"
     assert 4 * other.num_params <= resident_bytes(other) < 8 * other.num_params, "its gradients go with the step"
+    assert in_turns_bytes(trained, other) == in_turns_bytes(other, trained)
     assert in_turns_bytes(trained, other) == max(
         trained.peak_bytes + resident_bytes(other), other.peak_bytes + resident_bytes(trained)
     )

@@ -70,7 +70,6 @@ def test_a_device_is_measured_in_a_child(launcher: Launcher) -> None:
     assert (peak.device, peak.precision, peak.threads) == ("cpu", "fp32", 1)
     assert max(trial.flops_per_s for trial in peak.matmul) > 1e8
     assert peak.copy.bytes_per_s > 1e8
-    assert peak.disagreement is not None
     assert 0 <= peak.disagreement < 1
 
 

@@ -50,7 +50,6 @@ def test_a_job_tells_why_its_cells_wait():
     submitted = ev.JobSubmitted(at=1, job="1", launcher="slurm", id="7_0", cells=(1,), where="ci")
     state = in_lanes(submitted, ev.JobChanged(at=2, job="1", stage="pending", reason="Resources"))
     job = state.job_of(state.cells[1])
-    assert job is not None
     assert (job.stage, job.reason, state.job_of(state.cells[0])) == ("pending", "Resources", None)
 
 
@@ -96,7 +95,6 @@ NOW = START + 1000
 def queued_after(events: Sequence[ev.Event], candidate: int = 0) -> tuple[SessionState, int]:
     """The session in which this candidate of the last race is queued once more, and the number of its cell."""
     state = fold(events)
-    assert state.tuning is not None
     number = len(state.cells)
     state.apply(ev.CellsQueued(at=NOW, first=number, specs=(state.tuning.candidates[candidate],)))
     return state, number

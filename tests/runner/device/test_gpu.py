@@ -144,7 +144,6 @@ def test_a_list_of_processes_tells_its_age_and_can_be_had_fresh(nvml_library: Fa
 
     def listed(now: float, *, fresh: bool = False) -> tuple[float | None, list[int] | None]:
         sample, _ = monitor.sample(now, fresh=fresh)
-        assert sample is not None
         return sample.processes_age_s, pids(sample.other_processes)
 
     assert listed(0.0) == (0.0, [1])
@@ -161,7 +160,6 @@ def test_a_list_of_processes_tells_its_age_and_can_be_had_fresh(nvml_library: Fa
 def test_a_lost_gpu_keeps_its_identity_and_no_value_and_comes_back(nvml_library: FakeNvmlLibrary, code: int) -> None:
     monitor = following("GPU-a")
     before, _ = monitor.sample(0.0)
-    assert before is not None
     assert before.temperature_c == 61.0
 
     nvml_library.gpus[0].errors["*"] = code
@@ -203,7 +201,6 @@ def test_following_another_gpu_forgets_the_lost_one(nvml_library: FakeNvmlLibrar
     monitor.sample(0.0)
     monitor.follow("GPU-b")
     sample, why = monitor.sample(0.1)
-    assert sample is not None
     assert (sample.uuid, sample.memory_used_bytes, why) == ("GPU-b", 2 * GIB, None)
     monitor.close()
     assert nvml_library.open == 0
@@ -216,7 +213,6 @@ def test_a_driver_loaded_later_is_found(install_nvml: Install) -> None:
     library.init_error = fake.SUCCESS
     assert monitor.sample(1.0)[0] is None
     sample, _ = monitor.sample(RETRY_S)
-    assert sample is not None
     assert sample.uuid == "GPU-a"
 
 
@@ -259,7 +255,6 @@ def test_a_grandchild_is_own_even_after_its_parent_has_gone() -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert parent.stdout is not None
     grandchild = int(parent.stdout.readline())
     processes = OtherProcesses(namespaced=False)
     try:

@@ -28,7 +28,6 @@ def spin(seconds: float) -> None:
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """A process that does nothing until its input ends."""
     child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
-    assert child.stdout is not None
     child.stdout.readline()
     yield child
     child.communicate(b"\n")
@@ -55,7 +54,6 @@ def test_cpu_share_is_unknown_at_first_and_then_the_share_since_the_last_sample(
     while time.monotonic() < until:
         pass
     busy = host.sample().cpu
-    assert busy is not None
     assert 0 < busy <= 1
     assert host.sample().cpu == busy  # too soon for another
 
@@ -68,10 +66,8 @@ def test_resident_memory_of_the_child_until_it_has_gone() -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert child.stdout is not None
     child.stdout.readline()
     rss = host.sample(child.pid).child_rss_bytes
-    assert rss is not None
     assert 102_400_000 < rss < 250_000_000
 
     child.kill()
@@ -96,7 +92,6 @@ def test_cores_of_the_child_are_its_cpu_time_over_the_time_between(whose: str) -
     ended = time.monotonic(), sum(os.times()[:4])
     cores = host.sample(os.getpid()).child_cores
     after = time.monotonic(), sum(os.times()[:4])
-    assert cores is not None
     assert (ended[1] - began[1] - TICKS_S) / (after[0] - before[0]) <= cores
     assert cores <= (after[1] - before[1] + TICKS_S) / (ended[0] - began[0])
 
@@ -143,7 +138,6 @@ def test_each_rank_has_its_process_and_the_cell_the_cores_of_those_that_are_ther
     sample = host.sample(*pids)
     ours, idle = sample.ranks
     assert (ours.pid, idle.pid) == pids
-    assert ours.cores is not None
     assert ours.cores > 0
     assert idle.cores == pytest.approx(0, abs=0.1)
     assert sample.child_cores == ours.cores + idle.cores

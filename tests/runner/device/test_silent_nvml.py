@@ -88,7 +88,6 @@ def test_any_call_that_blocks_costs_a_moment_and_then_nothing_until_it_answers(
         began = time.monotonic()
         sample, why = monitor.sample(float(now))
         assert time.monotonic() - began < (5.0 if now == 0 else 0.09)
-        assert why is not None
         assert why.startswith("NVML has not answered nvml")
         assert "\n" not in why
     assert sample is None or known(sample) == BARE
@@ -158,7 +157,6 @@ def test_another_gpu_is_followed_while_one_does_not_answer(library: BlockingLibr
     for now in range(1, 4):
         monitor.follow("GPU-b")
         sample, why = monitor.sample(float(now))
-        assert sample is not None
         assert (sample.uuid, why) == ("GPU-b", None)
         monitor.follow("GPU-a")
         assert monitor.sample(float(now))[0] is None
@@ -215,7 +213,6 @@ def test_a_report_says_what_was_not_answered(library: BlockingLibrary, symbol: s
     began = time.monotonic()
     report = nvml_report()
     assert time.monotonic() - began < 5
-    assert report.why is not None
     assert report.why.startswith("NVML has not answered nvml")
     assert (report.driver is None) == (symbol != "nvmlDeviceGetCount_v2")
 

@@ -11,7 +11,7 @@ from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import HostSample
 from cs336_tui.runner.jobs.job import JobStatus, output_path, request_path, write_request
 from cs336_tui.session.lock import lock_path
-from tests.runner.jobs.made import END, RESUMED, RUNNING, Made, ended, started, steps
+from tests.runner.jobs.made import END, RESUMED, RUNNING, Made, a_run, ended, started, steps
 from tests.samples import ENVIRONMENT
 
 
@@ -148,33 +148,17 @@ def test_a_job_that_ran_twice_has_one_result_a_cell(one: Made):
     assert [len(cell.earlier) for cell in one.state.cells.values()] == [0, 1]
 
 
-def test_a_killed_run_of_a_requeued_job_waits_again(one: Made):
-    one.write("1", started(0), steps(0, 9.0))
-    one.step()
-    one.write("1", RESUMED)
-    one.step()
-    assert one.statuses == ["queued", "queued"]
-
-
-def test_a_damaged_line_is_passed_over_and_told(one: Made):
+@pytest.mark.parametrize("is_its_end", [False, True])
+def test_a_damaged_line_is_passed_over_and_told_and_a_cell_whose_end_it_is_has_no_result(one: Made, is_its_end: bool):
     one.run("1", 0)
-    one.write("1", end=b'{"type":"CellFinished","cell":\xff\n')
-    one.run("1", 1)
-    one.write("1", END)
-    one.step()
-    assert one.statuses == ["ok", "ok"]
-    (notice,) = one.state.notices
-    assert notice.text.startswith("1.jsonl, line 9: damaged")
-
-
-def test_a_cell_whose_end_is_damaged_has_no_result(one: Made):
-    one.run("1", 0)
-    one.write("1", started(1), end=b"garbage\n")
-    one.write("1", END)
+    one.write("1", *([started(1)] if is_its_end else []), end=b'{"type":"CellFinished","cell":\xff\n')
+    one.write("1", *([] if is_its_end else a_run(1)), END)
     one.over("1", JobStatus("over", ending="failed"))
     one.step()
-    assert one.statuses == ["ok", "failed"]
-    assert one.state.cells[1].finished.job_over
+    assert one.statuses == ["ok", "failed" if is_its_end else "ok"]
+    assert one.state.cells[1].finished.job_over == is_its_end
+    (notice,) = one.state.notices
+    assert notice.text.startswith(f"1.jsonl, line {10 if is_its_end else 9}: damaged")
 
 
 def test_a_new_watcher_counts_nothing_twice(one: Made):
@@ -193,10 +177,12 @@ def test_a_new_watcher_counts_nothing_twice(one: Made):
     assert one.state.cells[0].earlier == []
 
 
-def test_of_several_attempts_a_new_watcher_takes_the_last(one: Made):
+def test_a_killed_run_of_a_requeued_job_waits_again_and_of_its_attempts_a_new_watcher_takes_the_last(one: Made):
     one.write("1", started(0), steps(0, 9.0))
+    one.step()
     one.write("1", RESUMED)
     one.step()
+    assert one.statuses == ["queued", "queued"]
     one.write("1", started(0), steps(0, 0.5))
     one.watcher = one.new_watcher()
     one.step()
