@@ -32,13 +32,13 @@ from cs336_tui.runner.processes import end_scratch, make_scratch
 from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingPeak, WaitingReport, why_unusable
 from cs336_tui.runner.resume import WantedReports, check_imports, go_on, left_of
 from cs336_tui.runner.trust import Import, Trust, Untrusted, check_log
-from cs336_tui.session.log import LogError, LogReader, SessionRecorder, Sink, new_session_id
+from cs336_tui.session.log import LogError, LogReader, Recording, SessionRecorder, Sink, new_session_id
 
 if TYPE_CHECKING:
     from cs336_tui.runner.nodes import Nodes
 
 
-class Bench:
+class Bench(Recording):
     """Owns the child processes, the device sampler and the session log; every event goes to `sink`, on worker threads,
     in order. `queue` holds what waits to run. Call `prepare` before a user interface takes over the terminal, `start`
     (or `probe`) when it has painted. `probe`, `add`, `resume` and `work` block; the others are for any thread.
@@ -108,20 +108,6 @@ class Bench:
         """True once `cancel` stopped something."""
         self._in_parts: threading.Event | None = None
         self._closed = False
-
-    @property
-    def session(self) -> str:
-        return self._recorder.session
-
-    @property
-    def log_path(self) -> Path:
-        """The session's log, which exists once something has run."""
-        return self._recorder.path
-
-    @property
-    def log_problem(self) -> str | None:
-        """One line on a log that could not be written to its end, else None."""
-        return self._recorder.problem
 
     def prepare(self) -> None:
         """Do what needs the terminal's own standard streams; takes milliseconds."""

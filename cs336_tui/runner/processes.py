@@ -166,18 +166,10 @@ def end_scratch(path: Path) -> None:
     if (fd := _owned.pop(path, None)) is not None:
         os.close(fd)
     for other in path.parent.glob(f"{_PREFIX}*/{_OWNER}"):
-        with contextlib.suppress(OSError):
-            _remove_if_dead(other)
-
-
-def _remove_if_dead(owner: Path) -> None:
-    fd = os.open(owner, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        if os.fstat(fd).st_uid == os.getuid():
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(owner.parent, ignore_errors=True)
-    finally:
-        os.close(fd)
+        with contextlib.suppress(OSError), os.fdopen(os.open(other, os.O_RDWR | os.O_NOFOLLOW), "rb") as file:
+            if os.fstat(file.fileno()).st_uid == os.getuid():
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(other.parent, ignore_errors=True)
 
 
 _GIVE_UP_S = 2.0  # seconds to wait for the end of killed processes; one that waits for a device may not end

@@ -351,6 +351,26 @@ class SessionRecorder:
                 self._log = None
 
 
+class Recording:
+    """Whoever has a recorder, by which others know its session."""
+
+    _recorder: SessionRecorder
+
+    @property
+    def session(self) -> str:
+        return self._recorder.session
+
+    @property
+    def log_path(self) -> Path:
+        """The session's log, which exists once something has run."""
+        return self._recorder.path
+
+    @property
+    def log_problem(self) -> str | None:
+        """One line on a log that could not be written to its end, else None."""
+        return self._recorder.problem
+
+
 def refuges_from(folder: Path) -> Iterator[Path]:
     """Folders for a log that cannot go on in this one: the default folder, then a new temporary one."""
     usual = default_session_dir()

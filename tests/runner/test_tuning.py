@@ -242,12 +242,11 @@ def test_turns_that_a_stop_broke_off_are_dropped_when_the_race_goes_on(tmp_path:
 def test_the_command_resume_goes_on_with_a_race_and_prints_its_outcome(tmp_path: Path, folder: Folder) -> None:
     log, _ = _killed(tmp_path, tuning_of(folder, "slow", "fast", budget_s=60), ends=1)
     words = ("resume", log.stem, "--session-dir", str(tmp_path), "--format", "json", "--trust")
-    done = call(*words)
+    done, again = call(*words), call(*words)
     assert done.returncode == 0, done.stderr
     assert "the race goes on with " in done.stderr
     assert json.loads(done.stdout)["best"]["attention"].endswith(":fast")
     assert info_of(log).stage == "done"
-    again = call(*words)
     assert "nothing left to run" in again.stderr
     assert again.stdout == done.stdout
 

@@ -53,11 +53,6 @@ def test_a_session_that_is_not_clear_is_named_with_what_there_is(tmp_path: Path,
         store.find(name, tmp_path)
 
 
-def test_a_listing_tells_what_loading_would(tmp_path: Path) -> None:
-    path = write(tmp_path, "s", mixed_session()[1:])
-    assert store.info_of(path) == store.describe(store.load(path), path)
-
-
 def test_names_and_notes_are_kept_and_can_be_taken_away(tmp_path: Path) -> None:
     path = write(tmp_path, "s")
     store.annotate(path, name="laptop")
@@ -139,6 +134,8 @@ def test_what_is_added_to_a_stopped_run_is_counted_alone_until_it_is_over() -> N
 
 @pytest.mark.parametrize("events", [MIDST, [*MIDST, CANCELLED]], ids=["killed", "stopped"])
 def test_the_list_of_sessions_tells_the_same_as_the_session(events: list[ev.Event], tmp_path: Path) -> None:
+    mixed = write(tmp_path, "s", mixed_session()[1:])
+    assert store.info_of(mixed) == store.describe(store.load(mixed), mixed)
     path = keep(tmp_path, STOPPED, events)
     info, state = info_of(path), state_of(events)
     told = standing_of(state, runs=False)
@@ -157,16 +154,11 @@ def test_a_race_without_an_end_is_left(status: ev.Status, stage: str) -> None:
     assert standing_of(state_of(race_events(ended="decided")), runs=False).stage == "done"
 
 
-def test_the_words() -> None:
+def test_the_words_and_the_time_that_a_name_says() -> None:
     found = standing_of(state_of(stopped_session()), runs=False)
-    assert (found.words, found.cells_left) == (
-        f"stopped at {found.steps_done}/{found.steps_total} steps",
-        "2 cells left",
-    )
+    words = f"stopped at {found.steps_done}/{found.steps_total} steps"
+    assert (found.words, found.cells_left) == (words, "2 cells left")
     assert standing_of(SessionState(), runs=False).words == ""
-
-
-def test_a_session_began_when_its_name_says() -> None:
     assert session_time("2026-11-20T14-03-22-ab12", 1.0) == "2026-11-20 14:03"
     assert session_time("my own name") == ""
     assert session_time("my own name", 1_700_000_000.0).startswith("2023-11-1")

@@ -33,7 +33,7 @@ from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
 from cs336_tui.runner.trust import Import, Untrusted, check_log
 from cs336_tui.session.load import uncollected
 from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import LogError, LogReader, SessionRecorder, Sink, default_session_dir
+from cs336_tui.session.log import LogError, LogReader, Recording, SessionRecorder, Sink, default_session_dir
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 
@@ -60,7 +60,7 @@ def make_launcher(choice: LaunchChoice) -> JobLauncher:
     return SlurmLauncher(choice)
 
 
-class JobsBench:
+class JobsBench(Recording):
     """A session whose cells run in jobs. `submit` begins one, `resume` goes on with one, `watch` looks at one; then
     `work` follows it until all is over or it is closed, which changes nothing for the jobs. One process writes the
     session; beside it others follow its log, and one of them takes over when it is gone. `cancel` and `close` are for
@@ -87,19 +87,6 @@ class JobsBench:
         self._tail: Tail | None = None
         self._closing = threading.Event()
         self._working = threading.RLock()
-
-    @property
-    def session(self) -> str:
-        return self._recorder.session
-
-    @property
-    def log_path(self) -> Path:
-        return self._recorder.path
-
-    @property
-    def log_problem(self) -> str | None:
-        """One line on a log that could not be written to its end, else None."""
-        return self._recorder.problem
 
     @property
     def is_over(self) -> bool:
@@ -163,7 +150,7 @@ class JobsBench:
                 raise
             (sink or self._recorder.pass_on)(history)
             self._apply(history)
-            specs = [cell.asked_spec for cell in self._state.cells.values() if self._is_left(cell, failed=failed)]
+            specs = [cell.asked_spec for cell in self._left(failed=failed)]
             try:
                 show(check_log(self.session, specs, trusted=self._trusted))
                 launcher = self._launcher()
@@ -175,11 +162,7 @@ class JobsBench:
             watcher.settle_down(self._closing)
             if self._closing.is_set():
                 return ()
-            again = [
-                cell.cell
-                for cell in self._state.cells.values()
-                if cell.cell not in watcher.cells and self._is_left(cell, failed=failed)
-            ]
+            again = [cell.cell for cell in self._left(failed=failed) if cell.cell not in watcher.cells]
             over = [number for number in again if number not in self._state.waiting]
             if over:
                 self._record([ev.CellRequeued(at=time.time(), cell=number) for number in over])
@@ -192,9 +175,11 @@ class JobsBench:
                 raise _launch_error(error, self._folder) from None
             return tuple(again)
 
-    def _is_left(self, cell: CellState, *, failed: bool) -> bool:
-        """True of a cell that resuming runs, if no job of it goes on."""
-        return not has_result(self._state, cell.cell) or (failed and cell.status in ("failed", "killed"))
+    def _left(self, *, failed: bool) -> list[CellState]:
+        """The cells that resuming runs, if no job of them goes on."""
+        again = ("failed", "killed") if failed else ()
+        cells = self._state.cells.values()
+        return [cell for cell in cells if not has_result(self._state, cell.cell) or cell.status in again]
 
     def watch(self, sink: Sink | None = None, *, take_over: bool = False) -> None:
         """Look at the session; events so far go to `sink`, if given. Raises like `resume`."""

@@ -63,7 +63,9 @@ class Watcher:
         self._asked_at = float("-inf")
         self._problem = ""
         self._jobs: dict[str, FollowedJob] = {}
-        self._last_job, withdrawn = withdraw_others(folder, state.jobs)
+        last, withdrawn = withdraw_others(folder, state.jobs)
+        self.next_job = last + 1
+        """The number of the next job."""
         for job in withdrawn:
             text = f"job {job} is withdrawn: its submitter ended before recording it"
             record([ev.Notice(at=time.time(), text=text)])
@@ -128,11 +130,6 @@ class Watcher:
         """True if the launcher has said how each job is."""
         return all(job.status or job.settled for job in self._jobs.values())
 
-    @property
-    def next_job(self) -> int:
-        """The number of the next job."""
-        return self._last_job + 1
-
     def cancel(self) -> bool:
         """Have all jobs cancelled that are not over; False if there is none. Their ends come with later steps."""
         ids = [job.submitted.id for job in self._jobs.values() if not job.settled and not job.over_at]
@@ -166,7 +163,7 @@ class Watcher:
         again: bool = False,
     ) -> None:
         name = submitted.job
-        self._last_job = max(self._last_job, int(name) if name.isdecimal() else 0)
+        self.next_job = max(self.next_job, int(name) + 1 if name.isdecimal() else 1)
         logs = []
         for node in range(submitted.nodes):
             tag = f"{name}.{node}" if node else name
@@ -186,10 +183,7 @@ class Watcher:
                 self._tell_problem(str(error), events)
             if log.offset > before:
                 job.grown_at = now
-        if job.is_closed:
-            job.ended_at = job.ended_at or now
-        else:
-            job.ended_at = 0.0
+        job.ended_at = (job.ended_at or now) if job.is_closed else 0.0
 
     def _ask(self, now: float, events: list[ev.Event]) -> None:
         """Take the launcher's answer, if it is there, and ask again when it is time."""
@@ -233,9 +227,7 @@ class Watcher:
 
     def _is_settled(self, job: FollowedJob, now: float) -> bool:
         """True if nothing more is to be expected of a job."""
-        if job.settled:
-            return True
-        if job.is_closed and not job.left:
+        if job.settled or (job.is_closed and not job.left):
             return True
         if job.over_at:
             return job.is_closed or now >= max(job.over_at, job.grown_at) + self._grace_s

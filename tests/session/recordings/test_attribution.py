@@ -43,10 +43,8 @@ def test_the_innermost_open_span_is_found_as_by_looking_at_each() -> None:
         number = dice.randint(0, 40)
         begins = np.array([dice.randint(0, 50) for _ in range(number)], np.int64)
         ends = begins + np.array([dice.randint(0, 30) for _ in range(number)], np.int64)
-        spans, order = (
-            Spans(begins, ends, np.arange(number)),
-            sorted(range(number), key=lambda i: (begins[i], -ends[i])),
-        )
+        order = sorted(range(number), key=lambda i: (begins[i], -ends[i]))
+        spans = Spans(begins, ends, np.arange(number))
         moments = np.array([dice.randint(0, 90) for _ in range(20)], np.int64)
         for moment, found in zip(moments, spans.innermost(moments), strict=True):
             around = [place for place, each in enumerate(order) if begins[each] <= moment < ends[each]]
@@ -103,17 +101,16 @@ def test_without_ranges_autograd_tells_the_phases(tmp_path: Path) -> None:
     }
 
 
-def test_names_of_phases_can_be_given(tmp_path: Path) -> None:
-    trace = trace_of(user("model_fwd", 0, 10), op("aten::mm", 1, 5), launch("gemm", 1, 2, 3, 4))
-    assert by_name(report_of(tmp_path, trace))["gemm"].phase == ""
-    group = by_name(report_of(tmp_path, trace, phases={"forward": ("Model_*",)}))["gemm"]
-    assert (group.phase, group.range, group.path) == ("forward", "", ("model_fwd",))
+USUAL = ("## forward ##", "Forward", "phase/forward", "FWD", "forward pass")
 
 
-@pytest.mark.parametrize("name", ["## forward ##", "Forward", "phase/forward", "FWD", "forward pass"])
-def test_usual_names_of_forward(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "phase"), [("model_fwd", ""), *((name, "forward") for name in USUAL)])
+def test_usual_names_of_phases_are_known_and_others_can_be_given(tmp_path: Path, name: str, phase: str) -> None:
     trace = trace_of(user(name, 0, 10), op("aten::mm", 1, 5), launch("gemm", 1, 2, 3, 4))
-    assert by_name(report_of(tmp_path, trace))["gemm"].phase == "forward"
+    assert by_name(report_of(tmp_path, trace))["gemm"].phase == phase
+    if not phase:
+        group = by_name(report_of(tmp_path, trace, phases={"forward": ("Model_*",)}))["gemm"]
+        assert (group.phase, group.range, group.path) == ("forward", "", (name,))
 
 
 def test_a_range_on_autograds_thread_is_inside_that_of_the_main_one(tmp_path: Path) -> None:
