@@ -259,21 +259,19 @@ def why_not_tried(
     if capacity is None or ranks * sum(map(rough_peak_bytes, specs)) < capacity * _MAY_MATTER:
         return ""
     if specs[0].is_collective:
-        needed = rough_peak_bytes(specs[0])
-        if needed <= capacity:
-            return ""
-        return f"not tried: its ranks need {gigabytes(needed)} GB, and {device.name} has {gigabytes(capacity)} GB"
-    try:
-        found = predictor.predict(specs)
-    except PredictionError as error:
-        return f"not tried: {error}" if IMPOSSIBLE in str(error) else ""
-    predicted(found)
-    needed = ranks * (in_turns_bytes(*found) if len(found) == 2 else found[0].peak_bytes)
+        needed, who = rough_peak_bytes(specs[0]), "its ranks need"
+    else:
+        try:
+            found = predictor.predict(specs)
+        except PredictionError as error:
+            return f"not tried: {error}" if IMPOSSIBLE in str(error) else ""
+        predicted(found)
+        needed = ranks * (in_turns_bytes(*found) if len(found) == 2 else found[0].peak_bytes)
+        who = "A and B together need" if len(found) == 2 else "it needs" if ranks == 1 else "its ranks need"
+        who = f"by prediction {who}"
     if needed <= capacity:
         return ""
-    who = "A and B together need" if len(found) == 2 else "it needs" if ranks == 1 else "its ranks need"
-    have = gigabytes(capacity)
-    return f"not tried: by prediction {who} {gigabytes(needed)} GB, and {device.name} has {have} GB"
+    return f"not tried: {who} {gigabytes(needed)} GB, and {device.name} has {gigabytes(capacity)} GB"
 
 
 def resident_bytes(prediction: Prediction) -> int:

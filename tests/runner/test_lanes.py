@@ -322,36 +322,24 @@ class QueueMachine(RuleBasedStateMachine):
             self.watch([CellStarted(at=0.0, cell=taken.cell, lanes=tuple(lane.lane for lane in taken.lanes))])
             self.running[taken.cell] = taken
 
-    @rule(data=st.data())
-    def over(self, data: st.DataObject) -> None:
-        if cells := [cell for cell, taken in self.running.items() if taken.lanes]:
-            cell = data.draw(st.sampled_from(cells))
-            self.watch([CellFinished(at=0.0, cell=cell, status="ok")])
-            self.queue.over(self.running.pop(cell))
-
-    @rule(data=st.data())
-    def set_aside(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), sets_aside=st.booleans())
+    def over(self, data: st.DataObject, sets_aside: bool) -> None:
         if cells := [cell for cell, taken in self.running.items() if taken.lanes]:
             cell = data.draw(st.sampled_from(cells))
             taken = self.running.pop(cell)
-            self.queue.set_aside(taken.lanes[0].lane, "lost", cell)
+            if sets_aside:
+                self.queue.set_aside(taken.lanes[0].lane, "lost", cell)
+            else:
+                self.watch([CellFinished(at=0.0, cell=cell, status="ok")])
             self.queue.over(taken)
 
-    @rule(cells=st.lists(st.integers(0, 8)))
-    def order(self, cells: list[int]) -> None:
-        self.queue.order(cells)
+    @rule(change=st.sampled_from(["order", "skip", "requeue"]), cells=st.lists(st.integers(0, 8)))
+    def change(self, change: str, cells: list[int]) -> None:
+        getattr(self.queue, change)(cells, *(["why not"] if change == "skip" else []))
 
     @rule(cell=st.integers(0, 8), by=st.integers(-4, 4))
     def move(self, cell: int, by: int) -> None:
         self.queue.move(cell, by)
-
-    @rule(cells=st.lists(st.integers(0, 8)))
-    def skip(self, cells: list[int]) -> None:
-        self.queue.skip(cells, "why not")
-
-    @rule(cells=st.lists(st.integers(0, 8)))
-    def requeue(self, cells: list[int]) -> None:
-        self.queue.requeue(cells)
 
     @rule(paused=st.booleans())
     def pause(self, paused: bool) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.session.state import SessionState
-from tests.runner.running import Running, Start, resume
+from tests.runner.running import Running, resume
 from tests.watching import is_gone, small_spec
 
 MODEL = """
@@ -198,10 +198,9 @@ def mine(folder: Path, name: str = "mine:LM", **changes: object) -> CellSpec:
 
 
 def test_cells_that_need_what_could_not_be_imported_are_skipped_and_can_be_retried(
-    folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+    folder: Path, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)  # whose code a resumed session imports
-    running = start()
     wrong = [mine(folder, "mine:ML", batch_size=size) for size in (1, 2)]
     running.run(*[*wrong, mine(folder), small_spec(), mine(folder, "mine:ML", pass_="inference")])
     assert running.statuses == ["failed", "skipped", "ok", "ok", "skipped"]
@@ -215,9 +214,8 @@ def test_cells_that_need_what_could_not_be_imported_are_skipped_and_can_be_retri
 
 
 def test_what_a_model_raises_at_some_dimensions_skips_no_others_and_those_that_it_does_not_take_are_a_remark(
-    folder: Path, start: Start
+    folder: Path, running: Running
 ) -> None:
-    running = start()
     running.run(*[mine(folder, d_model=8), mine(folder, d_model=12)])
     assert running.statuses == ["failed", "ok"]
     assert running.cells[0].finished.error == "LM: ValueError: no multiple of 3 (mine.py:15 in __init__)"
@@ -225,16 +223,14 @@ def test_what_a_model_raises_at_some_dimensions_skips_no_others_and_those_that_i
     assert remark.startswith("LM does not take num_layers, num_heads, d_ff: it has its own, whatever labels say (")
 
 
-def test_an_argument_that_a_model_has_not_and_an_optimizer_that_is_none(folder: Path, start: Start) -> None:
-    running = start()
+def test_an_argument_that_a_model_has_not_and_an_optimizer_that_is_none(folder: Path, running: Running) -> None:
     argument = [mine(folder, model_args=(("x", "1"),), batch_size=size) for size in (1, 2)]
     optimizer = [mine(folder, optimizer="mine:Adam", pass_=pass_) for pass_ in ("train-step", "forward", "train-step")]
     running.run(*[*argument, *optimizer])
     assert running.statuses == ["failed", "skipped", "failed", "ok", "skipped"]
 
 
-def test_rounds_end_when_a_side_cannot_be_built(folder: Path, start: Start) -> None:
-    running = start()
+def test_rounds_end_when_a_side_cannot_be_built(folder: Path, running: Running) -> None:
     running.turns(small_spec(), mine(folder, d_model=8), 3)
     assert running.statuses == ["failed", "failed", *["skipped"] * 4]
     assert running.cells[2].skipped_because == "what failed while it was built in round 1 would fail again"

@@ -33,11 +33,6 @@ from tests.watching import Watch, endless_spec, small_spec
 
 
 @pytest.fixture
-def running(start: Start) -> Running:
-    return start()
-
-
-@pytest.fixture
 def watch(running: Running) -> Watch:
     return running.watch
 
