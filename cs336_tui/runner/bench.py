@@ -20,8 +20,7 @@ from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment, capability_pair, without_impossible
 from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.events.reports import ReportKind
-from cs336_tui.runner.ab import run_rounds
-from cs336_tui.runner.cells import CellRunner
+from cs336_tui.runner.cells import CellRunner, run_rounds
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.lanes import lanes_again, lanes_of, pool_of
 from cs336_tui.runner.launcher import Launcher, StartError

@@ -16,8 +16,7 @@ from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.runner.ab import BOTH_IN_MEMORY, run_rounds
-from cs336_tui.runner.cells import CellRunner, in_turns_bytes, resident_bytes, why_not_tried
+from cs336_tui.runner.cells import BOTH_IN_MEMORY, CellRunner, in_turns_bytes, resident_bytes, run_rounds, why_not_tried
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
