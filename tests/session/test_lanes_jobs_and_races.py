@@ -100,13 +100,10 @@ def queued_after(events: Sequence[ev.Event], candidate: int = 0) -> tuple[Sessio
     return state, number
 
 
-def test_a_candidate_that_is_queued_while_the_race_goes_on_is_visited() -> None:
+def test_a_candidate_that_is_queued_is_visited_while_the_race_goes_on_and_not_after_its_end() -> None:
     state, number = queued_after(race_events())
     assert visits_of(state)[0][-1].cell == number
     assert number in visit_cells(state)
-
-
-def test_a_cell_of_a_candidate_after_the_end_is_no_visit() -> None:
     ended = race_events(ended="decided")
     state, number = queued_after(ended)
     assert visits_of(state).keys() == visits_of(fold(ended)).keys()

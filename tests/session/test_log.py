@@ -75,23 +75,15 @@ def test_an_existing_log_is_never_reused_and_a_directory_that_cannot_be_made_is_
         SessionLog(tmp_path / "file" / "s.jsonl")
 
 
-@pytest.mark.parametrize("kept", [1, 10, -2, -1])
-def test_a_last_line_that_was_cut_is_left_out_and_told(tmp_path: Path, kept: int) -> None:
-    reader = written(tmp_path / "log", to_line(HEADER), to_line(Notice(at=1.0, text="whole")), to_line(HEADER)[:kept])
-    events = list(reader)
-    assert events[:2] == [HEADER, Notice(at=1.0, text="whole")]
-    # A line that lacks nothing but its newline is whole.
-    assert (len(events), reader.torn) == ((3, False) if kept == -1 else (2, True))
-
-
-def test_cutting_anywhere_keeps_every_whole_line(tmp_path: Path) -> None:
+def test_cutting_anywhere_keeps_every_whole_line_and_tells_that_one_was_cut(tmp_path: Path) -> None:
+    """A line that lacks nothing but its newline is whole."""
     events = mixed_session()[:8]
     data = b"".join(map(to_line, events))
     for end in range(len(to_line(events[0])), len(data)):
-        whole = data[:end].count(b"\n")
-        found = list(written(tmp_path / "log", data[:end]))
-        assert found[:whole] == events[:whole]
-        assert len(found) <= whole + 1
+        whole = data[: end + 1].count(b"\n")
+        reader = written(tmp_path / "log", data[:end])
+        assert list(reader) == events[:whole]
+        assert reader.torn == (data[end - 1 : end + 1].count(b"\n") == 0)
 
 
 def test_a_long_torn_line_is_cut_when_a_session_goes_on(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_the_innermost_open_span_is_found_as_by_looking_at_each() -> None:
             assert parent == (before[-1] if before else -1)
 
 
-def test_a_training_step(tmp_path: Path) -> None:
+def test_a_training_step_and_the_gaps_that_are_left_of_its_span(tmp_path: Path) -> None:
     report = report_of(tmp_path, made.TRAINING)
     found = {name: (g.op, g.phase, g.range, g.path, g.backward) for name, g in by_name(report).items()}
     step, adam = "step 3", "Optimizer.step#AdamW.step"
@@ -73,10 +73,6 @@ def test_a_training_step(tmp_path: Path) -> None:
     ]
     assert report.steps_ns == {"step 3": 100_000}
     assert [(each.launches, each.total_ns) for each in kernels.by_step(report)] == [(5, 44_125)]
-
-
-def test_gaps_are_what_is_left_of_the_span(tmp_path: Path) -> None:
-    report = report_of(tmp_path, made.TRAINING)
     assert [(gap.ns, gap.after, gap.before) for gap in report.gaps.largest] == [
         (15_000, "add_forward", "add_backward"),
         (10_000, "gemm_backward", ADAM),
