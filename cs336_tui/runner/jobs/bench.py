@@ -15,20 +15,9 @@ import msgspec
 from cs336_tui import __version__
 from cs336_tui.config.sweep import NO_OOM_SKIP
 from cs336_tui.events import events as ev
+from cs336_tui.runner.jobs import job as job_files
 from cs336_tui.runner.jobs.fold import Tail
-from cs336_tui.runner.jobs.job import (
-    JobCell,
-    JobLauncher,
-    JobRequest,
-    LaunchChoice,
-    LaunchError,
-    cells_of_others,
-    folder_of,
-    is_chosen_here,
-    read_choice,
-    split,
-    write_choice,
-)
+from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, LaunchChoice, LaunchError
 from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
 from cs336_tui.runner.trust import Import, Untrusted, check_log
 from cs336_tui.session.load import uncollected
@@ -80,7 +69,7 @@ class JobsBench(Recording):
         self._trusted = trusted
         self._sink, self._log, self._make, self._poll_s = sink, log, make, poll_s
         self._recorder = SessionRecorder(log.parent, log.stem, sink)
-        self._folder = folder_of(log.absolute())
+        self._folder = job_files.folder_of(log.absolute())
         self._state = SessionState()
         self._choice: LaunchChoice | None = None
         self._watcher: Watcher | None = None
@@ -113,7 +102,7 @@ class JobsBench(Recording):
             self._choice, launcher = choice, launcher or self._make(choice)
             self._recorder.open()
             try:
-                write_choice(self._folder, choice)
+                job_files.write_choice(self._folder, choice)
                 started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=self.session, app=__version__)
                 self._record([started, *queued])
                 self._watcher = Watcher(self._record, launcher, self._folder, self._state)
@@ -274,7 +263,7 @@ class JobsBench(Recording):
                 cells |= set(range(event.first, event.first + len(event.specs)))
             elif isinstance(event, ev.JobSubmitted):
                 known.add(event.job)
-        if not cells or not cells.issuperset(cells_of_others(self._folder, known)):
+        if not cells or not cells.issuperset(job_files.cells_of_others(self._folder, known)):
             name = self.session if self._log.parent == default_session_dir() else shlex.quote(str(self._log))
             raise LaunchError(
                 f"session {self.session}: its log was cut before its cells were whole, so nothing was submitted or "
@@ -284,12 +273,12 @@ class JobsBench(Recording):
 
     def _launcher(self) -> JobLauncher:
         """Raises `LaunchError`, also for a session without jobs, and `Untrusted`."""
-        self._choice = self._choice or read_choice(self._folder)
+        self._choice = self._choice or job_files.read_choice(self._folder)
         if self._choice is None:
             raise LaunchError(
                 f"session {self.session} has no jobs, and no process runs it; cs336-tui resume runs it here"
             )
-        if not (self._trusted or is_chosen_here(self._folder)):
+        if not (self._trusted or job_files.is_chosen_here(self._folder)):
             choice = msgspec.json.encode(self._choice).decode()
             raise Untrusted(self.session, f"has jobs that no command of yours launched here: {choice}")
         return self._make(self._choice)
@@ -300,7 +289,7 @@ class JobsBench(Recording):
         if cells:
             checkpoints = {cell.asked_spec.checkpoint for cell in self._state.cells.values()}
             settings = msgspec.structs.replace(settings, predict=len(checkpoints) > 1)
-            self._watcher.submit(split(cells, self._choice, settings, self._watcher.next_job))
+            self._watcher.submit(job_files.split(cells, self._choice, settings, self._watcher.next_job))
 
     def _job_cells(self, numbers: Iterable[int]) -> list[JobCell]:
         cells = (self._state.cells[number] for number in numbers)
