@@ -290,8 +290,6 @@ def in_turns_bytes(a: Prediction, b: Prediction) -> int:
 
 
 BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `compare` need one at a time"
-_Ends = tuple[ev.CellFinished, ev.CellFinished]
-"""Of A and B."""
 
 
 def run_rounds(queue: CellQueue, cells: CellRunner, first: int = 1) -> None:
@@ -306,7 +304,12 @@ def run_rounds(queue: CellQueue, cells: CellRunner, first: int = 1) -> None:
         if not isinstance(b, WaitingCell):  # stopped between the two
             cells.record([unstarted(a.cell)])
             return
-        endings = _run_round(a, b, cells, number % 2 == 0)
+        endings = [*_run_round(a, b, cells, number % 2 == 0)]
+        for place, ending in enumerate(endings):
+            if ending.status == "oom":
+                error = f"{ending.error or 'out of memory'} ({BOTH_IN_MEMORY})"
+                endings[place] = msgspec.structs.replace(ending, error=error)
+        cells.record(endings)
         cells.watch.await_sample(cells.stop)
         reason = ""
         if names := [name for name, ending in zip("AB", endings, strict=True) if ending.status == "oom"]:
@@ -320,20 +323,22 @@ def run_rounds(queue: CellQueue, cells: CellRunner, first: int = 1) -> None:
             queue.skip(range(b.cell + 1, b.cell + 1 + len(queue)), reason)
 
 
-def _run_round(a: WaitingCell, b: WaitingCell, cells: CellRunner, b_first: bool) -> _Ends:
+def _run_round(a: WaitingCell, b: WaitingCell, cells: CellRunner, b_first: bool) -> tuple[ev.CellFinished, ...]:
+    """The ends of A and B."""
     if why := cells.why_not(a.spec):
-        return _record_ends(cells.record, _ended(a, "oom", why), _ended(b, "failed", "A was not tried"))
+        return _ended(a, "oom", why), _ended(b, "failed", "A was not tried")
     if why := cells.why_not(b.spec):
-        return _record_ends(cells.record, _ended(a, "failed", "B was not tried"), _ended(b, "oom", why))
+        return _ended(a, "failed", "B was not tried"), _ended(b, "oom", why)
     if why := cells.why_not(a.spec, b.spec):
-        return _record_ends(cells.record, *(_ended(side, "oom", why) for side in (a, b)))
+        return _ended(a, "oom", why), _ended(b, "oom", why)
     started_at = time.time()
     assert cells.launcher is not None, "two cells in turns have a process"
     try:
         numbers = (a.cell, b.cell)
         ranks = cells.launcher.start_round(numbers, (a.spec, b.spec), b_first=b_first)
     except StartError as error:
-        return _record_ends(cells.record, *(_ended(side, cells.status_unstarted(), str(error)) for side in (a, b)))
+        status = cells.status_unstarted()
+        return _ended(a, status, str(error)), _ended(b, status, str(error))
     pids = [rank.child.process.pid for rank in ranks]
     cells.record([ev.CellStarted(at=started_at, cell=side.cell, pid=pids[0]) for side in (a, b)])
     watched = (a if b.spec.device == "cpu" else b).spec
@@ -341,7 +346,7 @@ def _run_round(a: WaitingCell, b: WaitingCell, cells: CellRunner, b_first: bool)
     cells.watch.point(environment.device(watched.device), *pids, others=environment.others_of(watched))
     recorder = _RoundRecorder(numbers, cells.record)
     run_here(ranks, [RankFold(cell, len(ranks)) for cell in numbers], recorder, cells.stop, cells.timeout_s())
-    return _record_ends(cells.record, *recorder.endings())
+    return recorder.endings()
 
 
 class _RoundRecorder:
@@ -365,7 +370,7 @@ class _RoundRecorder:
         if rest := [event for event in events if not isinstance(event, ev.CellFinished)]:
             self._record(rest)
 
-    def endings(self) -> _Ends:
+    def endings(self) -> tuple[ev.CellFinished, ...]:
         """The ends of A and B as they reported them, else the end of their process, reported of A, for both."""
         a, b = self._cells
         end = self._ends[a]
@@ -373,26 +378,10 @@ class _RoundRecorder:
             return end, self._ends[b]
         status: ev.Status = "failed" if end.status == "ok" else end.status
         why = end.error or "the process ended before it reported both results"
-        first, second = (
-            ev.CellFinished(
-                at=end.at, cell=cell, status=status, error=why, stage=self._stages[cell], step=self._steps[cell]
-            )
-            for cell in self._cells
-        )
-        return first, second
+        died = ev.CellFinished(at=end.at, cell=a, status=status, error=why)
+        of_each = ({"cell": cell, "stage": self._stages[cell], "step": self._steps[cell]} for cell in self._cells)
+        return tuple(msgspec.structs.replace(died, **each) for each in of_each)
 
 
 def _ended(side: WaitingCell, status: ev.Status, why: str) -> ev.CellFinished:
     return ev.CellFinished(at=time.time(), cell=side.cell, status=status, error=why)
-
-
-def _record_ends(record: Record, *endings: ev.CellFinished) -> _Ends:
-    """Record the ends of A and B; one out of memory says that there were two models."""
-    first, second = (
-        msgspec.structs.replace(end, error=f"{end.error or 'out of memory'} ({BOTH_IN_MEMORY})")
-        if end.status == "oom"
-        else end
-        for end in endings
-    )
-    record([first, second])
-    return first, second

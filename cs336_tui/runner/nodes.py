@@ -277,9 +277,7 @@ def _joined(samples: Sequence[DeviceSampled]) -> DeviceSampled:
     hosts = [each.host for each in samples]
     sizes = [host.child_rss_bytes for host in hosts if host.child_rss_bytes is not None]
     host = msgspec.structs.replace(
-        first.host,
-        child_rss_bytes=max(sizes, default=None),
-        ranks=tuple(rank for each in hosts for rank in each.ranks),
+        first.host, child_rss_bytes=max(sizes, default=None), ranks=tuple(rank for each in hosts for rank in each.ranks)
     )
     gpus = [gpu for each in samples for gpu in (each.gpu, *each.other_gpus) if gpu]
     why = next((each.why for each in samples if each.why), None)

@@ -32,11 +32,7 @@ def logged_steps(bench: Bench, cell: int) -> list[float]:
 
 @pytest.mark.parametrize(
     ("number", "status", "printed"),
-    [
-        (signal.SIGKILL, "killed", ""),
-        (signal.SIGSEGV, "failed", "Segmentation fault"),
-        (signal.SIGTERM, "killed", ""),
-    ],
+    [(signal.SIGKILL, "killed", ""), (signal.SIGSEGV, "failed", "Segmentation fault"), (signal.SIGTERM, "killed", "")],
 )
 def test_a_child_that_dies_leaves_its_steps_and_the_next_cell_runs(start, number, status, printed):
     running = start(endless_spec(), small_spec())

@@ -166,11 +166,7 @@ def test_whatever_a_model_raises_keeps_its_message(own: Own) -> None:
             "Unreadable: (its message cannot be read: KeyError) (unreadable.py:20 in forward)",
         ),
         "silenced": ("", no_stderr, "ValueError: after that (silenced.py:19 in forward)"),
-        "base": (
-            "class Rude(BaseException): pass",
-            "raise Rude('text')",
-            "Rude: text (base.py:19 in forward)",
-        ),
+        "base": ("class Rude(BaseException): pass", "raise Rude('text')", "Rude: text (base.py:19 in forward)"),
     }
     specs = [own.spec(name, at_import=top, in_forward=body) for name, (top, body, _) in bad.items()]
     built = own.spec("built", at_start="raise KeyboardInterrupt('in building')")

@@ -18,17 +18,8 @@ from hypothesis import strategies as st
 
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import SCHEMA, CellsQueued, Event, Notice, SessionStarted
-from cs336_tui.session.log import (
-    LogError,
-    LogLost,
-    LogReader,
-    SessionLog,
-    SessionRecorder,
-    SkippedLines,
-    default_session_dir,
-    line_prefix,
-    new_session_id,
-)
+from cs336_tui.session import log as session_log
+from cs336_tui.session.log import LogError, LogLost, LogReader, SessionLog, SessionRecorder
 from tests.samples import HEADER, a_spec, mixed_session
 from tests.strategies import any_event
 
@@ -97,9 +88,9 @@ def test_a_long_torn_line_is_cut_when_a_session_goes_on(tmp_path: Path) -> None:
 def test_damage_is_named_and_what_is_before_it_given_also_after_lines_that_were_passed_over(tmp_path: Path) -> None:
     passed_over = [to_line(Notice(at=float(number), text="a")) for number in range(5)]
     reader = written(tmp_path / "log", to_line(HEADER), *passed_over, b'{"ty\n', to_line(HEADER))
-    events = reader.skim((line_prefix(Notice),))
+    events = reader.skim((session_log.line_prefix(Notice),))
     start = len(to_line(HEADER))
-    assert [next(events), next(events)] == [HEADER, SkippedLines(start, start + sum(map(len, passed_over)))]
+    assert [next(events), next(events)] == [HEADER, session_log.SkippedLines(start, start + sum(map(len, passed_over)))]
     with pytest.raises(LogError, match=r"log, line 7: damaged"):
         next(events)
     events = iter(reader)
@@ -191,10 +182,10 @@ def test_a_killed_writer_loses_nothing_that_it_had_written(tmp_path: Path) -> No
 
 
 def test_session_names_sort_by_time_and_differ() -> None:
-    for earlier, later in itertools.pairwise(map(new_session_id, (1e9, 1e9 + 0.25, 1e9 + 0.75, 1e9 + 1))):
+    for earlier, later in itertools.pairwise(map(session_log.new_session_id, (1e9, 1e9 + 0.25, 1e9 + 0.75, 1e9 + 1))):
         assert earlier < later
-    assert len({new_session_id(0.0) for _ in range(20)}) > 1
-    assert default_session_dir().name == "sessions"
+    assert len({session_log.new_session_id(0.0) for _ in range(20)}) > 1
+    assert session_log.default_session_dir().name == "sessions"
 
 
 def test_only_its_owner_may_read_a_log_and_a_folder_made_for_it_and_others_stay(tmp_path: Path) -> None:

@@ -146,12 +146,7 @@ class Watcher:
             self._record(events)
 
     def _follow(
-        self,
-        submitted: ev.JobSubmitted,
-        left: set[int],
-        *,
-        settled: bool = False,
-        again: bool = False,
+        self, submitted: ev.JobSubmitted, left: set[int], *, settled: bool = False, again: bool = False
     ) -> None:
         name = submitted.job
         self.next_job = max(self.next_job, int(name) + 1 if name.isdecimal() else 1)

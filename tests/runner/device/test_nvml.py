@@ -7,14 +7,7 @@ import sys
 
 import pytest
 
-from cs336_tui.runner.device.nvml import (
-    NO_LIBRARY,
-    GpuIdentity,
-    Nvml,
-    NvmlUnavailable,
-    first_visible,
-    nvml_report,
-)
+from cs336_tui.runner.device.nvml import NO_LIBRARY, GpuIdentity, Nvml, NvmlUnavailable, first_visible, nvml_report
 from tests.runner.device import fake_nvml as fake
 from tests.runner.device.conftest import Install
 from tests.runner.device.fake_nvml import FakeGpu, FakeNvmlLibrary
