@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Literal
 
 from cs336_tui import __version__
 from cs336_tui.config.choices import check_code
-from cs336_tui.config.order import check_sides, rounds_of
+from cs336_tui.config.order import brings_as, check_sides, needs_at_least, rounds_of
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, REPORTS_OF_RANKS, LaneCount, Sweep
 from cs336_tui.config.values import NO_MODEL
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment, capability_pair, without_impossible
-from cs336_tui.events.peaks import PeakError
+from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.events.reports import ReportKind
-from cs336_tui.runner.ab import run_rounds
-from cs336_tui.runner.cells import CellRunner
+from cs336_tui.runner.cells import CellRunner, run_rounds
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.lanes import lanes_again, lanes_of, pool_of
 from cs336_tui.runner.launcher import Launcher, StartError
@@ -29,16 +28,16 @@ from cs336_tui.runner.machine import measure_peak, probe_machine
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import SessionPredictions
 from cs336_tui.runner.processes import end_scratch, make_scratch
-from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingPeak, WaitingReport
+from cs336_tui.runner.queue import CellQueue, Taken, Tell, WaitingCell, WaitingPeak, WaitingReport, why_unusable
 from cs336_tui.runner.resume import WantedReports, check_imports, go_on, left_of
 from cs336_tui.runner.trust import Import, Trust, Untrusted, check_log
-from cs336_tui.session.log import LogError, LogReader, SessionRecorder, Sink, new_session_id
+from cs336_tui.session.log import LogError, LogReader, Recording, SessionRecorder, Sink, new_session_id
 
 if TYPE_CHECKING:
     from cs336_tui.runner.nodes import Nodes
 
 
-class Bench:
+class Bench(Recording):
     """Owns the child processes, the device sampler and the session log; every event goes to `sink`, on worker threads,
     in order. `queue` holds what waits to run. Call `prepare` before a user interface takes over the terminal, `start`
     (or `probe`) when it has painted. `probe`, `add`, `resume` and `work` block; the others are for any thread.
@@ -67,7 +66,7 @@ class Bench:
         nodes: Nodes | None = None,
     ) -> None:
         self.ddof = ddof
-        self.timeout_s = timeout_s
+        self.timeout_s, limit_s = timeout_s, lambda: self.timeout_s
         self.skip_after_oom = skip_after_oom is not False
         self._skips_as_session = skip_after_oom is None
         self._explain_oom = explain_oom
@@ -78,14 +77,9 @@ class Bench:
         """The code of users that may be imported: of the cells that are added or resumed, and what else is named."""
         self._stop = StopSignal()
         self._launcher = Launcher(
-            self._scratch,
-            lambda: self._closed or self._stop.is_set(),
-            timeout_s=lambda: self.timeout_s,
-            trust=self.trust,
+            self._scratch, lambda: self._closed or self._stop.is_set(), timeout_s=limit_s, trust=self.trust
         )
-        self._predictions = SessionPredictions(
-            self._launcher, self._recorder, self._capability_of, lambda: self.timeout_s
-        )
+        self._predictions = SessionPredictions(self._launcher, self._recorder, self._capability_of, limit_s)
         self.predictor = self._predictions.predictor
         """For predictions that somebody waits for."""
         self._watch = DeviceSampler(self._on_sample, interval_s=device_interval_s)
@@ -101,6 +95,7 @@ class Bench:
             check_fit=check_fit,
             nvtx=nvtx,
             nodes=nodes,
+            timeout_s=limit_s,
         )
         self._starting = threading.Lock()
         self._started = False
@@ -112,20 +107,6 @@ class Bench:
         """True once `cancel` stopped something."""
         self._in_parts: threading.Event | None = None
         self._closed = False
-
-    @property
-    def session(self) -> str:
-        return self._recorder.session
-
-    @property
-    def log_path(self) -> Path:
-        """The session's log, which exists once something has run."""
-        return self._recorder.path
-
-    @property
-    def log_problem(self) -> str | None:
-        """One line on a log that could not be written to its end, else None."""
-        return self._recorder.problem
 
     def prepare(self) -> None:
         """Do what needs the terminal's own standard streams; takes milliseconds."""
@@ -205,7 +186,7 @@ class Bench:
         `SpecError` if they cannot."""
         check_sides(a, b)
         self.add(rounds_of(a, b, rounds, first), command, in_turns=True)
-        self._work(lambda environment: run_rounds(self.queue, self._cells, environment, self.timeout_s, first=first))
+        self._work(partial(run_rounds, self.queue, self._cells, first))
 
     def lanes_of(self, sweep: Sweep) -> tuple[ev.Lane, ...]:
         """The lanes in which a resolved sweep asks to be run; none for one after the other. Raises `SpecError`."""
@@ -280,15 +261,15 @@ class Bench:
         each cell: a text is the reason to skip it."""
         self._work(partial(self._run_all, refuse))
 
-    def _work(self, run: Callable[[Environment], None]) -> None:
+    def _work(self, run: Callable[[], None]) -> None:
         if self._closed or not self.queue.claim():
             return
         try:
             with self._running:
-                environment = self.probe()
+                self._cells.environment = self.probe()
                 self.predictor.hold()
                 try:
-                    run(environment)
+                    run()
                     self._watch.point(None, None)
                 finally:
                     self.predictor.go_on()
@@ -296,32 +277,25 @@ class Bench:
             self.queue.leave()
             raise
 
-    def _run_all(self, refuse: Callable[[CellSpec], str], environment: Environment) -> None:
+    def _run_all(self, refuse: Callable[[CellSpec], str]) -> None:
         taken: Taken | None = None
         beside: list[threading.Thread] = []
         broken: list[BaseException] = []
         try:
             while (taken := self.queue.take(self._wanted.take)) is not None and not broken:
                 if isinstance(taken, WaitingReport):
-                    self._cells.make_report(taken, environment, self.timeout_s)
+                    self._cells.make_report(taken)
                 elif isinstance(taken, WaitingPeak):
-                    try:
-                        found = measure_peak(
-                            self._launcher, taken.device, taken.precision, taken.threads, stop=self._stop
-                        )
-                    except PeakError as error:
-                        taken.tell(error)
-                    else:
-                        taken.tell(found)
+                    taken.tell(self._peak(taken))
                 elif why := refuse(taken.spec):
                     self._recorder.record([ev.CellSkipped(at=time.time(), cell=taken.cell, reason=why)])
                     self.queue.over(taken)
                 elif not taken.lanes:
-                    self._run_cell(taken, environment)
+                    self._run_cell(taken)
                 else:
                     beside = [thread for thread in beside if thread.is_alive()]
-                    name, given = f"lane-{taken.lanes[0].lane}", (taken, environment, broken)
-                    beside.append(threading.Thread(target=self._run_in_lanes, args=given, name=name))
+                    name = f"lane-{taken.lanes[0].lane}"
+                    beside.append(threading.Thread(target=self._run_in_lanes, args=(taken, broken), name=name))
                     beside[-1].start()
         except BaseException:
             self._stop.set()
@@ -334,24 +308,31 @@ class Bench:
         if broken:
             raise broken[0]
 
-    def _run_in_lanes(self, taken: WaitingCell, environment: Environment, broken: list[BaseException]) -> None:
+    def _peak(self, asked: WaitingPeak) -> DevicePeak | PeakError:
+        try:
+            return measure_peak(self._launcher, asked.device, asked.precision, asked.threads, stop=self._stop)
+        except PeakError as error:
+            return error
+
+    def _run_in_lanes(self, taken: WaitingCell, broken: list[BaseException]) -> None:
         """Run a cell beside others; its lanes are free then. An error goes to `broken`, and stops all."""
         try:
-            self._run_cell(taken, environment)
+            self._run_cell(taken)
         except BaseException as error:
             broken.append(error)
             self._stop.set()
         finally:
             self.queue.over(taken)
 
-    def _run_cell(self, taken: WaitingCell, environment: Environment) -> None:
-        fault = self._cells.run(taken.cell, taken.spec, environment, self.timeout_s, taken.lanes)
+    def _run_cell(self, taken: WaitingCell) -> None:
+        fault = self._cells.run(taken.cell, taken.spec, taken.lanes)
         if fault is not None:
             self.queue.set_aside(fault.lane, fault.reason, taken.cell)
             return
-        if taken.cell in self._cells.ended_well:
+        end = self._cells.ends[taken.cell]
+        if end.status == "ok":
             self._wanted.ended_well(taken.cell, taken.spec)
-        ran_out = taken.cell in self._cells.out_of_memory
+        ran_out = end.status == "oom"
         explains = self._explain_oom and not (self._in_process or self._in_parts)
         if ran_out and explains and taken.spec.ranks == taken.spec.accumulate == 1:
             explanation = WaitingReport("oom", taken.spec, taken.cell)
@@ -359,11 +340,13 @@ class Bench:
                 self._wanted.later(explanation)
             else:
                 self.queue.ask(explanation)
-        if code := self._cells.unusable.pop(taken.cell, None):
-            self.queue.skip_bringing(code, taken.spec, taken.cell)
-        if ran_out and self.skip_after_oom and not self._cells.others_took_its_room(taken.cell):
+        if end.unusable:
+            alike = partial(brings_as, code=end.unusable, other=taken.spec)
+            self.queue.skip_if(alike, why_unusable(end.unusable, taken.cell))
+        # Without what other processes held it might have had room.
+        if ran_out and self.skip_after_oom and (end.others_bytes or 0) < (end.failed_allocation_bytes or 1):
             reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
-            self.queue.skip_larger(taken.spec, reason)
+            self.queue.skip_if(lambda spec: needs_at_least(spec, taken.spec), reason)
 
     def resume(
         self,
@@ -408,7 +391,7 @@ class Bench:
             self._cells.reports = max(state.reports, default=-1) + 1
             self._predictions.restore(state)
             endings = (cell.finished for cell in state.cells.values() if cell.finished and cell.status == "oom")
-            self._cells.out_of_memory |= {ending.cell: ending for ending in endings}
+            self._cells.ends |= {ending.cell: ending for ending in endings}
             (sink or self._recorder.pass_on)(history)
             self._recorder.record(went_on)
             self.queue.restore(state)

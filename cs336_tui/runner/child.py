@@ -67,25 +67,12 @@ class OnCores:
         self.work(*args, **options)
 
 
-class ProbeReport(msgspec.Struct, frozen=True):
-    """The devices and versions that a child found."""
-
-    torch: TorchEnvironment | None
-    forked_after_driver: bool
-    error: str | None = None
-
-
-class PredictionAnswer(msgspec.Struct, frozen=True):
-    """A child's prediction of a cell; `error` says in one line why there is none. The first has no cell: the child is
-    ready."""
-
-    spec: CellSpec | None
-    prediction: Prediction | None
-    error: str | None = None
+FORKED_AFTER_DRIVER = "the CUDA driver was initialised before the fork"
+"""The reason of a forked child that can tell nothing of devices; a spawned one can."""
 
 
 class Answer(msgspec.Struct, Generic[_T], frozen=True):
-    """Whatever a child has found, or in one line why there is nothing."""
+    """Whatever a child has found, or in one line why there is nothing; neither if it is ready to find something."""
 
     found: _T | None = None
     error: str | None = None
@@ -129,30 +116,30 @@ def run_answers(
     _leave(0)
 
 
-def predictions(asked: Iterable[tuple[CellSpec, tuple[int, int] | None]]) -> Iterator[PredictionAnswer]:
+def predictions(asked: Iterable[tuple[CellSpec, tuple[int, int] | None]]) -> Iterator[Answer[Prediction]]:
     """An answer that the process is ready, then one for each spec and the compute capability of its device."""
     os.nice(_PREDICTING_NICENESS)
-    yield PredictionAnswer(None, None)
+    yield Answer()
     for spec, capability in asked:
         try:
-            answer = PredictionAnswer(spec, worker_entry.predict(spec, capability=capability))
+            answer = Answer(worker_entry.predict(spec, capability=capability))
         except BaseException as error:  # a user's model may raise anything, and call sys.exit
             why = worker_entry.in_one_line(error)  # its traceback goes to the output
             if "Storage size calculation overflowed" in str(error):
                 why = f"{IMPOSSIBLE}: one of its tensors alone has more bytes than can be addressed"
-            answer = PredictionAnswer(spec, None, why)
+            answer = Answer(error=why)
         yield answer
 
 
-def probe() -> list[ProbeReport]:
+def probe() -> list[Answer[TorchEnvironment]]:
     """The devices and settings that torch offers on this machine."""
-    forked_after_driver = worker_entry.forked_after_driver()
+    if worker_entry.forked_after_driver():
+        return [Answer(error=FORKED_AFTER_DRIVER)]
     try:
-        # A driver initialised before the fork is unusable here; the caller asks again in a spawned child.
-        return [ProbeReport(None if forked_after_driver else worker_entry.probe(), forked_after_driver)]
+        return [Answer(worker_entry.probe())]
     except BaseException as error:
         traceback.print_exc()
-        return [ProbeReport(None, forked_after_driver, f"{type(error).__name__}: {error}")]
+        return [Answer(error=f"{type(error).__name__}: {error}")]
 
 
 def tried(device: str) -> list[Answer[None]]:

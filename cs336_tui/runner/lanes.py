@@ -106,15 +106,11 @@ def cores_here() -> tuple[Core, ...]:
         siblings: Core = (number,)
         with suppress(OSError, ValueError):
             text = (_TOPOLOGY / f"cpu{number}/topology/thread_siblings_list").read_text()
-            siblings = tuple(n for n in _numbers(text) if n in usable) or siblings
+            ends = (part.partition("-") for part in text.strip().split(","))  # ``0-2,8`` is 0, 1, 2, 8
+            numbers = (n for first, _, last in ends for n in range(int(first), int(last or first) + 1))
+            siblings = tuple(n for n in numbers if n in usable) or siblings
         found[siblings] = None
     return tuple(found)
-
-
-def _numbers(text: str) -> list[int]:
-    """``0-2,8`` as 0, 1, 2, 8."""
-    ends = (part.partition("-") for part in text.strip().split(","))
-    return [n for first, _, last in ends for n in range(int(first), int(last or first) + 1)]
 
 
 def lane_words(lane: Lane) -> str:

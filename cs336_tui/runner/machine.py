@@ -20,7 +20,7 @@ from cs336_tui.config.spec import Precision
 from cs336_tui.config.variants import why_not_there
 from cs336_tui.events.environment import Environment, TorchEnvironment
 from cs336_tui.events.peaks import DevicePeak, PeakError
-from cs336_tui.runner.child import Answer, ProbeReport, peak, probe, tried
+from cs336_tui.runner.child import FORKED_AFTER_DRIVER, Answer, peak, probe, tried
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal, last_line
 from cs336_tui.runner.queue import STOPPED
@@ -45,28 +45,28 @@ def probe_machine(launcher: Launcher | None) -> Environment:
     """This machine. Asks torch in a child, spawned if a fork cannot use CUDA; without a launcher in this process."""
     if launcher is None:
         return read_environment(worker_entry.probe(), start_method="in-process")
-    report, slower = _ask_child(launcher), ""
-    if report.forked_after_driver:
+    answer, slower = _ask_child(launcher), ""
+    if answer.error == FORKED_AFTER_DRIVER:
         launcher.method = "spawn"
         slower = "the CUDA driver was initialised in the fork server; children are spawned instead (slower)"
-        report = _ask_child(launcher)
-    problems = tuple(filter(None, (slower, report.error)))
-    return read_environment(report.torch, start_method=launcher.method, problems=problems)
+        answer = _ask_child(launcher)
+    problems = tuple(filter(None, (slower, answer.error)))
+    return read_environment(answer.found, start_method=launcher.method, problems=problems)
 
 
-def _ask_child(launcher: Launcher) -> ProbeReport:
+def _ask_child(launcher: Launcher) -> Answer[TorchEnvironment]:
     try:
         child = launcher.start_answers("probe", probe)
     except StartError as error:
-        return ProbeReport(None, False, str(error))
+        return Answer(error=str(error))
     with closing(child):
         with suppress(TimeoutError):
             for payload in child.messages(PROBE_TIMEOUT_S):
-                return msgspec.json.decode(payload, type=ProbeReport)
+                return msgspec.json.decode(payload, type=Answer[TorchEnvironment])
         child.process.kill()
         child.process.join()
         reason = last_line(child.output) or f"exit code {child.process.exitcode}"
-        return ProbeReport(None, False, f"torch could not list this machine's devices: {reason}")
+        return Answer(error=f"torch could not list this machine's devices: {reason}")
 
 
 def read_environment(
@@ -85,7 +85,7 @@ def read_environment(
         host=platform.node(),
         os=f"{platform.system()} {platform.release()}",
         cpu=processor_name(),
-        cpu_count=usable_cpus(),
+        cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_bytes=psutil.virtual_memory().total,
         python=platform.python_version(),
         app=__version__,
@@ -106,12 +106,6 @@ def lacking_code(names: Iterable[str], folders: Sequence[str]) -> Iterator[str]:
                 yield f"{whole}: no such module in {' or '.join((*folders, 'what is installed'))}"
                 break
     yield from filter(None, (why_not_there(name, folders) for name in dict.fromkeys(names)))
-
-
-def usable_cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def processor_name() -> str:

@@ -20,17 +20,15 @@ import msgspec
 
 from cs336_tui.config.reading import private
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import CellFinished, ReportFinished, Status
+from cs336_tui.events.codec import to_line, unpack
+from cs336_tui.events.events import CellFinished, Event, ReportFinished, Status
 from cs336_tui.events.reports import ReportRequest
-from cs336_tui.runner.launcher import STOPPED_BY_USER, StartError
 from cs336_tui.runner.pipes import StopSignal, end_of
 from cs336_tui.runner.supervise import Stuck
 from cs336_tui.worker.worker_entry import Place
 
 BEAT_S, SILENT_S = 1.0, 20.0
 """Seconds between two words of a node at most, and those after which one that tells nothing is lost."""
-ANSWER_S = 1.0
-"""Seconds in which a node's answer arrives once it is given."""
 LOOK_S = 0.5
 """The longest wait for a word."""
 STOP, ASK = b"stop", b"ask"
@@ -39,7 +37,7 @@ _SAYS_WHY = re.compile(r"(srun|slurmstepd|cs336-tui|[\w.]*(Error|Exception)): ")
 """Begins a line of the output of a process that says why it ended."""
 _LONGEST = 300
 _READ = 1 << 16
-NO_EVENT = msgspec.Raw(b"null")
+_NO_EVENT = msgspec.Raw(b"null")
 
 
 class Node(NamedTuple):
@@ -77,13 +75,22 @@ class Work(msgspec.Struct, frozen=True):
 class Word(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the process on a node; the first one tells that ranks can be started, each that it lives."""
 
-    event: msgspec.Raw = NO_EVENT
+    event: msgspec.Raw = _NO_EVENT
     """As a line of a log has it: of a `rank`, without one a sample of the node's ranks and of their GPUs."""
     rank: int | None = None
     stuck: tuple[Stuck, ...] | None = None
     """The places of its ranks, if it was asked for them."""
     over: bool = False
     """True if all its work is done, and all that it had started is gone."""
+
+    @classmethod
+    def of(cls, event: Event, rank: int | None = None) -> Word:
+        return cls(msgspec.Raw(to_line(event).rstrip()), rank)
+
+    @property
+    def content(self) -> Event | None:
+        """Its event."""
+        return None if self.event is _NO_EVENT else unpack(bytes(self.event))
 
 
 _WORDS = msgspec.json.Decoder(Word)
@@ -96,6 +103,9 @@ class NodeLost(Exception):
 class NodeProcess:
     """The process on a node, which `command` starts; the file `errors` gets whatever else it prints. Words are read on
     one thread, lines given on any. It ends, with all that it has started, once its standard input does."""
+
+    ANSWER_S = 1.0
+    """Seconds in which an answer arrives once it is given."""
 
     def __init__(self, node: Node, command: Sequence[str], errors: Path) -> None:
         """Raises OSError if the command cannot be started."""
@@ -158,16 +168,9 @@ class NodeProcess:
             self.expect_word(SILENT_S)
         return words
 
-    def await_start(self, within_s: float, stop: StopSignal) -> None:
-        """Wait for the first word. Raises `NodeLost`, and `StartError` once `stop` is set."""
-        self.expect_word(within_s)
-        while not self.hear(stop):
-            if stop.is_set():
-                raise StartError(STOPPED_BY_USER)
-
     def _why_gone(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(ANSWER_S)
+            self._process.wait(self.ANSWER_S)
         code = self._process.poll()
         ended = "its process ended"
         if code:

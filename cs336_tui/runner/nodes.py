@@ -16,26 +16,13 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.codec import to_line, unpack
 from cs336_tui.events.environment import Environment, RankSample
 from cs336_tui.events.events import CellFinished, DeviceSampled, Event, ReportFinished, StageChanged, Status
 from cs336_tui.runner.child import Answer, store
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Child, Launcher, Rank, StartError
 from cs336_tui.runner.machine import probe_machine
-from cs336_tui.runner.node_process import (
-    ANSWER_S,
-    ASK,
-    NO_EVENT,
-    SILENT_S,
-    STOP,
-    Lifeline,
-    Node,
-    NodeLost,
-    NodeProcess,
-    Word,
-    Work,
-)
+from cs336_tui.runner.node_process import ASK, SILENT_S, STOP, Lifeline, Node, NodeLost, NodeProcess, Word, Work
 from cs336_tui.runner.pipes import StopSignal, last_line
 from cs336_tui.runner.processes import end_scratch, make_scratch
 from cs336_tui.runner.ranks import NODE_LOST, Note, here, pace_of
@@ -85,7 +72,7 @@ class RanksThere:
             why, status = "it reported no end", "failed"
         except NodeLost as error:
             why = f"{NODE_LOST}: {error}"
-            self._process.close(ANSWER_S)
+            self._process.close(NodeProcess.ANSWER_S)
             if self._owed and not self._process.is_ending:
                 self._lost(str(error))
             elif self._process.is_ending:
@@ -103,7 +90,7 @@ class RanksThere:
             if word.stuck is not None:
                 self._stuck = [*word.stuck]
                 self._answered.set()
-            event = None if word.event is NO_EVENT else unpack(bytes(word.event))
+            event = word.content
             if isinstance(event, DeviceSampled):
                 self._sampled(event)
             elif event is not None and word.rank is not None:
@@ -123,7 +110,7 @@ class RanksThere:
         self._process.give(ASK)
 
     def stuck(self, until: float) -> list[Stuck]:
-        self._answered.wait(max(0.0, until + ANSWER_S - time.monotonic()))
+        self._answered.wait(max(0.0, until + NodeProcess.ANSWER_S - time.monotonic()))
         answered = {each.rank for each in self._stuck}
         return self._stuck + [Stuck(rank, True, NO_ANSWER) for rank in sorted(self._owed - answered)]
 
@@ -200,7 +187,7 @@ class Nodes:
             there = msgspec.structs.replace(work, place=place)
             name = process.node.name
             well = partial(self._losses.pop, name, None)
-            parts.append(RanksThere(process, there, samples.of(node), partial(self._lose, name), well))
+            parts.append(RanksThere(process, there, partial(samples.take, node), partial(self._lose, name), well))
         names = tuple(process.node.name for process, count in zip(processes, counts, strict=True) for _ in range(count))
         return Spread(tuple(parts), names, served)
 
@@ -229,7 +216,10 @@ class Nodes:
         """Wait until the process can start ranks; False if its node is lost. Raises `StartError` once `stop` is set."""
         name = process.node.name
         try:
-            process.await_start(START_AGAIN_S if name in self._losses else START_S, stop)
+            process.expect_word(START_AGAIN_S if name in self._losses else START_S)
+            while not process.hear(stop):
+                if stop.is_set():
+                    raise StartError(STOPPED_BY_USER)
         except NodeLost as error:
             self._lose(name, str(error))
             return False
@@ -275,13 +265,10 @@ class _Samples:
         self._last: list[DeviceSampled | None] = [None] * nodes
         self._sampled = sampled
 
-    def of(self, node: int) -> Callable[[DeviceSampled], None]:
-        def take(sample: DeviceSampled) -> None:
-            self._last[node] = sample
-            if node == 0:
-                self._sampled(_joined([each for each in self._last if each]))
-
-        return take
+    def take(self, node: int, sample: DeviceSampled) -> None:
+        self._last[node] = sample
+        if node == 0:
+            self._sampled(_joined([each for each in self._last if each]))
 
 
 def _joined(samples: Sequence[DeviceSampled]) -> DeviceSampled:
@@ -290,9 +277,7 @@ def _joined(samples: Sequence[DeviceSampled]) -> DeviceSampled:
     hosts = [each.host for each in samples]
     sizes = [host.child_rss_bytes for host in hosts if host.child_rss_bytes is not None]
     host = msgspec.structs.replace(
-        first.host,
-        child_rss_bytes=max(sizes, default=None),
-        ranks=tuple(rank for each in hosts for rank in each.ranks),
+        first.host, child_rss_bytes=max(sizes, default=None), ranks=tuple(rank for each in hosts for rank in each.ranks)
     )
     gpus = [gpu for each in samples for gpu in (each.gpu, *each.other_gpus) if gpu]
     why = next((each.why for each in samples if each.why), None)
@@ -370,7 +355,7 @@ class _Node:
 
     def _note(self, rank: int, events: Sequence[Event]) -> None:
         for event in events:
-            self._tell(Word(msgspec.Raw(to_line(event).rstrip()), rank))
+            self._tell(Word.of(event, rank))
         if any(isinstance(event, StageChanged) and event.stage == "finishing" for event in events):
             self._watch.measured()
 
@@ -384,7 +369,7 @@ class _Node:
                 if (pid := rank.child.process.pid)
             )
             sample = msgspec.structs.replace(sample, host=msgspec.structs.replace(sample.host, ranks=ranks))
-        self._tell(Word(msgspec.Raw(to_line(sample).rstrip())))
+        self._tell(Word.of(sample))
 
     def take(self, line: bytes) -> None:
         """Do as a line says."""

@@ -145,14 +145,10 @@ def _files(place: Path) -> Iterator[tuple[str, int, int]]:
             if entry.name.endswith(".py") and files < _MOST_FILES:
                 files += 1
                 yield from _looked_at(Path(entry))
-            elif not entry.name.startswith(".") and entry.name not in NOT_THE_USERS and _is_folder(entry):
-                waiting.append(entry.path)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    with contextlib.suppress(OSError):
-        return entry.is_dir(follow_symlinks=False)
-    return False
+            elif not entry.name.startswith(".") and entry.name not in NOT_THE_USERS:
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
 
 
 def _looked_at(path: Path) -> Iterator[tuple[str, int, int]]:

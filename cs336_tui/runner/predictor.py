@@ -17,7 +17,7 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, Notice
 from cs336_tui.events.prediction import Prediction, prediction_key
-from cs336_tui.runner.child import PredictionAnswer, predictions
+from cs336_tui.runner.child import Answer, predictions
 from cs336_tui.runner.launcher import Child, Launcher, StartError
 from cs336_tui.runner.prediction_cache import Capability, Fingerprint, PredictionCache, fingerprint
 from cs336_tui.session.log import SessionRecorder
@@ -27,6 +27,11 @@ OWN_CODE_WITHIN_S = 60.0
 """Default limit of a prediction of a user's own code, seconds; one of 32 layers takes seconds."""
 _START_WITHIN_S = 60.0
 """Least limit of the start of a process that predicts, whose server may be importing torch, if there is any limit."""
+
+
+def _each_need(specs: Iterable[CellSpec]) -> tuple[CellSpec, ...]:
+    """One of all specs that need the same."""
+    return tuple({prediction_key(spec): spec for spec in specs}.values())
 
 
 class PredictionError(UserError):
@@ -45,6 +50,9 @@ class Stopped(PredictionError):
 
 class TookTooLong(PredictionError):
     """A prediction was not there in its time."""
+
+    def __init__(self, limit_s: float, title: str) -> None:
+        super().__init__(f"not computed within {limit_s:g} s", title)
 
 
 @dataclass(eq=False)
@@ -117,10 +125,10 @@ class Predictor:
         """The prediction of each spec; blocks, and calls `on_each` with each. The first that fails raises
         `PredictionError`; with `give_up`, which is told its spec and why, the others go on and are returned. `within_s`
         limits each prediction, in seconds; one of a user's own code is always limited."""
-        wanted = {prediction_key(spec): spec for spec in specs}
+        wanted = _each_need(specs)
         answers: SimpleQueue[tuple[CellSpec, Prediction | PredictionError]] = SimpleQueue()
-        jobs = [_Job(spec, answers, within_s) for spec in wanted.values() if self._known(spec) is None]
-        for found in self.known(wanted.values()):
+        jobs = [_Job(spec, answers, within_s) for spec in wanted if self._known(spec) is None]
+        for found in self.known(wanted):
             on_each(found)
         if jobs:
             with self._changed:
@@ -147,12 +155,9 @@ class Predictor:
     ) -> None:
         """Have these predicted instead of what was asked before, first those for a GPU `elsewhere` of this compute
         capability; returns at once."""
-        there, here = ({prediction_key(spec): spec for spec in each} for each in (elsewhere, specs))
         with self._changed:
-            self._asked = [
-                *(_Job(spec, elsewhere=capability) for spec in there.values()),
-                *(_Job(spec) for spec in here.values()),
-            ]
+            there = [_Job(spec, elsewhere=capability) for spec in _each_need(elsewhere)]
+            self._asked = [*there, *map(_Job, _each_need(specs))]
             self._new = list(self._asked)
             self._interrupt(awaited=False)
             self._wake()
@@ -162,7 +167,7 @@ class Predictor:
         with self._changed:
             self._holds += 1
             self._interrupt(awaited=False)
-            self._changed.wait_for(lambda: not _are_asked(self._running))
+            self._changed.wait_for(lambda: not self._are_asked)
 
     def go_on(self) -> None:
         """The opposite of `hold`."""
@@ -193,9 +198,14 @@ class Predictor:
             self._thread.start()
         self._changed.notify_all()
 
+    @property
+    def _are_asked(self) -> bool:
+        """True if the jobs of the child process were asked for, and nobody waits for them."""
+        return any(job.answers is None for job in self._running)
+
     def _interrupt(self, *, awaited: bool) -> None:
         """End the child process if its jobs are of this sort."""
-        if self._running and _are_asked(self._running) != awaited:
+        if self._running and self._are_asked != awaited:
             self._interrupted = True
             if self._child is not None:
                 self._child.kill()
@@ -245,14 +255,13 @@ class Predictor:
 
     def _work_off(self, jobs: Sequence[_Job]) -> None:
         """Predict in one child process. If it dies, the job that it was at fails; the later ones stay in the queue."""
+        left: list[_Job] = []
         for job in jobs:
             job.files = fingerprint(job.spec)
-        left = [
-            job
-            for job in jobs
-            if job.answers or not (job.key in self._hopeless or self._known(job.spec, job.elsewhere))
-        ]
-        self._remove([job for job in jobs if job not in left])
+            if job.answers or not (job.key in self._hopeless or self._known(job.spec, job.elsewhere)):
+                left.append(job)
+            else:
+                self._remove(job)
         if not left:
             return
         unanswered = iter(left)
@@ -260,23 +269,24 @@ class Predictor:
             with closing(self._answers(left)) as answers:
                 for answer in answers:
                     job = next(unanswered)
-                    self._settle(job, answer.prediction or PredictionError(answer.error or "", job.spec.title))
+                    self._settle(job, answer.found or PredictionError(answer.error or "", job.spec.title))
         except PredictionError as error:
             if not self._interrupted and (died_of := next(unanswered, None)):
                 self._settle(died_of, error)
 
     def _settle(self, job: _Job, found: Prediction | PredictionError) -> None:
         """Take a job out of the queue and tell its result, unless that was done."""
-        if self._remove([job]):
+        if self._remove(job):
             self._tell(job, found)
 
-    def _remove(self, jobs: Sequence[_Job]) -> bool:
-        """Take these out of the queue; whether one was in it."""
+    def _remove(self, job: _Job) -> bool:
+        """Take a job out of the queue; False if it was in none."""
         with self._changed:
-            before = len(self._awaited) + len(self._asked)
-            self._awaited = [job for job in self._awaited if job not in jobs]
-            self._asked = [job for job in self._asked if job not in jobs]
-            return len(self._awaited) + len(self._asked) < before
+            for queue in (self._awaited, self._asked):
+                if job in queue:
+                    queue.remove(job)
+                    return True
+        return False
 
     def _tell(self, job: _Job, found: Prediction | PredictionError) -> None:
         if job.answers is not None:
@@ -287,13 +297,13 @@ class Predictor:
             self._hopeless.add(job.key)  # for as long as the user's files are as they were
             self._give_up(job.spec, found.why)
 
-    def _answers(self, jobs: Sequence[_Job]) -> Generator[PredictionAnswer, None, None]:
+    def _answers(self, jobs: Sequence[_Job]) -> Generator[Answer[Prediction], None, None]:
         """The answer to each as it comes from a child. Raises `PredictionError` when that ends before the last."""
         first, limit_s = jobs[0], jobs[0].within_s
         if first.spec.brings_own_code and limit_s is None:
             limit_s = self._own_code_within_s() or OWN_CODE_WITHIN_S
         if limit_s is not None and limit_s <= self._too_long.get(first.key, 0.0):
-            raise TookTooLong(f"not computed within {limit_s:g} s", first.spec.title)
+            raise TookTooLong(limit_s, first.spec.title)
         try:
             asked = tuple((job.spec, job.elsewhere or self._capability_of(job.spec)) for job in jobs)
             specs = [spec for spec, _ in asked]
@@ -308,11 +318,11 @@ class Predictor:
                     child.kill()
             first_s = None if limit_s is None else max(limit_s, _START_WITHIN_S)
             for payload in child.messages(limit_s, first_within_s=first_s):
-                answer = msgspec.json.decode(payload, type=PredictionAnswer)
-                if answer.spec is None:
+                answer = msgspec.json.decode(payload, type=Answer[Prediction])
+                if answer == Answer():
                     continue
-                if answer.prediction is not None:
-                    self._cache.put(answer.prediction, asked[answered][1], jobs[answered].files)
+                if answer.found is not None:
+                    self._cache.put(answer.found, asked[answered][1], jobs[answered].files)
                 answered += 1
                 yield answer
             if answered < len(jobs):
@@ -321,16 +331,11 @@ class Predictor:
             assert limit_s is not None
             if first.spec.brings_own_code:
                 self._too_long[first.key] = limit_s
-            raise TookTooLong(f"not computed within {limit_s:g} s", jobs[answered].spec.title) from None
+            raise TookTooLong(limit_s, jobs[answered].spec.title) from None
         finally:
             with self._changed:
                 self._child = None  # whoever interrupts from here on finds nothing to kill
             child.close()
-
-
-def _are_asked(jobs: Sequence[_Job]) -> bool:
-    """True if the jobs of one child process were asked for, and nobody waits for them."""
-    return any(job.answers is None for job in jobs)
 
 
 AFTERWARDS_WITHIN_S = 20.0
@@ -376,14 +381,14 @@ class SessionPredictions:
             there = CellsPredicted(at=time.time(), predictions=tuple(predictions), elsewhere=elsewhere)
             self._recorder.pass_on([there])
             return
-        own = [found for found in predictions if prediction_key(found.spec) in self._cells]
-        others = [found for found in predictions if prediction_key(found.spec) not in self._cells]
-        self._told |= {prediction_key(found.spec) for found in own}
-        for found in predictions:
-            self._failed.pop(prediction_key(found.spec), None)
-        for tell, told in ((self._recorder.record, own), (self._recorder.pass_on, others)):
-            if told:
-                tell([CellsPredicted(at=time.time(), predictions=tuple(told))])
+        by_key = {prediction_key(found.spec): found for found in predictions}
+        own = by_key.keys() & self._cells
+        self._told |= own
+        for key in by_key:
+            self._failed.pop(key, None)
+        for tell, keys in ((self._recorder.record, own), (self._recorder.pass_on, by_key.keys() - own)):
+            if told := tuple(found for key, found in by_key.items() if key in keys):
+                tell([CellsPredicted(at=time.time(), predictions=told)])
 
     def work_out(
         self, specs: Iterable[CellSpec], wanted: Callable[[], bool], say: Callable[[str], object] = lambda _: None
@@ -426,8 +431,3 @@ class SessionPredictions:
             self._said.add(why)
             text = f"{spec.title}: memory could not be predicted: {why}"
             self._recorder.pass_on([Notice(at=now, text=text)])
-
-
-def _each_need(specs: Iterable[CellSpec]) -> tuple[CellSpec, ...]:
-    """One of all specs that need the same."""
-    return tuple({prediction_key(spec): spec for spec in specs}.values())

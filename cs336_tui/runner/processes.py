@@ -94,12 +94,12 @@ class ServerWatch:
                 self._look(server, start, min(time.monotonic() - before, 5 * _LOOK_S))
 
     def _look(self, server: int, start: Start | None, passed_s: float) -> None:
-        dead = [pid for pid in tuple(self.living) if _is_unreaped(pid, server)]
+        dead = [pid for pid in tuple(self.living) if _is(pid, "zombie", server)]
         self._unreaped = {pid: self._unreaped.get(pid, -passed_s) + passed_s for pid in dead}
         if start is not None:
             start.waited_s += passed_s
         waited_s = max([*self._unreaped.values(), start.waited_s if start else 0.0])
-        if waited_s >= STOPPED_FOR_S and _is_stopped(server):
+        if waited_s >= STOPPED_FOR_S and _is(server, "stopped"):
             self._give_up(server, start, "was stopped (SIGSTOP)")
         elif self._unreaped and max(self._unreaped.values()) >= ANSWERS_WITHIN_S:
             self._give_up(server, start, f"did not answer within {ANSWERS_WITHIN_S:g} s")
@@ -129,21 +129,13 @@ def server_pid() -> int | None:
     return pid
 
 
-def _is_stopped(pid: int) -> bool:
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    return False
-
-
-def _is_unreaped(pid: int, server: int) -> bool:
-    """True if it is a zombie that the server is to wait for."""
+def _is(pid: int, status: str, parent: int | None = None) -> bool:
+    """True of a process with this status, as psutil calls it, and if given with this parent."""
     import psutil
 
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        return process.status() == psutil.STATUS_ZOMBIE and process.ppid() == server
+        return process.status() == status and parent in (None, process.ppid())
     return False
 
 
@@ -174,18 +166,10 @@ def end_scratch(path: Path) -> None:
     if (fd := _owned.pop(path, None)) is not None:
         os.close(fd)
     for other in path.parent.glob(f"{_PREFIX}*/{_OWNER}"):
-        with contextlib.suppress(OSError):
-            _remove_if_dead(other)
-
-
-def _remove_if_dead(owner: Path) -> None:
-    fd = os.open(owner, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        if os.fstat(fd).st_uid == os.getuid():
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(owner.parent, ignore_errors=True)
-    finally:
-        os.close(fd)
+        with contextlib.suppress(OSError), os.fdopen(os.open(other, os.O_RDWR | os.O_NOFOLLOW), "rb") as file:
+            if os.fstat(file.fileno()).st_uid == os.getuid():
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(other.parent, ignore_errors=True)
 
 
 _GIVE_UP_S = 2.0  # seconds to wait for the end of killed processes; one that waits for a device may not end

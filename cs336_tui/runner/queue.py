@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from cs336_tui.config.order import brings_as, needs_at_least
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events import events as ev
 from cs336_tui.events.peaks import DevicePeak, PeakError
@@ -149,16 +148,10 @@ class CellQueue:
             if skipped:
                 self._record([ev.CellSkipped(at=time.time(), cell=cell, reason=reason) for cell in skipped])
 
-    def skip_larger(self, failed: CellSpec, reason: str) -> None:
-        """Skip the waiting cells that need at least the memory of `failed`."""
+    def skip_if(self, fails: Callable[[CellSpec], bool], reason: str) -> None:
+        """Skip the waiting cells whose spec `fails`."""
         with self._changed:
-            self.skip([cell for cell in self._waiting if needs_at_least(self._specs[cell], failed)], reason)
-
-    def skip_bringing(self, code: str, failed: CellSpec, cell: int) -> None:
-        """Skip the waiting cells that bring the code that could not be used in `cell`, from the same folders."""
-        with self._changed:
-            alike = [each for each in self._waiting if brings_as(self._specs[each], code, failed)]
-            self.skip(alike, why_unusable(code, cell))
+            self.skip([cell for cell in self._waiting if fails(self._specs[cell])], reason)
 
     def requeue(self, cells: Iterable[int]) -> None:
         """Queue cells again, last, that were skipped or are over."""

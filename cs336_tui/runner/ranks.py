@@ -299,7 +299,8 @@ class RankFold(_Fold[ev.CellFinished]):
             return self._steps(steps)
         for waiting in self._waiting:
             waiting.popleft()
-        return max(heads, key=_slowness)
+        # The slowest.
+        return max(heads, key=lambda head: (getattr(head, "compile_s", None) or 0.0, head.at))
 
     def _steps(self, heads: Sequence[ev.StepsTimed]) -> ev.StepsTimed:
         """The steps that all ranks have told; the rest of a rank that is ahead waits on."""
@@ -330,22 +331,20 @@ class RankFold(_Fold[ev.CellFinished]):
         for rank, end in other._ends.items():
             self._ends.setdefault(rank, msgspec.structs.replace(end, cell=self.cell))
 
-    def _spread(self) -> Iterator[str]:
-        """A remark on the nodes of the ranks, if they are several."""
-        if self._nodes:
-            counts = Counter(self._nodes)
-            yield f"its ranks ran on {len(counts)} nodes: {', '.join(f'{each} ({n})' for each, n in counts.items())}"
-
     def end(self) -> ev.CellFinished:
         """The cell's end, once each rank has ended: that of the rank that failed first, or of all together."""
         ends = [self._ends[rank] for rank in sorted(self._ends)]
+        remarks = [remark for end in ends for remark in end.remarks]
+        if nodes := Counter(self._nodes):
+            counts = ", ".join(f"{node} ({n})" for node, n in nodes.items())
+            remarks.insert(0, f"its ranks ran on {len(nodes)} nodes: {counts}")
         known = {name: [found for each in ends if (found := getattr(each, name)) is not None] for name in _LARGEST}
         return msgspec.structs.replace(
             self._end(),
             at=max(each.at for each in ends),
             **{name: max(values, default=None) for name, values in known.items()},
             recompilations=sum(each.recompilations for each in ends),
-            remarks=tuple(dict.fromkeys((*self._spread(), *(remark for each in ends for remark in each.remarks)))),
+            remarks=tuple(dict.fromkeys(remarks)),
             rank_nodes=tuple(self._nodes),
             summary=summarize(self._measured_s),
             skew=summarize(self._skews_s),
@@ -378,13 +377,10 @@ class ReportFold(_Fold[ev.ReportFinished]):
 
 def _whole(parts: Sequence[Report | None]) -> Report | None:
     """The report of all ranks, from the part of each."""
-    match parts[0]:
-        case RankMemoryReport():
-            moments = (each for part in parts if isinstance(part, RankMemoryReport) for each in part.moments)
-            return msgspec.structs.replace(parts[0], moments=tuple(moments))
-        case KernelReport():
-            ranks = (each for part in parts if isinstance(part, KernelReport) for each in part.ranks)
-            return msgspec.structs.replace(parts[0], ranks=tuple(ranks))
+    for kind, field in ((RankMemoryReport, "moments"), (KernelReport, "ranks")):
+        if isinstance(parts[0], kind):
+            of_all = (each for part in parts if isinstance(part, kind) for each in getattr(part, field))
+            return msgspec.structs.replace(parts[0], **{field: tuple(of_all)})
     return parts[0]
 
 
@@ -396,10 +392,6 @@ def _kind(event: ev.Event) -> tuple[type, str]:
         case ev.StepsTimed():
             return ev.StepsTimed, event.kind
     return type(event), ""
-
-
-def _slowness(event: ev.Event) -> tuple[float, float]:
-    return (event.compile_s or 0.0, event.at) if isinstance(event, ev.ModelPrepared) else (0.0, event.at)
 
 
 def _blame(end: ev.CellFinished | ev.ReportFinished) -> tuple[int, float]:

@@ -16,16 +16,15 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.events.prediction import report_key
 from cs336_tui.runner.queue import WaitingReport, why_unusable
 from cs336_tui.runner.trust import check_log
-from cs336_tui.session.log import LogError, LogReader, SkippedLines, line_prefix
+from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.state import SessionState, fold
 
 BROKEN_OFF = "broken off: cells in turns cannot go on one by one"
-_PASSED_OVER = tuple(line_prefix(kind) for kind in (ev.StepsTimed, ev.DeviceSampled, ev.ChildOutput))
 
 
 def check_imports(session: str, log: Path, *, failed: bool) -> None:
     """Raises `Untrusted` for cells that wait once the session goes on, before torch is imported to ask for devices."""
-    history = (event for event in LogReader(log).skim(_PASSED_OVER) if not isinstance(event, SkippedLines))
+    history = LogReader(log).without(ev.StepsTimed, ev.DeviceSampled, ev.ChildOutput)
     state, _ = go_on(history, log, None, failed=failed, now=0.0)
     check_log(session, left_of(state), trusted=False)
 
@@ -45,9 +44,11 @@ def go_on(
     when this machine cannot run one of them; without an `environment` nothing is known of it."""
     state = fold(history)
     again = ("cancelled", "failed", "killed") if failed else ("cancelled",)
-    skipped = _skipped_with_failed(state) if failed else set()
+    ends = (cell.finished for cell in state.cells.values() if cell.finished and cell.status == "failed")
+    # Of those that were skipped because a failed one could not use code that they need.
+    reasons = {why_unusable(end.unusable, end.cell) for end in ends if end.unusable} if failed else set()
     dropped = {cell.cell for cell in state.cells.values() if state.tuning and cell.queued_in_turns and cell.is_left}
-    wanted = {cell.cell for cell in state.cells.values() if cell.status in again} | skipped
+    wanted = {cell.cell for cell in state.cells.values() if cell.status in again or cell.skipped_because in reasons}
     went_on: list[ev.Event] = [
         ev.SessionResumed(at=now, app=__version__),
         *([ev.EnvironmentRead(at=now, environment=environment)] if environment else []),
@@ -68,13 +69,6 @@ def left_of(state: SessionState) -> tuple[CellSpec, ...]:
     """The cells that a resumed session runs: those that wait, and the candidates of a race that is not over."""
     waiting = (state.cells[cell].asked_spec for cell in state.waiting)
     return (*waiting, *(state.tuning.candidates if state.tuning and state.has_unfinished_race else ()))
-
-
-def _skipped_with_failed(state: SessionState) -> set[int]:
-    """The cells that were skipped because a failed one could not use code that they need."""
-    ends = [cell.finished for cell in state.cells.values() if cell.finished and cell.status == "failed"]
-    reasons = {why_unusable(end.unusable, end.cell) for end in ends if end.unusable}
-    return {cell.cell for cell in state.cells.values() if cell.status == "skipped" and cell.skipped_because in reasons}
 
 
 class WantedReports:
@@ -104,8 +98,10 @@ class WantedReports:
         with self._lock:
             for kind in self._kinds.get(cell, ()):
                 key, report = _key(kind, spec), WaitingReport(cast(AskedReport, kind), spec, cell)
-                before = self._due.get(key)
-                if key not in self._made and (before is None or _tells_more(spec, before.spec)):
+                before = self._due[key].spec if key in self._due else None
+                # Of the same model, more of a training step tells more.
+                more = before and spec.dims == before.dims and PASSES.index(spec.pass_) > PASSES.index(before.pass_)
+                if key not in self._made and (before is None or more):
                     self._due[key] = report
 
     def later(self, report: WaitingReport) -> None:
@@ -131,8 +127,3 @@ def _key(kind: str, spec: CellSpec) -> Hashable:
     if kind == "precision":
         return kind, spec.device, spec.precision, spec.arch, spec.model_args, variant_kind(spec)
     return kind, report_key(spec)
-
-
-def _tells_more(spec: CellSpec, before: CellSpec) -> bool:
-    """True if it is the same model with more of a training step."""
-    return spec.dims == before.dims and PASSES.index(spec.pass_) > PASSES.index(before.pass_)

@@ -104,7 +104,10 @@ class Supervisor:
                 self._urgent.poll(max(0.0, pause_s * 1e3))
         self._child.process.join()
         if self._child.may_outlive_its_server:
-            self._drain_until_closed()
+            # The kernel ends it a moment after its server; what arrives until then counts.
+            end_at = time.monotonic() + EXIT_S
+            while self._listening and self._events.poll(max(0.0, end_at - time.monotonic()) * 1e3):
+                self._drain(until_empty=False)
         ends = self._ends or [self._sudden_end()]
         self._record(remark_on_orphans(ends, self._child.end_orphans()))
 
@@ -135,12 +138,6 @@ class Supervisor:
             events.insert(0, ev.ChildOutput(at=time.time(), cell=self._cell, text=text))
         if events:
             self._record(coalesce(events))
-
-    def _drain_until_closed(self) -> None:
-        """Record what arrives until the child is dead, which the kernel ends a moment after its server."""
-        end_at = time.monotonic() + EXIT_S
-        while self._listening and self._events.poll(max(0.0, end_at - time.monotonic()) * 1e3):
-            self._drain(until_empty=False)
 
     def _note(self, event: ev.Event) -> None:
         match event:
@@ -277,6 +274,12 @@ class Stuck(msgspec.Struct, frozen=True):
     at: str
     compiles: bool = False
 
+    @property
+    def words(self) -> str:
+        if self.compiles:
+            return "compiles"
+        return f"hangs {self.at}" if self.hangs else f"waits in {self.at}"
+
 
 def ask_for_stacks(ranks: Iterable[Rank]) -> None:
     """Ask each for its stack, in place of what it wrote before."""
@@ -306,7 +309,8 @@ def stuck_ranks(ranks: Mapping[int, Rank], until: float) -> list[Stuck]:
             works = _works(rank.child.process.pid)
             found.append(Stuck(number, not works, _place(stack), compiles=works))
             continue
-        waits = bool(stack) and stack[0].waits_for_ranks
+        # Torch's own waits leave no frame.
+        waits = bool(stack) and (stack[0].is_torchs or _WAITS.search(linecache.getline(stack[0].file, stack[0].line)))
         found.append(Stuck(number, not waits, _wait(stack) if waits else _place(stack)))
     return found
 
@@ -332,13 +336,7 @@ def _cpu_s(pid: int | None) -> float:
 
 def told(stuck: Iterable[Stuck], name: Callable[[int], str]) -> list[str]:
     """A phrase on each rank, by the name that it has, first on those that hang."""
-    return [f"{name(each.rank)} {_does(each)}" for each in sorted(stuck, key=lambda each: (not each.hangs, each.rank))]
-
-
-def _does(rank: Stuck) -> str:
-    if rank.compiles:
-        return "compiles"
-    return f"hangs {rank.at}" if rank.hangs else f"waits in {rank.at}"
+    return [f"{name(each.rank)} {each.words}" for each in sorted(stuck, key=lambda each: (not each.hangs, each.rank))]
 
 
 class Frame(NamedTuple):
@@ -357,32 +355,22 @@ class Frame(NamedTuple):
         """True if it is a part of torch's or Triton's compilers, not of what runs compiled code."""
         return bool(_COMPILERS.search(self.file)) or ("/torch/_inductor/" in self.file and "compile" in self.function)
 
-    @property
-    def waits_for_ranks(self) -> bool:
-        """True if, as the innermost one, it waits for other ranks: torch's own waits leave no frame."""
-        return self.is_torchs or bool(_WAITS.search(linecache.getline(self.file, self.line)))
-
     def __str__(self) -> str:
         return f"{self.function} ({Path(self.file).name}:{self.line})"
 
 
-_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>\S+)', re.MULTILINE)
-
-
-def frames_of(stack: str) -> list[Frame]:
-    """The frames of a stack as `faulthandler` writes it, innermost first."""
-    return [Frame(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(stack)]
-
-
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (\S+)', re.MULTILINE)
 _STACK = re.compile(
     r"^(?P<current>Current t|T)hread 0x.*\(most recent call first\):\n(?P<frames>(  .*\n?)+)", re.MULTILINE
 )
 
 
 def _threads(text: str) -> list[list[Frame]]:
-    """The stacks of threads, innermost frame first; the first that of the one that was asked, or crashed."""
-    found = sorted(_STACK.finditer(text), key=lambda each: each["current"] != "Current t")
-    return [frames_of(each["frames"]) for each in found] or [[]]
+    """The stacks of threads, as `faulthandler` writes them, innermost frame first; the first that of the one that was
+    asked, or crashed."""
+    stacks = sorted(_STACK.finditer(text), key=lambda stack: stack["current"] != "Current t")
+    frames = (_FRAME.findall(stack["frames"]) for stack in stacks)
+    return [[Frame(file, int(line), function) for file, line, function in each] for each in frames] or [[]]
 
 
 def crashed_in(output: str) -> str:

@@ -83,17 +83,16 @@ class Tuner:
         return duration(max(self._budget_s - self.state.race_spent_s, 0.0))
 
     @property
-    def _candidates(self) -> tuple[CellSpec, ...]:
+    def _begun(self) -> TuningStarted:
         assert self.state.tuning is not None, "a race was begun"
-        return self.state.tuning.candidates
+        return self.state.tuning
 
     @property
     def _budget_s(self) -> float:
-        assert self.state.tuning is not None, "a race was begun"
-        return self.state.tuning.tuning.budget_s
+        return self._begun.tuning.budget_s
 
     def _race(self, command: str | None) -> None:
-        candidates = self._candidates
+        candidates = self._begun.candidates
         with self._bench.in_parts(self._stopped), self._within_budget():
             self._visit()  # what waits in a session that goes on
             while not self._stopped.is_set():
@@ -114,7 +113,9 @@ class Tuner:
                         visited = visits_of(self.state)
                         first = max(cell.repeat for each in (a, b) for cell in visited[each]) + 1
                         self._bench.run_ab(candidates[a], candidates[b], 1, first=first)
-                self._skip_what_was_cut_off()
+                if not self._stopped.is_set() and self._left_s <= 0:
+                    # Visits that the budget ended are no cells that were cancelled: nothing is left to run of them.
+                    self._skip(self._cancelled, BUDGET_ENDED)
 
     @property
     def _left_s(self) -> float:
@@ -130,7 +131,7 @@ class Tuner:
 
     def _refuse(self, spec: CellSpec) -> str:
         """The reason not to begin a visit; also limits the time of one that is begun."""
-        visited, candidates = visits_of(self.state), self._candidates
+        visited, candidates = visits_of(self.state), self._begun.candidates
         if spec not in candidates:  # a cell from before the race
             return ""
         number, left_s = candidates.index(spec), self._left_s
@@ -148,11 +149,6 @@ class Tuner:
             limits.append(round(max(left_s * _LONGEST_VISIT, 2 * expected_s), 1))
         self._bench.timeout_s = min(limits, default=None)
         return ""
-
-    def _skip_what_was_cut_off(self) -> None:
-        """Visits that the budget ended are no cells that were cancelled: nothing is left to run of them."""
-        if not self._stopped.is_set() and self._left_s <= 0:
-            self._skip(self._cancelled, BUDGET_ENDED)
 
     @property
     def _cancelled(self) -> list[CellState]:

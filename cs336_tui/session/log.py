@@ -195,9 +195,12 @@ class LogReader:
         self.torn = False
 
     def __iter__(self) -> Iterator[Event]:
-        for event in self.skim(()):
-            assert not isinstance(event, SkippedLines)
-            yield event
+        return self.without()
+
+    def without(self, *kinds: type[Event]) -> Iterator[Event]:
+        """As iterating, but for events of these kinds, which are not decoded."""
+        events = self.skim(tuple(map(line_prefix, kinds)))
+        return (event for event in events if not isinstance(event, SkippedLines))
 
     def skim(self, pass_over: tuple[bytes, ...]) -> Iterator[Event | SkippedLines]:
         """As iterating, but lines that begin with one of `pass_over` (`line_prefix`) are not decoded."""
@@ -346,6 +349,26 @@ class SessionRecorder:
                 except OSError as error:  # a network file system may say only now that it is full
                     self.problem = f"session log {self.path}: {error.strerror}; its end may be missing"
                 self._log = None
+
+
+class Recording:
+    """Whoever has a recorder, by which others know its session."""
+
+    _recorder: SessionRecorder
+
+    @property
+    def session(self) -> str:
+        return self._recorder.session
+
+    @property
+    def log_path(self) -> Path:
+        """The session's log, which exists once something has run."""
+        return self._recorder.path
+
+    @property
+    def log_problem(self) -> str | None:
+        """One line on a log that could not be written to its end, else None."""
+        return self._recorder.problem
 
 
 def refuges_from(folder: Path) -> Iterator[Path]:

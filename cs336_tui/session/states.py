@@ -378,22 +378,21 @@ class RaceState:
     def count_time(self, event: ev.Event, running: Collection[int]) -> None:
         """Count the time until an event of this race. The others are of a break: after a stop, other cells and reports
         may be made."""
-        if isinstance(event, ev.SessionResumed):
-            self._began_at += event.at - self._ran_until
-        if isinstance(event, ev.SessionResumed) or self._is_own(event, running):
-            self._ran_until = event.at
-
-    def _is_own(self, event: ev.Event, running: Collection[int]) -> bool:
+        is_own = False
         match event:
+            case ev.SessionResumed():
+                self._began_at += event.at - self._ran_until
+                is_own = True
             case ev.CellRequeued():  # as a race that was stopped is to go on
-                return False
+                pass
             case ev.CellEvent():
-                return event.cell in self.cells
+                is_own = event.cell in self.cells
             case ev.DeviceSampled():
-                return not self.cells.isdisjoint(running)
+                is_own = not self.cells.isdisjoint(running)
             case ev.ReportStarted() if event.kind == "agreement":
                 self._checks.add(event.report)
-                return True
+                is_own = True
             case ev.ReportStage() | ev.ReportFinished():
-                return event.report in self._checks
-        return False
+                is_own = event.report in self._checks
+        if is_own:
+            self._ran_until = event.at

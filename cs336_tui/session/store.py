@@ -18,16 +18,7 @@ from cs336_tui.events import events as ev
 from cs336_tui.events.codec import from_line
 from cs336_tui.session.load import load as load
 from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import (
-    DAMAGE,
-    FILES_SUFFIX,
-    JOBS_SUFFIX,
-    LogError,
-    LogReader,
-    SessionLog,
-    SkippedLines,
-    line_prefix,
-)
+from cs336_tui.session.log import DAMAGE, FILES_SUFFIX, JOBS_SUFFIX, LogError, LogReader, SessionLog, line_prefix
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import counted
 
@@ -98,11 +89,8 @@ def session_time(session: str, started_at: float | None = None) -> str:
 
 
 _SUFFIX = ".jsonl"
-_LONG = tuple(
-    line_prefix(kind)
-    for kind in (ev.StepsTimed, ev.DeviceSampled, ev.ChildOutput, ev.CellsPredicted, ev.ReportFinished)
-)
-"""The lines that make a log long and are not needed for a `SessionInfo`."""
+_LONG = (ev.StepsTimed, ev.DeviceSampled, ev.ChildOutput, ev.CellsPredicted, ev.ReportFinished)
+"""The events that make a log long and are not needed for a `SessionInfo`."""
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,9 +203,8 @@ def info_of(path: Path) -> SessionInfo:
     """The session at a glance, read without its steps."""
     state, problem = SessionState(), None
     try:
-        for event in LogReader(path).skim(_LONG):
-            if not isinstance(event, SkippedLines):
-                state.apply(event)
+        for event in LogReader(path).without(*_LONG):
+            state.apply(event)
     except LogError as error:
         problem = str(error)
     found = describe(state, path, problem)

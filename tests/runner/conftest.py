@@ -26,6 +26,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
+def running(start: Start) -> Running:
+    return start()
+
+
+@pytest.fixture
 def launcher(tmp_path: Path) -> Launcher:
     """With its fork server started."""
     found = Launcher(tmp_path)

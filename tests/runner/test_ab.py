@@ -13,11 +13,10 @@ import pytest
 
 from cs336_tui.config.order import check_sides, rough_peak_bytes, rounds_of
 from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.runner.ab import BOTH_IN_MEMORY, run_rounds
-from cs336_tui.runner.cells import CellRunner, in_turns_bytes, kept_bytes, why_not_tried
+from cs336_tui.runner.cells import BOTH_IN_MEMORY, CellRunner, in_turns_bytes, kept_bytes, run_rounds, why_not_tried
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
@@ -76,17 +75,13 @@ def test_rounds_are_ordinary_cells_of_the_session_and_replay(begin):
             assert other.finished == cell.finished
 
 
-def test_a_and_b_may_be_the_same(begin):
-    state = begin(small_spec(), small_spec(), rounds=3).finish()
-    assert statuses(state) == ["ok"] * 6
-    assert [cell.repeat for cell in state.cells.values()] == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_round_shorter_than_the_sampling_interval_has_a_sample_after_it(start, monkeypatch):
+def test_a_and_b_may_be_the_same_and_a_round_shorter_than_the_sampling_interval_has_a_sample(start, monkeypatch):
     monkeypatch.setattr("cs336_tui.runner.device.sampler.SAMPLE_AFTER_S", PATIENCE_S)  # however busy this machine is
     running = start(device_interval_s=60)
     running.turns(small_spec(), small_spec(), 2)
     running.bench.close()
+    assert statuses(running.watch.state) == ["ok"] * 4
+    assert [cell.repeat for cell in running.cells] == [1, 2, 3, 4]
     log = LogReader(running.bench.log_path)
     kinds = [type(event).__name__ for event in log if isinstance(event, CellStarted | DeviceSampled)]
     after_first = kinds[2 : kinds.index("CellStarted", 2)]
@@ -166,12 +161,6 @@ def test_what_cannot_take_turns_is_refused_before_anything_runs(changes, says):
         assert part in str(refused.value)
 
 
-def test_what_two_cells_need_in_turns_does_not_depend_on_which_is_first() -> None:
-    trained, other = made_prediction(small_spec(pass_="train-step", batch_size=64)), made_prediction(small_spec())
-    need = trained.peak_bytes + kept_bytes(other)
-    assert in_turns_bytes(trained, other) == in_turns_bytes(other, trained) == need
-
-
 def test_two_that_fit_alone_but_not_together_are_refused(launcher: Launcher, tmp_path: Path) -> None:
     predictor = Predictor(launcher, cache=PredictionCache(tmp_path / "predictions"))
     a = small_spec(pass_="train-step")
@@ -181,6 +170,7 @@ def test_two_that_fit_alone_but_not_together_are_refused(launcher: Launcher, tmp
         trained, other = predictor.predict([a, b])
     assert kept_bytes(trained) >= 16 * trained.num_params, "parameters, gradients and two moments in fp32"
     assert 4 * other.num_params <= kept_bytes(other) < 8 * other.num_params, "its gradients go with the step"
+    assert in_turns_bytes(trained, other) == in_turns_bytes(other, trained)
     assert in_turns_bytes(trained, other) == max(
         trained.peak_bytes + kept_bytes(other), other.peak_bytes + kept_bytes(trained)
     )
@@ -211,8 +201,7 @@ def test_ranks_on_a_cpu_have_its_memory_together() -> None:
 
 def test_a_round_that_is_refused_is_said_of_both_and_starts_no_process(tmp_path: Path) -> None:
     class Refusing(CellRunner):
-        def why_not(self, environment: Environment, *specs: CellSpec) -> str:
-            del environment
+        def why_not(self, *specs: CellSpec) -> str:
             return f"no room for {specs[0].d_ff} and {specs[1].d_ff}" if len(specs) == 2 else ""
 
     watch, stop, launcher = Watch(), StopSignal(), Launcher(tmp_path)
@@ -221,7 +210,8 @@ def test_a_round_that_is_refused_is_said_of_both_and_starts_no_process(tmp_path:
     queue.add(rounds_of(small_spec(), small_spec(**WIDER), 3))
     predictions = SessionPredictions(launcher, recorder, lambda _: None)
     cells = Refusing(launcher, recorder, sampler, predictions, stop, Trust(), check_fit=True, nvtx=False)
-    run_rounds(queue, cells, ENVIRONMENT)
+    cells.environment = ENVIRONMENT
+    run_rounds(queue, cells)
     stop.close()
     assert statuses(watch.state) == ["oom", "oom", *["skipped"] * 4]
     errors = {cell.finished.error for cell in watch.state.cells.values() if cell.finished}

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -22,7 +22,7 @@ from cs336_tui.runner import processes
 from cs336_tui.runner.launcher import STOPPED_BY_USER, Launcher, StartError
 from cs336_tui.runner.processes import end_scratch, make_scratch, server_pid
 from tests.runner.running import Running
-from tests.watching import endless_spec, small_spec
+from tests.watching import PATIENCE_S, endless_spec, small_spec
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are spawned there")
 SOON_S = 15.0
@@ -59,24 +59,24 @@ def running(tmp_path: Path) -> Iterator[Server]:
     made.bench.close()
 
 
-def test_a_stop_ends_a_run_whose_server_is_stopped(running: Server) -> None:
+@pytest.mark.parametrize(
+    ("end", "statuses"),
+    [
+        (lambda running: running.bench.cancel(), ["cancelled", "cancelled"]),
+        (lambda running: running.bench.stop_running(), ["cancelled", "ok"]),
+        (lambda running: os.kill(running.child, signal.SIGKILL), ["killed", "ok"]),
+    ],
+    ids=["all is stopped", "the cell is stopped", "it dies"],
+)
+def test_a_run_or_a_cell_ends_and_the_next_one_runs_though_their_server_is_stopped(
+    running: Server, end: Callable[[Server], object], statuses: list[str]
+) -> None:
     stop(running.server)
-    assert running.bench.cancel()
-    state = running.finish(SOON_S)
-    assert [cell.status for cell in state.cells.values()] == ["cancelled", "cancelled"]
+    end(running)
+    state = running.finish(PATIENCE_S if "ok" in statuses else SOON_S)
+    assert [cell.status for cell in state.cells.values()] == statuses
     assert not lives(running.child)
-
-
-@pytest.mark.parametrize("by", ["stop", "death"])
-def test_a_cell_ends_and_the_next_one_runs_though_their_server_is_stopped(running: Server, by: str) -> None:
-    stop(running.server)
-    if by == "death":
-        os.kill(running.child, signal.SIGKILL)
-    else:
-        running.bench.stop_running()
-    state = running.finish()
-    assert [cell.status for cell in state.cells.values()] == ["killed" if by == "death" else "cancelled", "ok"]
-    assert not lives(running.server)
+    assert "ok" not in statuses or not lives(running.server)
 
 
 def test_a_process_starts_though_the_server_was_stopped(tmp_path: Path, torch: Path) -> None:

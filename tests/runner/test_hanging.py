@@ -20,16 +20,7 @@ from cs336_tui.runner import supervise
 from cs336_tui.runner.launcher import Rank
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.ranks import Note, RankFold, run_ranks
-from cs336_tui.runner.supervise import (
-    ALIVE_S,
-    Pulse,
-    Stuck,
-    ask_for_stacks,
-    crashed_in,
-    explain_exit,
-    stuck_ranks,
-    told,
-)
+from cs336_tui.runner.supervise import ALIVE_S, Pulse, Stuck, ask_for_stacks, crashed_in, explain_exit, stuck_ranks
 from tests.watching import PATIENCE_S
 
 TORCH = "/usr/lib/python3/site-packages/torch"
@@ -102,7 +93,6 @@ def ranks(tmp_path: Path) -> Iterator[Callable[..., list[Rank]]]:
             text.write_text("\n".join(thread_text(name, frames) for name, frames in threads if frames))
             command = [sys.executable, "-c", WRITES, str(text), str(own), "works" if works else "sleeps"]
             processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-            assert processes[-1].stdout is not None
             assert processes[-1].stdout.readline() == "ready\n"
             child: Any = SimpleNamespace(process=processes[-1])
             found.append(Rank(child, own, tmp_path / "meeting"))
@@ -120,26 +110,28 @@ def stuck(ranks: list[Rank]) -> list[Stuck]:
 
 
 def where(ranks: list[Rank]) -> list[str]:
-    return told(stuck(ranks), "rank {}".format)
+    return supervise.told(stuck(ranks), "rank {}".format)
 
 
-def test_one_that_sleeps_hangs_and_the_others_wait(ranks: Callable[..., list[Rank]]) -> None:
-    assert where(ranks(IN_BACKWARD, ASLEEP, IN_BARRIER)) == [
-        "rank 1 hangs in forward (adapters.py:78)",
-        "rank 0 waits in backward (_tensor.py:630)",
-        "rank 2 waits in barrier",
-    ]
+IN_BACKWARD_OF_TENSOR = "waits in backward (_tensor.py:630)"
 
 
-def test_one_that_answers_nothing_hangs(ranks: Callable[..., list[Rank]]) -> None:
-    assert where(ranks((), IN_BARRIER)) == ["rank 0 hangs and does not answer", "rank 1 waits in barrier"]
-
-
-def test_ranks_that_wait_in_different_operations_are_all_told(ranks: Callable[..., list[Rank]]) -> None:
-    assert where(ranks(IN_BARRIER, IN_BACKWARD)) == [
-        "rank 0 waits in barrier",
-        "rank 1 waits in backward (_tensor.py:630)",
-    ]
+@pytest.mark.parametrize(
+    ("stacks", "words"),
+    [
+        (
+            (IN_BACKWARD, ASLEEP, IN_BARRIER),
+            ["1 hangs in forward (adapters.py:78)", f"0 {IN_BACKWARD_OF_TENSOR}", "2 waits in barrier"],
+        ),
+        (((), IN_BARRIER), ["0 hangs and does not answer", "1 waits in barrier"]),
+        ((IN_BARRIER, IN_BACKWARD), ["0 waits in barrier", f"1 {IN_BACKWARD_OF_TENSOR}"]),
+    ],
+    ids=["one sleeps", "one answers nothing", "they wait in different operations"],
+)
+def test_one_that_sleeps_or_is_silent_hangs_and_the_others_wait(
+    ranks: Callable[..., list[Rank]], stacks: tuple[Stack, ...], words: list[str]
+) -> None:
+    assert where(ranks(*stacks)) == [f"rank {each}" for each in words]
 
 
 def test_one_that_compiles_is_told_from_one_that_hangs_there(ranks: Callable[..., list[Rank]]) -> None:
@@ -152,7 +144,7 @@ def test_one_that_compiles_is_told_from_one_that_hangs_there(ranks: Callable[...
 
 def test_one_whose_backward_is_compiled_in_the_thread_of_its_gpu_compiles(ranks: Callable[..., list[Rank]]) -> None:
     assert where(ranks(IN_BACKWARD, works=True, beside=IN_COMPILING)) == ["rank 0 compiles"]
-    waits = ["rank 0 waits in backward (_tensor.py:630)"]
+    waits = [f"rank 0 {IN_BACKWARD_OF_TENSOR}"]
     assert where(ranks(IN_BACKWARD, works=True, beside=WAITS_FOR_COMPILERS)) == waits
     assert where(ranks(IN_BACKWARD, works=True, beside=IN_COMPILED_CODE)) == waits
 
@@ -216,22 +208,16 @@ def test_a_pause_as_long_as_usual_between_steps_is_no_hang(monkeypatch: pytest.M
 
 
 def test_a_crash_is_told_with_the_line_of_ones_own_code() -> None:
-    def stack(*frames: tuple[str, int, str]) -> str:
-        return "".join(f'  File "{file}", line {line} in {function}\n' for file, line, function in frames)
-
     ours = (str(Path(supervise.__file__)), 9, "run")
-    told = (
-        "printed before\nFatal Python error: Segmentation fault\n\n"
-        f"Thread 0x7f01 (most recent call first):\n{stack(ASLEEP[0], ('/home/user/data.py', 3, 'load'))}\n"
-        f"Current thread 0x7f02 (most recent call first):\n{stack(*IN_BARRIER[:2], *ASLEEP[1:], ours)}\n"
-        "Extension modules: numpy\n"
-    )
+    other = thread_text("Thread 0x7f01", (ASLEEP[0], ("/home/user/data.py", 3, "load")))
+    current = thread_text("Current thread 0x7f02", (*IN_BARRIER[:2], *ASLEEP[1:], ours))
+    told = f"printed before\nFatal Python error: Segmentation fault\n\n{other}\n{current}\nExtension modules: numpy\n"
     assert crashed_in(told) == " in forward (adapters.py:78)"
     assert crashed_in(told.replace("Current thread", "Thread")) == " in load (data.py:3)"
     assert crashed_in("Killed") == ""
-    server = f"Thread 0x1 (most recent call first):\n{stack(ours, ('<string>', 1, '<module>'))}"
+    server = thread_text("Thread 0x1", (ours, ("<string>", 1, "<module>")))
     assert crashed_in(server) == "", "the line that starts the fork server is nobody's own"
-    assert crashed_in(f"Thread 0x1 (most recent call first):\n{stack(ours)}") == ""
+    assert crashed_in(thread_text("Thread 0x1", (ours,))) == ""
 
 
 WATCHDOG = """\
@@ -247,28 +233,27 @@ Fatal Python error: Aborted
 """
 
 
+TWICE = """\
+Traceback (most recent call last):
+RuntimeError: CUDA error: unspecified launch failure
+CUDA kernel errors might be asynchronously reported
+terminate called recursively
+Fatal Python error: Aborted
+"""
+"""Of two threads that end the process at once."""
+ACCESS = "CUDA error: an illegal memory access was encountered"
+IN_WATCHDOG = "[PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated with exception: "
+
+
 @pytest.mark.parametrize(
-    ("kind", "what", "why"),
+    ("output", "why"),
     [
-        (
-            "c10::DistBackendError",
-            "[PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated with exception: CUDA "
-            "error: an illegal memory access was encountered",
-            "CUDA error: an illegal memory access was encountered",
-        ),
-        ("std::bad_array_new_length", "std::bad_array_new_length", "std::bad_array_new_length"),
+        (WATCHDOG.format(kind="c10::DistBackendError", what=f"{IN_WATCHDOG}{ACCESS}"), ACCESS),
+        (WATCHDOG.format(kind="std::bad_array_new_length", what="std::bad_array"), "std::bad_array"),
+        (TWICE, "CUDA error: unspecified launch failure"),
     ],
 )
-def test_a_crash_is_told_with_the_error_that_nobody_caught(kind: str, what: str, why: str) -> None:
+def test_a_crash_is_told_with_the_error_that_nobody_caught(output: str, why: str) -> None:
     """torch's watchdog of NCCL ends the process on an error of the device, which the steps may not have met yet."""
-    status, error = explain_exit(-signal.SIGABRT, 0, WATCHDOG.format(kind=kind, what=what))
+    status, error = explain_exit(-signal.SIGABRT, 0, output)
     assert (status, error) == ("failed", f"{why}; the process crashed with SIGABRT (Aborted); see its output")
-
-
-def test_a_crash_of_two_threads_at_once_is_told_with_pythons_word_on_the_device() -> None:
-    output = (
-        "Traceback (most recent call last):\nRuntimeError: CUDA error: unspecified launch failure\nCUDA kernel errors "
-        "might be asynchronously reported\nterminate called recursively\nFatal Python error: Aborted\n"
-    )
-    _, error = explain_exit(-signal.SIGABRT, 0, output)
-    assert error == "CUDA error: unspecified launch failure; the process crashed with SIGABRT (Aborted); see its output"

@@ -32,7 +32,6 @@ def test_a_log_with_steps_lost_doubled_or_run_again_is_noticed() -> None:
         folder = Folder(path, Tally())
         folder.run(lambda _: None)
         log = folder.log
-        assert log is not None
         events = list(LogReader(log))
         assert not [*wrong_in(log, log.read_bytes()), *lost_steps(log, path)]
         last = max(i for i, event in enumerate(events) if isinstance(event, ev.StepsTimed))

@@ -13,7 +13,7 @@ import pytest
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.session.state import SessionState
-from tests.runner.running import Running, Start, resume
+from tests.runner.running import Running, resume
 from tests.watching import is_gone, small_spec
 
 MODEL = """
@@ -81,23 +81,21 @@ def own(tmp_path: Path) -> Iterator[Own]:
 
 
 def test_the_cell_beside_is_unharmed_whatever_a_model_does(own: Own) -> None:
-    bad = {
-        "leaks": own.spec("leaks", in_forward="self.kept.append(torch.ones(1 << 20))"),
-        "threads": own.spec(
-            "threads",
-            at_start="for _ in range(20): threading.Thread(target=time.sleep, args=(1e6,)).start()",
-        ),
-        "prints": own.spec("prints", in_forward="print('x' * 10_000); sys.stderr.write('a word\\n')"),
-        "settings": own.spec("settings", at_import=GLOBALS),
-        "grad": own.spec("grad", at_start="torch.set_grad_enabled(False)", pass_="forward+backward"),
-        "doubles": own.spec("doubles", at_import="torch.set_default_dtype(torch.float64)"),
-        "streams": own.spec("streams", at_import="sys.stdout = sys.stderr = open(os.devnull, 'w')"),
-        "signals": own.spec(
-            "signals", at_import="for s in (2, 10, 12, 14, 15): signal.signal(s, lambda *_: None)\nsignal.alarm(1)"
-        ),
-        "exits": own.spec("exits", in_forward="if self.steps > 2: sys.exit('enough')"),
-        "dies": own.spec("dies", in_forward="if self.steps > 2: os._exit(7)"),
+    sleeps = "for _ in range(20): threading.Thread(target=time.sleep, args=(1e6,)).start()"
+    signals = "for s in (2, 10, 12, 14, 15): signal.signal(s, lambda *_: None)\nsignal.alarm(1)"
+    codes = {
+        "leaks": {"in_forward": "self.kept.append(torch.ones(1 << 20))"},
+        "threads": {"at_start": sleeps},
+        "prints": {"in_forward": "print('x' * 10_000); sys.stderr.write('a word\\n')"},
+        "settings": {"at_import": GLOBALS},
+        "grad": {"at_start": "torch.set_grad_enabled(False)", "pass_": "forward+backward"},
+        "doubles": {"at_import": "torch.set_default_dtype(torch.float64)"},
+        "streams": {"at_import": "sys.stdout = sys.stderr = open(os.devnull, 'w')"},
+        "signals": {"at_import": signals},
+        "exits": {"in_forward": "if self.steps > 2: sys.exit('enough')"},
+        "dies": {"in_forward": "if self.steps > 2: os._exit(7)"},
     }
+    bad = {name: own.spec(name, **code) for name, code in codes.items()}
     alone = own.run(small_spec()).cells[0]
     specs = [spec for each in bad.values() for spec in (each, small_spec())]
     state = own.run(*specs)
@@ -168,11 +166,7 @@ def test_whatever_a_model_raises_keeps_its_message(own: Own) -> None:
             "Unreadable: (its message cannot be read: KeyError) (unreadable.py:20 in forward)",
         ),
         "silenced": ("", no_stderr, "ValueError: after that (silenced.py:19 in forward)"),
-        "base": (
-            "class Rude(BaseException): pass",
-            "raise Rude('text')",
-            "Rude: text (base.py:19 in forward)",
-        ),
+        "base": ("class Rude(BaseException): pass", "raise Rude('text')", "Rude: text (base.py:19 in forward)"),
     }
     specs = [own.spec(name, at_import=top, in_forward=body) for name, (top, body, _) in bad.items()]
     built = own.spec("built", at_start="raise KeyboardInterrupt('in building')")
@@ -189,26 +183,10 @@ def test_whatever_a_model_raises_keeps_its_message(own: Own) -> None:
     assert r"\udc80" in cells[-2].output
 
 
-MULTIPLE = """
-from torch import nn
-
-class LM(nn.Module):
-    def __init__(self, vocab_size, d_model):
-        super().__init__()
-        if d_model % 3:
-            raise ValueError("no multiple of 3")
-        self.embed = nn.Embedding(vocab_size, d_model)
-        self.head = nn.Linear(d_model, vocab_size)
-
-    def forward(self, tokens):
-        return self.head(self.embed(tokens))
-"""
-
-
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "mine.py").write_text(MULTIPLE)
-    return tmp_path
+def folder(own: Own) -> Path:
+    own.spec("mine", at_start="if d_model % 3: raise ValueError('no multiple of 3')")
+    return own.path
 
 
 def mine(folder: Path, name: str = "mine:LM", **changes: object) -> CellSpec:
@@ -216,45 +194,39 @@ def mine(folder: Path, name: str = "mine:LM", **changes: object) -> CellSpec:
 
 
 def test_cells_that_need_what_could_not_be_imported_are_skipped_and_can_be_retried(
-    folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+    folder: Path, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)  # whose code a resumed session imports
-    running = start()
     wrong = [mine(folder, "mine:ML", batch_size=size) for size in (1, 2)]
     running.run(*[*wrong, mine(folder), small_spec(), mine(folder, "mine:ML", pass_="inference")])
     assert running.statuses == ["failed", "skipped", "ok", "ok", "skipped"]
     assert running.cells[1].skipped_because == "cell 1 could not use mine:ML, and this one needs it too"
     running.bench.close()
-    (folder / "mine.py").write_text(f"{MULTIPLE}\nML = LM\n")
+    with (folder / "mine.py").open("a") as file:
+        file.write("ML = LM\n")
     left, again = resume(running.bench.log_path, failed=True)
     assert left == (0, 1, 4)
     assert [cell.status for cell in again.state.cells.values()] == ["ok"] * 5
 
 
-def test_what_a_model_raises_at_some_dimensions_skips_no_others(folder: Path, start: Start) -> None:
-    running = start()
+def test_what_a_model_raises_at_some_dimensions_skips_no_others_and_those_that_it_does_not_take_are_a_remark(
+    folder: Path, running: Running
+) -> None:
     running.run(*[mine(folder, d_model=8), mine(folder, d_model=12)])
     assert running.statuses == ["failed", "ok"]
-    assert running.cells[0].finished.error == "LM: ValueError: no multiple of 3 (mine.py:8 in __init__)"
+    assert running.cells[0].finished.error == "LM: ValueError: no multiple of 3 (mine.py:15 in __init__)"
+    (remark,) = running.cells[1].finished.remarks
+    assert remark.startswith("LM does not take num_layers, num_heads, d_ff: it has its own, whatever labels say (")
 
 
-def test_an_argument_that_a_model_has_not_and_an_optimizer_that_is_none(folder: Path, start: Start) -> None:
-    running = start()
+def test_an_argument_that_a_model_has_not_and_an_optimizer_that_is_none(folder: Path, running: Running) -> None:
     argument = [mine(folder, model_args=(("x", "1"),), batch_size=size) for size in (1, 2)]
     optimizer = [mine(folder, optimizer="mine:Adam", pass_=pass_) for pass_ in ("train-step", "forward", "train-step")]
     running.run(*[*argument, *optimizer])
     assert running.statuses == ["failed", "skipped", "failed", "ok", "skipped"]
 
 
-def test_rounds_end_when_a_side_cannot_be_built(folder: Path, start: Start) -> None:
-    running = start()
+def test_rounds_end_when_a_side_cannot_be_built(folder: Path, running: Running) -> None:
     running.turns(small_spec(), mine(folder, d_model=8), 3)
     assert running.statuses == ["failed", "failed", *["skipped"] * 4]
     assert running.cells[2].skipped_because == "what failed while it was built in round 1 would fail again"
-
-
-def test_dimensions_that_it_does_not_take_are_a_remark_of_the_cell(folder: Path, start: Start) -> None:
-    running = start()
-    running.run(*[mine(folder)])
-    (remark,) = running.cells[0].finished.remarks
-    assert remark.startswith("LM does not take num_layers, num_heads, d_ff: it has its own, whatever labels say (")

@@ -100,8 +100,7 @@ def own(tmp_path: Path) -> Iterator[Own]:
         ("signal.signal(15, signal.SIG_IGN); time.sleep(1e6)", "killed"),
     ],
 )
-def test_what_a_cell_left_is_gone_when_the_next_one_begins(own, start, in_forward, status):
-    running = start()
+def test_what_a_cell_left_is_gone_when_the_next_one_begins(own, running, in_forward, status):
     bench, watch = running.bench, running.watch
     if "sleep" in in_forward:
         bench.run((small_spec(),), "a command")
@@ -129,17 +128,15 @@ def test_what_a_cell_left_is_gone_when_the_next_one_begins(own, start, in_forwar
 
 
 @LINUX_ONLY
-def test_what_a_process_left_behind_has_started_and_keeps_up_ends_too(own, start):
+def test_what_a_process_left_behind_has_started_and_keeps_up_ends_too(own, running):
     keeps_up = "sleep 3003 & echo $! >> PIDS; while true; do sleep 0.01; done"
-    running = start()
     running.run(own.spec(f'start("sh", "-c", "{keeps_up}".replace("PIDS", PIDS), start_new_session=True)'))
     assert running.statuses == ["ok"]
     assert all(map(is_gone, own.pids()))
 
 
 @LINUX_ONLY
-def test_what_rounds_reports_and_predictions_leave_is_gone_after_them(own, start, tmp_path):
-    running = start()
+def test_what_rounds_reports_and_predictions_leave_is_gone_after_them(own, running, tmp_path):
     bench, watch = running.bench, running.watch
     spec = own.spec()
     bench.run_ab(spec, small_spec(), 1, "cs336-tui ab")
@@ -172,8 +169,7 @@ def test_a_child_that_works_is_let_be_when_another_one_ends(launcher):
 
 
 @LINUX_ONLY
-def test_a_cell_that_is_stopped_leaves_nothing(own, start):
-    running = start()
+def test_a_cell_that_is_stopped_leaves_nothing(own, running):
     bench, watch = running.bench, running.watch
     running.begin(own.spec(measure_steps=10_000_000))
     running.once_measuring()
@@ -229,8 +225,7 @@ def _is_warming_up(event: Event) -> bool:
 
 
 @pytest.mark.parametrize("copies", ["os.fork()", "os.fork() or sys.exit(3)", "pid = os.fork()\n        1 / bool(pid)"])
-def test_a_copy_that_comes_back_does_and_tells_nothing(own, start, copies):
-    running = start()
+def test_a_copy_that_comes_back_does_and_tells_nothing(own, running, copies):
     bench, watch = running.bench, running.watch
     bench.run((own.spec(copies),), "a command")
     (end,) = watch.of(CellFinished)
@@ -238,11 +233,10 @@ def test_a_copy_that_comes_back_does_and_tells_nothing(own, start, copies):
     assert len(watch.state.cells[0].step_times_s) == 3
 
 
-def test_copies_that_work_for_a_model_live(own, start):
+def test_copies_that_work_for_a_model_live(own, running):
     loader = (
         "self.loader = iter(torch.utils.data.DataLoader(range(1000), num_workers=2, multiprocessing_context='fork'))"
     )
-    running = start()
     bench, watch = running.bench, running.watch
     bench.run((own.spec(loader, in_forward="next(self.loader)", measure_steps=20),), "a command")
     assert watch.state.cells[0].finished.error is None
@@ -252,8 +246,7 @@ def test_copies_that_work_for_a_model_live(own, start):
 # Predictions of code that hangs
 
 
-def test_a_prediction_that_hangs_is_given_up_and_the_others_are_made(own, start):
-    running = start()
+def test_a_prediction_that_hangs_is_given_up_and_the_others_are_made(own, running):
     bench, watch = running.bench, running.watch
     hangs_at_16 = "if d_model == 16:\n            spin()\n            time.sleep(1e6)"
     hangs, other = (own.spec(hangs_at_16, d_model=d_model) for d_model in (16, 32))
@@ -270,8 +263,7 @@ def test_a_prediction_that_hangs_is_given_up_and_the_others_are_made(own, start)
     assert all(map(is_gone, own.pids()))
 
 
-def test_a_stop_ends_predictions_and_the_cells_that_wait(own, start):
-    running = start()
+def test_a_stop_ends_predictions_and_the_cells_that_wait(own, running):
     bench, watch = running.bench, running.watch
     os.mkfifo(own.path / "fifo")
     hangs = f"open({str(own.path / 'fifo')!r}, 'w').write('ready')\n        time.sleep(1e6)"
@@ -298,10 +290,10 @@ def test_what_took_too_long_once_is_not_waited_for_again(own, tmp_path, launcher
     predictor.close()
 
 
-def test_children_of_others_are_no_leftovers(own, start):
+def test_children_of_others_are_no_leftovers(own, running):
     beside = subprocess.Popen(["sleep", "3004"])
     try:
-        start().run(own.spec())
+        running.run(own.spec())
         assert lives(beside.pid)
     finally:
         beside.kill()

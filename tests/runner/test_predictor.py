@@ -89,7 +89,9 @@ def specs(*contexts: int) -> list[CellSpec]:
     return [small_spec(context_length=context) for context in contexts]
 
 
-def test_each_cell_gets_its_prediction_in_order(predictor: Predictor) -> None:
+def test_each_cell_gets_its_prediction_in_order_and_what_needs_the_same_is_worked_out_once_and_known_ever_after(
+    tmp_path: Path, launcher: Watched, predictor: Predictor
+) -> None:
     seen: list[int] = []
     found = predictor.predict(specs(8, 16), lambda prediction: seen.append(prediction.spec.context_length))
     assert [prediction.spec for prediction in found] == specs(8, 16)
@@ -97,17 +99,10 @@ def test_each_cell_gets_its_prediction_in_order(predictor: Predictor) -> None:
     for prediction in found:
         assert set(prediction.by_category) == set(CATEGORIES)
         assert sum(prediction.by_category.values()) == prediction.peak_bytes > 0
-
-
-def test_what_needs_the_same_is_worked_out_once_and_known_ever_after(
-    tmp_path: Path, launcher: Watched, predictor: Predictor
-) -> None:
-    spec = small_spec(measure_steps=3)
-    (first,) = predictor.predict([spec])
-    longer = small_spec(measure_steps=7, seed=5)
+    (spec, _), (first, _) = specs(8, 16), found
+    longer = small_spec(context_length=8, measure_steps=7, seed=5)
     (again,) = predictor.predict([longer])
-    assert again.spec == longer
-    assert again.peak_bytes == first.peak_bytes
+    assert (again.spec, again.peak_bytes) == (longer, first.peak_bytes)
     assert Predictor(launcher, cache=PredictionCache(tmp_path / "cache")).known([spec]) == (first,)
     assert len(launcher.children) == 1
 
@@ -140,22 +135,9 @@ def test_a_prediction_holds_for_one_kind_of_the_allocators_segments(
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, launcher: Watched) -> None:
     (tmp_path / "file").write_text("")
-    predictor = Predictor(launcher, cache=PredictionCache(tmp_path / "file" / "cache"))
-    assert len(predictor.predict(specs(8))) == 1
-    assert len(predictor.predict(specs(8))) == 1
-    predictor.close()
+    with closing(Predictor(launcher, cache=PredictionCache(tmp_path / "file" / "cache"))) as predictor:
+        assert [len(predictor.predict(specs(8))) for _ in range(2)] == [1, 1]
     assert len(launcher.children) == 1
-
-
-def test_a_child_that_dies_is_one_line(launcher: Watched, predictor: Predictor) -> None:
-    launcher.kill_next = True
-    with pytest.raises(PredictionError, match="ended early"):
-        predictor.predict(specs(8))
-
-
-def test_what_is_asked_for_is_delivered_as_it_comes(predictor: Predictor, delivered: Delivered) -> None:
-    predictor.ask(specs(8, 16, 32))
-    assert delivered.wait_for(3) == [8, 16, 32]
 
 
 def test_a_gpu_elsewhere_is_predicted_as_where_it_is_the_only_one(
@@ -174,13 +156,17 @@ def test_a_gpu_elsewhere_is_predicted_as_where_it_is_the_only_one(
         assert [peaks[8, 0]] == [found.peak_bytes for found in alone.predict([spec])]
 
 
-def test_nothing_is_worked_out_while_held(launcher: Watched, predictor: Predictor, delivered: Delivered) -> None:
+def test_nothing_is_worked_out_while_held_but_what_somebody_waits_for(
+    launcher: Watched, predictor: Predictor, delivered: Delivered
+) -> None:
     predictor.predict(specs(8))
     begun = len(launcher.children)
     predictor.hold()
     predictor.ask(specs(8, 16))
     assert delivered.wait_for(1) == [8]  # what is known costs nothing
     assert len(launcher.children) == begun
+    assert [found.spec.context_length for found in predictor.predict(specs(32))] == [32]
+    assert len(delivered.found) == 1
     predictor.go_on()
     assert delivered.wait_for(2) == [8, 16]
 
@@ -227,15 +213,6 @@ def test_who_asks_does_not_wait_for_a_process_that_is_slow_to_start(
     assert not asked.is_alive()
     launcher.may_start.set()
     assert delivered.wait_for(1) == [16]
-
-
-def test_what_somebody_waits_for_is_worked_out_while_held(predictor: Predictor, delivered: Delivered) -> None:
-    predictor.hold()
-    predictor.ask(specs(8))
-    assert [found.spec.context_length for found in predictor.predict(specs(16))] == [16]
-    assert delivered.found == []
-    predictor.go_on()
-    assert delivered.wait_for(1) == [8]
 
 
 def test_what_somebody_waits_for_comes_before_what_was_asked_for(

@@ -54,14 +54,9 @@ def test_the_cell_is_at_the_stage_of_its_slowest_rank():
     assert [event.stage for event in found] == ["building"]
 
 
-def test_notices_are_passed_on_at_once():
-    notice = Notice(at=1.0, text="spilled")
-    assert fold((0, steps(0, 1.0)), (1, notice))[1] == [notice]
-
-
-def test_a_notice_that_each_rank_tells_is_told_once():
+def test_notices_are_passed_on_at_once_and_one_that_each_rank_tells_once():
     first, second, other = (Notice(at=at, text=text) for at, text in ((1.0, "a"), (2.0, "a"), (3.0, "b")))
-    assert fold((0, first), (1, second), (1, other))[1] == [first, other]
+    assert fold((0, steps(0, 1.0)), (0, first), (1, second), (1, other))[1] == [first, other]
 
 
 def test_the_end_of_all_has_the_largest_peak_and_each_ranks():
@@ -74,8 +69,6 @@ def test_the_end_of_all_has_the_largest_peak_and_each_ranks():
     end = found.end()
     assert (end.status, end.peak_allocated_bytes, end.rank_peak_bytes) == ("ok", 30, (10, 30))
     assert end.remarks == ("a", "b")
-    assert end.summary is not None
-    assert end.skew is not None
     assert (end.skew.n, end.skew.mean_s, end.skew.max_s) == (2, 1.0, 1.0)
     assert (end.summary.n, end.summary.mean_s) == (2, 2.5)
 
@@ -87,16 +80,26 @@ def test_no_bytes_allocated_are_a_ranks_peak_too():
     assert found.end().rank_peak_bytes == (0, 7)
 
 
+LOST = {"at": 5.0, "error": "RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:4"}
+KILLED = {"at": 6.0, "error": "the process was ended by SIGKILL"}
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_rank_that_failed_is_named_and_not_those_that_lost_it(order: tuple[int, int]):
-    ends = {
-        0: ended("failed", at=5.0, error="RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:4"),
-        1: ended("killed", at=6.0, error="the process was ended by SIGKILL"),
-    }
+@pytest.mark.parametrize(
+    ("ends", "status", "error"),
+    [
+        ((ended("failed", **LOST), ended("killed", **KILLED)), "killed", f"rank 1: {KILLED['error']}"),
+        ((ended("killed", **KILLED), ended("oom", at=5.0, error="no room")), "oom", "rank 1: no room"),
+        ((ended("cancelled"), ended("cancelled")), "cancelled", None),
+        ((ended("cancelled", at=6.0), ended("failed", **LOST)), "cancelled", None),  # which lost the stopped one
+    ],
+)
+def test_the_rank_that_failed_first_is_named_and_not_those_that_lost_it(
+    order: tuple[int, int], ends: tuple[CellFinished, CellFinished], status: str, error: str | None
+):
     found, _ = fold(*((rank, ends[rank]) for rank in order))
     assert found.has_failed
-    end = found.end()
-    assert (end.status, end.error) == ("killed", "rank 1: the process was ended by SIGKILL")
+    assert (found.end().status, found.end().error) == (status, error)
 
 
 def test_a_rank_that_failed_is_no_longer_where_the_others_are():
@@ -122,18 +125,3 @@ def test_a_lost_node_is_to_blame_whoever_told_first():
     assert (end.status, end.error) == ("killed", f"rank 2 on n2: {NODE_LOST}: silent")
     assert end.rank_nodes == ("n1", "n1", "n2")
     assert end.remarks == ("its ranks ran on 2 nodes: n1 (2), n2 (1)",)
-
-
-def test_of_two_failures_the_first_is_told():
-    found, _ = fold((1, ended("oom", at=5.0, error="out of memory")), (0, ended("killed", at=5.4, error="ended")))
-    assert (found.end().status, found.end().error) == ("oom", "rank 1: out of memory")
-
-
-def test_a_stopped_cell_is_cancelled():
-    found, _ = fold((0, ended("cancelled")), (1, ended("cancelled")))
-    assert (found.end().status, found.end().error) == ("cancelled", None)
-
-
-def test_a_rank_that_lost_a_stopped_one_did_not_fail():
-    found, _ = fold((1, ended("failed", at=5.0, error="Connection closed by peer")), (0, ended("cancelled", at=6.0)))
-    assert (found.end().status, found.end().error) == ("cancelled", None)

@@ -33,11 +33,6 @@ from tests.watching import Watch, endless_spec, small_spec
 
 
 @pytest.fixture
-def running(start: Start) -> Running:
-    return start()
-
-
-@pytest.fixture
 def watch(running: Running) -> Watch:
     return running.watch
 
@@ -72,15 +67,18 @@ def logged(bench: Bench, *kinds: type) -> list[Event]:
     return [event for event in LogReader(bench.log_path) if isinstance(event, kinds)]
 
 
-def test_a_report_is_made_recorded_and_read_back(bench: Bench) -> None:
-    bench.ask_report("precision", small_spec())
+def test_a_report_is_made_recorded_and_read_back_once_for_each_number_of_threads(bench: Bench) -> None:
+    for threads in (1, 1, 2):
+        bench.ask_report("precision", small_spec(threads=threads))
     bench.work()
-    (report,) = load(bench.log_path).reports.values()
-    assert report.status == "ok"
-    assert report.kind == "precision"
-    assert isinstance(report.content, PrecisionReport)
-    assert report.content.spec == small_spec()
+    reports = load(bench.log_path).reports.values()
+    told = [(each.status, each.kind, each.content.spec.threads) for each in reports]
+    assert told == [("ok", "precision", 1), ("ok", "precision", 2)]
+    assert all(isinstance(report.content, PrecisionReport) for report in reports)
+    assert len(logged(bench, ReportStarted)) == len(load(bench.log_path).contents(PrecisionReport)) == 2
     assert logged(bench, ReportStage)
+    with pytest.raises(SpecError, match="this machine has"):
+        bench.ask_report("kernels", small_spec(device="cuda:7"))
 
 
 def test_logits_and_gradients_of_two_processes_agree_and_are_no_report_on_a_cell(bench: Bench) -> None:
@@ -115,13 +113,6 @@ def test_a_report_comes_between_cells_and_never_within_one(running: Running, ben
     assert order == [*cell, *report, *cell, *cell]
 
 
-def test_the_same_report_is_not_asked_for_twice_and_threads_are_told_apart(bench: Bench) -> None:
-    for threads in (1, 1, 2):
-        bench.ask_report("precision", small_spec(threads=threads))
-    bench.work()
-    assert len(logged(bench, ReportStarted)) == len(load(bench.log_path).contents(PrecisionReport)) == 2
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_report_whose_process_dies_is_told_and_the_next_is_made(bench: Bench, watch: Watch, number: int) -> None:
     bench.ask_report("kernels", small_spec())
@@ -154,15 +145,17 @@ def test_a_stop_ends_the_report_and_those_that_wait(bench: Bench, watch: Watch) 
     assert bench.queue.asked == ()
 
 
-def test_a_report_on_what_this_machine_cannot_run_is_refused(bench: Bench) -> None:
-    with pytest.raises(SpecError, match="this machine has"):
-        bench.ask_report("kernels", small_spec(device="cuda:7"))
-
-
-def test_reports_of_a_resumed_session_go_on_counting(start: Start, bench: Bench) -> None:
+def test_reports_of_a_resumed_session_go_on_counting_and_one_that_was_broken_off_hides_none(
+    start: Start, bench: Bench
+) -> None:
     bench.ask_report("precision", small_spec())
     bench.work()
     bench.close()
+    with bench.log_path.open("ab") as log:  # as if the app had died
+        log.write(to_line(ReportStarted(at=1.0, report=1, kind="precision", spec=small_spec())))
+    state = load(bench.log_path)
+    assert state.reports[1].status == "cancelled"
+    assert state.report_of("precision", small_spec()).content is not None
     again = start(session=bench.session).bench
     again.resume()
     again.ask_report("precision", small_spec(context_length=16))
@@ -212,18 +205,6 @@ def test_a_stop_takes_the_reports_back(running: Running, bench: Bench) -> None:
     assert not running.watch.of(ReportStarted)
 
 
-def test_a_cell_that_ran_out_of_memory_is_explained_and_no_report_that_was_asked_for_is_made(
-    bench: Bench,
-) -> None:
-    spec = small_spec(context_length=1 << 20, warmup_steps=0, measure_steps=1)
-    bench.add([(spec, 1)], "a command", ("kernels",))
-    bench.work()
-    state = load(bench.log_path)
-    assert state.cells[0].status == "oom"
-    (report,) = state.reports.values()
-    assert (report.kind, report.cell, report.status) == ("oom", 0, "ok"), report.error
-
-
 FULL = """
 import torch
 from torch import nn
@@ -251,7 +232,6 @@ def test_a_cell_for_which_others_left_no_room_says_nothing_of_larger_ones(
     cells = load(bench.log_path).cells
     assert [cell.status for cell in cells.values()] == ["oom", larger]
     ended = cells[0].finished
-    assert ended is not None
     assert (ended.error or "").startswith("process 4242 held ")
 
 
@@ -269,36 +249,25 @@ def test_an_explanation_is_of_the_cell_that_is_asked_about(start: Start) -> None
     again.close()
     content = next(reversed(load(tried.log_path).reports.values())).content
     assert isinstance(content, OomReport)
-    assert first.finished is not None
     assert content.request_bytes == first.finished.failed_allocation_bytes
     assert content.request_bytes
 
 
-def test_what_has_no_room_on_the_host_by_prediction_is_not_tried(bench: Bench) -> None:
+def test_what_has_no_room_on_the_host_by_prediction_is_not_tried_but_explained_and_no_report_is_made_of_it(
+    bench: Bench,
+) -> None:
     spec = small_spec(context_length=1 << 20)
     bench.ask_report("kernels", spec)
-    bench.run([spec], "a command")
+    bench.add([(spec, 1)], "a command", ("precision",))
+    bench.work()
     state = load(bench.log_path)
     assert state.cells[0].status == "oom"
-    assert state.cells[0].finished is not None
-    assert "by prediction it needs" in (state.cells[0].finished.error or "")
+    assert "by prediction it needs" in state.cells[0].finished.error
     assert not logged(bench, CellStarted)
-    assert state.reports[0].status == "oom"
-    assert "not tried" in (state.reports[0].error or "")
+    found = [(report.kind, report.cell, report.status) for report in state.reports.values()]
+    assert found == [("kernels", None, "oom"), ("oom", 0, "ok")]
+    assert "not tried" in state.reports[0].error
     assert state.prediction_of(spec) is not None
-
-
-def test_a_report_that_was_being_made_when_the_app_died_does_not_hide_the_one_before(bench: Bench) -> None:
-    bench.ask_report("precision", small_spec())
-    bench.work()
-    bench.close()
-    with bench.log_path.open("ab") as log:
-        log.write(to_line(ReportStarted(at=1.0, report=1, kind="precision", spec=small_spec())))
-    state = load(bench.log_path)
-    assert state.reports[1].status == "cancelled"
-    found = state.report_of("precision", small_spec())
-    assert found is not None
-    assert found.content is not None
 
 
 def test_a_trace_that_cannot_be_saved_costs_the_report_nothing_else(bench: Bench) -> None:

@@ -50,24 +50,19 @@ def test_a_session_that_was_killed_runs_what_has_no_result(tmp_path: Path) -> No
     assert len(watch.of(SessionResumed)) == 1
 
 
-def test_cells_of_an_old_log_run_although_they_differ_in_a_choice_without_effect(tmp_path: Path) -> None:
+def test_cells_of_an_old_log_that_differ_in_a_choice_without_effect_run_and_each_keeps_its_machine(
+    tmp_path: Path,
+) -> None:
     specs = [small_spec(pass_="forward", optimizer=optimizer) for optimizer in ("adamw", "adamw-fused")]
     path, _ = run(tmp_path, *specs)
+    path.write_text(path.read_text().replace('"torch":"', '"torch":"other-'))
     broken_off(path, CellStarted)
     left, _ = resume(path)
     assert left == (1,)
-    assert [(cell.spec.optimizer, cell.status) for cell in load(path).cells.values()] == [
-        ("adamw", "ok"),
-        ("adamw-fused", "ok"),
-    ]
-
-
-def test_nothing_is_left_of_a_session_that_is_complete(tmp_path: Path) -> None:
-    path, _ = run(tmp_path, small_spec())
-    left, watch = resume(path)
-    assert left == ()
-    assert len(watch.of(CellsQueued)) == 1
-    assert load(path).cells[0].earlier == []
+    first, second = load(path).cells.values()
+    assert (first.spec.optimizer, first.status) == ("adamw", "ok")
+    assert (second.spec.optimizer, second.status) == ("adamw-fused", "ok")
+    assert first.environment.torch == f"other-{second.environment.torch}"
 
 
 def test_cancelled_cells_run_and_failed_ones_when_asked(tmp_path: Path) -> None:
@@ -104,7 +99,6 @@ sys.stdin.read()
         [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        assert writer.stdout is not None
         assert writer.stdout.readline() == "open\n"
         with pytest.raises(LogError, match=rf"process {writer.pid} .*--take-over"):
             resume(path)
@@ -128,15 +122,17 @@ def test_a_cell_that_this_machine_cannot_run_leaves_the_log_as_it_was(tmp_path: 
     assert not list(tmp_path.glob("*.writer*"))
 
 
-def test_skipped_cells_stay_skipped(tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_session_that_is_complete_and_skipped_cells_stay_skipped(tmp_path: Path) -> None:
     bench = Running(tmp_path).bench
     bench.add([(small_spec(), 1), (small_spec(batch_size=2), 1)])
     bench.queue.skip([1], "not wanted")
     bench.work()
     bench.close()
-    left, _ = resume(bench.log_path)
+    left, watch = resume(bench.log_path)
     assert left == ()
+    assert len(watch.of(CellsQueued)) == 1
     state = load(bench.log_path)
+    assert state.cells[0].earlier == []
     assert (state.cells[1].status, state.cells[1].skipped_because) == ("skipped", "not wanted")
 
 
@@ -149,18 +145,6 @@ def test_a_resumed_session_keeps_what_becomes_of_cells_after_one_ran_out_of_memo
         again.resume()
         again.close()
         assert again.skip_after_oom is skips
-
-
-def test_every_cell_keeps_the_machine_that_it_ran_on(tmp_path: Path) -> None:
-    path, _ = run(tmp_path, small_spec(), small_spec(batch_size=2))
-    path.write_text(path.read_text().replace('"torch":"', '"torch":"other-'))
-    broken_off(path, StepsTimed)
-    resume(path)
-    state = load(path)
-    first, second = (cell.environment for cell in state.cells.values())
-    assert first is not None
-    assert second is not None
-    assert first.torch == f"other-{second.torch}"
 
 
 def test_closing_waits_until_the_session_is_resumed(tmp_path: Path) -> None:

@@ -67,6 +67,9 @@ def lanes(*cores: tuple[int, ...]) -> list[ev.Lane]:
     return [ev.Lane(lane=n, device="cpu", cores=own) for n, own in enumerate(cores)]
 
 
+TWO = lanes((USABLE[0],), (USABLE[-1],))
+
+
 EIGHT = lanes(*[()] * 8)
 """Lanes of simulated devices, pinned to no core."""
 
@@ -79,10 +82,9 @@ def waiting_spec(seconds: float, **changes: Any) -> CellSpec:
 
 def test_cells_run_side_by_side_on_cores_of_their_own_until_they_are_stopped(made: Begin) -> None:
     run = made()
-    first, last = (USABLE[0],), (USABLE[-1],)
-    run.begin_in(lanes(first, last), *[endless_spec(threads=None)] * 3)
+    run.begin_in(TWO, *[endless_spec(threads=None)] * 3)
     pids = run.pids(2)
-    assert [tuple(psutil.Process(pid).cpu_affinity()) for pid in pids] == [first, last]
+    assert [tuple(psutil.Process(pid).cpu_affinity()) for pid in pids] == [lane.cores for lane in TWO]
     cells = run.watch.state.cells
     assert [cells[n].in_force.threads for n in (0, 1) if cells[n].in_force] == [1, 1]
     assert (cells[0].neighbours, cells[1].neighbours, cells[2].status) == ({1}, {0}, "queued")
@@ -117,9 +119,8 @@ def test_with_no_lane_left_the_rest_ends_with_the_reason(made: Begin) -> None:
 
 def test_ranks_take_a_lane_each_and_a_failing_cell_ends_no_other(made: Begin) -> None:
     run = made()
-    two = [(USABLE[0],), (USABLE[-1],)]
     bad = small_spec(model="nowhere:Model", model_path=("/",), arch="swiglu-rope")
-    run.begin_in(lanes(*two), small_spec(ranks=2, parallel="ddp", pass_="train-step", batch_size=2), bad, small_spec())
+    run.begin_in(TWO, small_spec(ranks=2, parallel="ddp", pass_="train-step", batch_size=2), bad, small_spec())
     assert run.end() == {0: "ok", 1: "failed", 2: "ok"}
     assert run.watch.of(ev.CellStarted)[0].lanes == (0, 1)
     assert not run.watch.of(ev.LaneSetAside)
@@ -127,17 +128,16 @@ def test_ranks_take_a_lane_each_and_a_failing_cell_ends_no_other(made: Begin) ->
 
 def test_a_timeout_ends_the_cell_that_takes_too_long_and_no_other(made: Begin) -> None:
     run = made()
-    two = lanes((USABLE[0],), (USABLE[-1],))
-    run.begin_in(two, small_spec())
+    run.begin_in(TWO, small_spec())
     run.end()
     run.bench.timeout_s = ample_timeout_s(run.watch.state.cells[0], 3.0)
-    run.begin_in(two, endless_spec(), *[small_spec()] * 2)
+    run.begin_in(TWO, endless_spec(), *[small_spec()] * 2)
     assert run.end() == {0: "ok", 1: "killed", 2: "ok", 3: "ok"}
 
 
 def test_a_cell_that_is_killed_leaves_the_others_alone(made: Begin) -> None:
     run = made()
-    run.begin_in(lanes((USABLE[0],), (USABLE[-1],)), endless_spec(), endless_spec(), small_spec())
+    run.begin_in(TWO, endless_spec(), endless_spec(), small_spec())
     first, second = run.pids(2)
     psutil.Process(first).kill()
     run.watch.until(lambda state: state.cells[2].is_over)
@@ -157,9 +157,7 @@ def test_what_needs_more_than_ran_out_of_memory_is_skipped_and_explained_after_a
 
 def test_a_pause_lets_what_runs_end(made: Begin) -> None:
     run = made()
-    run.begin_in(
-        lanes((USABLE[0],), (USABLE[-1],)), waiting_spec(0.05, measure_steps=1_000_000), small_spec(), small_spec()
-    )
+    run.begin_in(TWO, waiting_spec(0.05, measure_steps=1_000_000), small_spec(), small_spec())
     run.watch.until(lambda state: state.cells[2].is_over)
     run.bench.queue.pause()
     run.bench.add([(small_spec(), 1)] * 2)
@@ -182,7 +180,6 @@ def test_where_no_process_can_be_started_the_lanes_are_set_aside_with_the_reason
     assert set(run.end().values()) == {"failed"}
     assert {event.lane for event in run.watch.of(ev.LaneSetAside)} == {0, 1}
     finished = run.watch.state.cells[2].finished
-    assert finished is not None
     assert "was set aside: no child process can be started: " in (finished.error or "")
     run.bench._scratch.unlink()
 
@@ -204,7 +201,7 @@ def test_a_watcher_that_is_gone_stops_all_lanes_and_breaks_off_the_run(made: Beg
 
 def test_a_session_goes_on_in_the_lanes_that_it_had(made: Begin) -> None:
     run = made()
-    run.begin_in(lanes((USABLE[0],), (USABLE[-1],)), *[endless_spec()] * 2, small_spec())
+    run.begin_in(TWO, *[endless_spec()] * 2, small_spec())
     run.pids(2)
     run.bench.close()
     again = made(run.bench.session)

@@ -63,26 +63,19 @@ def is_here(name: str, *folders: Path | str) -> bool:
     return found.here
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mine:Net", "mine:Net.Inner", "mine:made", "mine:alias", "mine:wide", "mine:below", "mine:Made",
-        "package:Deep", "package.inner:Deep", "broken:Net", "missing:Net",
-    ],
-)  # fmt: skip
-def test_what_the_current_folder_defines_is_its_own(here: Path, name: str) -> None:
-    assert is_here(name, here)
+OWN = (
+    "mine:Net mine:Net.Inner mine:made mine:alias mine:wide mine:below mine:Made package:Deep package.inner:Deep "
+    "broken:Net missing:Net"
+)
+FOREIGN = (
+    "mine:os.system mine:shell mine:path.join mine:foreign mine:cleared mine:partial mine:Net.missing mine:missing "
+    "package:run package.inner:call"
+)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mine:os.system", "mine:shell", "mine:path.join", "mine:foreign", "mine:cleared", "mine:partial",
-        "mine:Net.missing", "mine:missing", "package:run", "package.inner:call",
-    ],
-)  # fmt: skip
-def test_what_it_takes_from_elsewhere_is_not(here: Path, name: str) -> None:
-    assert not is_here(name, here)
+@pytest.mark.parametrize("name", [*OWN.split(), *FOREIGN.split()])
+def test_what_the_current_folder_defines_is_its_own_and_not_what_it_takes_from_elsewhere(here: Path, name: str) -> None:
+    assert is_here(name, here) == (name in OWN.split())
 
 
 @pytest.mark.parametrize("name", ["os:system", "torch.hub:load", "textual.app:App", "builtins:exec", "json:loads"])
@@ -92,24 +85,19 @@ def test_what_is_installed_is_not_even_where_the_folder_has_a_module_of_that_nam
     assert not is_here(name, here)
 
 
-def test_a_folder_below_is_here_and_one_beside_is_not(here: Path) -> None:
-    below, beside = here / "src", here.parent / "other"
-    for folder in (below, beside):
-        folder.mkdir()
+def test_a_folder_below_is_here_and_one_beside_is_not_nor_what_is_installed_below(here: Path) -> None:
+    below, beside, site = here / "src", here.parent / "other", here / ".venv" / "lib" / "site-packages"
+    for folder in (below, beside, site):
+        folder.mkdir(parents=True)
         (folder / "theirs.py").write_text("class Net: ...\n")
+    assert not is_here("theirs:Net", site)
     assert is_here("theirs:Net", below)
     assert not is_here("theirs:Net", beside)
     assert not is_here("theirs:Net", below, beside)
 
 
-@pytest.mark.usefixtures("here")
-def test_a_relative_folder_is_not_one_that_a_log_of_ours_has() -> None:
-    assert not is_here("mine:Net", ".")
-    assert not is_here("mine:Net", "../here")
-    assert not is_here("mine:Net")
-
-
-def test_links_are_where_they_lead(here: Path) -> None:
+def test_links_are_where_they_lead_and_a_relative_folder_is_not_one_that_a_log_of_ours_has(here: Path) -> None:
+    assert not any(is_here("mine:Net", *folders) for folders in ([], ["."], ["../here"]))
     beside = here.parent / "other"
     (beside / "pack").mkdir(parents=True)
     (beside / "pack" / "__init__.py").write_text("class Net: ...\n")
@@ -120,13 +108,6 @@ def test_links_are_where_they_lead(here: Path) -> None:
     assert not is_here("theirs:Net", here / "linked")
     assert not is_here("theirs:Net", here)
     assert not is_here("pack:Net", here)
-
-
-def test_what_is_installed_below_the_folder_is_not_its_own(here: Path) -> None:
-    site = here / ".venv" / "lib" / "site-packages"
-    site.mkdir(parents=True)
-    (site / "theirs.py").write_text("class Net: ...\n")
-    assert not is_here("theirs:Net", site)
 
 
 @pytest.mark.usefixtures("here")
@@ -211,16 +192,16 @@ def test_code_that_is_there_lacks_nothing(folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "what"),
-    [("own.other:Net", "own.other"), ("other.model:Net", "other"), ("own.model.more:Net", "own.model.more")],
+    ("name", "line"),
+    [
+        ("own.other:Net", "own.other: no such module in {0} or what is installed"),
+        ("other.model:Net", "other: no such module in {0} or what is installed"),
+        ("own.model.more:Net", "own.model.more: no such module in {0} or what is installed"),
+        ("own.model:net", "own.model has no net ({0}/own/model.py); did you mean Net?"),
+    ],
 )
-def test_a_module_that_is_not_there_is_named(folder: str, name: str, what: str) -> None:
-    assert list(lacking_code([name], [folder])) == [f"{what}: no such module in {folder} or what is installed"]
-
-
-def test_a_name_that_its_module_does_not_have_is_named(folder: str) -> None:
-    (said,) = lacking_code(["own.model:net", "own.model:Net"], [folder])
-    assert said == f"own.model has no net ({folder}/own/model.py); did you mean Net?"
+def test_a_module_or_a_name_that_is_not_there_is_named(folder: str, name: str, line: str) -> None:
+    assert list(lacking_code([name, "own.model:Net"], [folder])) == [line.format(folder)]
 
 
 def test_a_folder_that_is_not_there_is_named(folder: str) -> None:

@@ -39,16 +39,13 @@ def test_times_that_cannot_be_computed_with_are_no_event(changes: dict[str, Any]
 
 
 @pytest.mark.parametrize("number", [10**400, -(10**31), 1e300, -1e31])
-def test_no_number_of_a_log_is_beyond_what_arithmetic_bears(number: float) -> None:
+def test_no_number_of_a_log_is_beyond_what_arithmetic_bears_but_in_a_text(number: float) -> None:
     line = b'{"type":"DeviceSampled","at":1.0,"host":{"memory_used_bytes":7,"load_1m":%s}}'
     assert from_line(line % b"7.5")
     field = b"memory_used_bytes" if isinstance(number, int) else b"load_1m"
     with pytest.raises(msgspec.ValidationError, match="a number larger"):
         from_line(b'{"type":"DeviceSampled","at":1.0,"host":{"%s":%s}}' % (field, str(number).encode()))
-
-
-def test_what_looks_like_an_extreme_number_in_a_text_is_a_text() -> None:
-    event = Notice(at=START, text="3e400 and 12345678901234567890")
+    event = Notice(at=START, text=str(number))
     assert from_line(to_line(event)) == event
 
 

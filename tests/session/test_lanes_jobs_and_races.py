@@ -9,19 +9,6 @@ from pathlib import Path
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import HostSample
-from cs336_tui.events.events import (
-    CellFinished,
-    CellRequeued,
-    CellsQueued,
-    CellStarted,
-    DeviceSampled,
-    Event,
-    Notice,
-    ReportFinished,
-    ReportStarted,
-    SessionResumed,
-    TuningStarted,
-)
 from cs336_tui.session.load import load
 from cs336_tui.session.state import SessionState, fold, visit_cells, visits_of
 from tests.made_race import race_events
@@ -63,7 +50,6 @@ def test_a_job_tells_why_its_cells_wait():
     submitted = ev.JobSubmitted(at=1, job="1", launcher="slurm", id="7_0", cells=(1,), where="ci")
     state = in_lanes(submitted, ev.JobChanged(at=2, job="1", stage="pending", reason="Resources"))
     job = state.job_of(state.cells[1])
-    assert job is not None
     assert (job.stage, job.reason, state.job_of(state.cells[0])) == ("pending", "Resources", None)
 
 
@@ -106,22 +92,18 @@ def test_a_loaded_log_gives_each_cell_its_own_steps_and_samples(tmp_path: Path):
 NOW = START + 1000
 
 
-def queued_after(events: Sequence[Event], candidate: int = 0) -> tuple[SessionState, int]:
+def queued_after(events: Sequence[ev.Event], candidate: int = 0) -> tuple[SessionState, int]:
     """The session in which this candidate of the last race is queued once more, and the number of its cell."""
     state = fold(events)
-    assert state.tuning is not None
     number = len(state.cells)
-    state.apply(CellsQueued(at=NOW, first=number, specs=(state.tuning.candidates[candidate],)))
+    state.apply(ev.CellsQueued(at=NOW, first=number, specs=(state.tuning.candidates[candidate],)))
     return state, number
 
 
-def test_a_candidate_that_is_queued_while_the_race_goes_on_is_visited() -> None:
+def test_a_candidate_that_is_queued_is_visited_while_the_race_goes_on_and_not_after_its_end() -> None:
     state, number = queued_after(race_events())
     assert visits_of(state)[0][-1].cell == number
     assert number in visit_cells(state)
-
-
-def test_a_cell_of_a_candidate_after_the_end_is_no_visit() -> None:
     ended = race_events(ended="decided")
     state, number = queued_after(ended)
     assert visits_of(state).keys() == visits_of(fold(ended)).keys()
@@ -131,7 +113,7 @@ def test_a_cell_of_a_candidate_after_the_end_is_no_visit() -> None:
 
 def test_visits_of_an_earlier_race_stay_visits() -> None:
     first = race_events(ended="decided")
-    (begun,) = (event for event in first if isinstance(event, TuningStarted))
+    (begun,) = (event for event in first if isinstance(event, ev.TuningStarted))
     state, number = queued_after([*first, begun])
     assert {each: [cell.cell for cell in cells] for each, cells in visits_of(state).items()} == {0: [number]}
     assert visit_cells(state) == visit_cells(fold(first)) | {number}
@@ -143,39 +125,39 @@ def test_the_time_of_a_race_is_that_in_which_it_runs() -> None:
     events = race_events()
     spent_s, at = fold(events).race_spent_s, events[-1].at
     assert spent_s == at - START
-    idle = DeviceSampled(at=at + 50, host=HostSample())
-    assert fold([*events, idle, Notice(at=at + 60, text="idle")]).race_spent_s == spent_s
-    went_on: list[Event] = [SessionResumed(at=at + 100, app="0"), CellStarted(at=at + 103, cell=0, pid=1)]
+    idle = ev.DeviceSampled(at=at + 50, host=HostSample())
+    assert fold([*events, idle, ev.Notice(at=at + 60, text="idle")]).race_spent_s == spent_s
+    went_on: list[ev.Event] = [ev.SessionResumed(at=at + 100, app="0"), ev.CellStarted(at=at + 103, cell=0, pid=1)]
     assert fold([*events, idle, *went_on]).race_spent_s == spent_s + 3
 
 
 def test_samples_of_a_visit_and_checks_are_time_of_the_race() -> None:
     running, spec = race_events(running=4), a_spec()
     at = running[-1].at
-    checked: list[Event] = [
-        ReportStarted(at=at + 2, report=0, kind="agreement", spec=spec),
-        ReportFinished(at=at + 5, report=0, status="ok"),
+    checked: list[ev.Event] = [
+        ev.ReportStarted(at=at + 2, report=0, kind="agreement", spec=spec),
+        ev.ReportFinished(at=at + 5, report=0, status="ok"),
     ]
-    assert fold([*running, DeviceSampled(at=at + 1, host=HostSample())]).race_spent_s == at + 1 - START
+    assert fold([*running, ev.DeviceSampled(at=at + 1, host=HostSample())]).race_spent_s == at + 1 - START
     assert fold([*running, *checked]).race_spent_s == at + 5 - START
 
 
 def test_what_else_runs_after_a_stop_takes_no_time_of_the_race() -> None:
     running = race_events(running=4)
     at, visit = running[-1].at, len(fold(running).cells) - 1
-    stopped = [*running, CellFinished(at=at + 1, cell=visit, status="cancelled")]
-    others: list[Event] = [
-        ReportStarted(at=at + 100, report=0, kind="kernels", spec=a_spec()),
-        ReportFinished(at=at + 110, report=0, status="ok"),
-        CellsQueued(at=at + 200, first=visit + 1, specs=(a_spec(context_length=64),)),
-        CellStarted(at=at + 201, cell=visit + 1, pid=1),
-        DeviceSampled(at=at + 202, host=HostSample()),
-        CellFinished(at=at + 203, cell=visit + 1, status="ok"),
+    stopped = [*running, ev.CellFinished(at=at + 1, cell=visit, status="cancelled")]
+    others: list[ev.Event] = [
+        ev.ReportStarted(at=at + 100, report=0, kind="kernels", spec=a_spec()),
+        ev.ReportFinished(at=at + 110, report=0, status="ok"),
+        ev.CellsQueued(at=at + 200, first=visit + 1, specs=(a_spec(context_length=64),)),
+        ev.CellStarted(at=at + 201, cell=visit + 1, pid=1),
+        ev.DeviceSampled(at=at + 202, host=HostSample()),
+        ev.CellFinished(at=at + 203, cell=visit + 1, status="ok"),
     ]
     assert fold([*stopped, *others]).race_spent_s == at + 1 - START
-    goes_on: list[Event] = [
-        CellRequeued(at=at + 300, cell=visit),
-        SessionResumed(at=at + 301, app="0"),
-        CellStarted(at=at + 303, cell=visit, pid=1),
+    goes_on: list[ev.Event] = [
+        ev.CellRequeued(at=at + 300, cell=visit),
+        ev.SessionResumed(at=at + 301, app="0"),
+        ev.CellStarted(at=at + 303, cell=visit, pid=1),
     ]
     assert fold([*stopped, *others, *goes_on]).race_spent_s == at + 3 - START

@@ -11,21 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import GpuProcess, GpuSample, HostSample
-from cs336_tui.events.events import (
-    CellFinished,
-    CellRequeued,
-    CellSkipped,
-    CellsQueued,
-    CellStarted,
-    DeviceSampled,
-    EnvironmentRead,
-    Event,
-    Notice,
-    StageChanged,
-    StepsTimed,
-)
 from cs336_tui.export.record import to_json
 from cs336_tui.session.load import LONGEST_PAUSE_S, Pace, load, replay
 from cs336_tui.session.log import TORN, LogError, LogReader
@@ -45,10 +33,10 @@ from tests.samples import (
 )
 from tests.strategies import any_event, at, cells, timed_steps
 
-MACHINE = EnvironmentRead(at=1.0, environment=ENVIRONMENT)
-TWO = CellsQueued(at=1.0, first=0, specs=(a_spec(), a_spec(batch_size=8)))
+MACHINE = ev.EnvironmentRead(at=1.0, environment=ENVIRONMENT)
+TWO = ev.CellsQueued(at=1.0, first=0, specs=(a_spec(), a_spec(batch_size=8)))
 device_samples = st.builds(
-    DeviceSampled,
+    ev.DeviceSampled,
     at=at,
     host=st.builds(HostSample, cpu=st.floats(0, 1), cpu_count=st.just(4), child_cores=st.floats(0, 4)),
     gpu=st.none()
@@ -63,7 +51,7 @@ device_samples = st.builds(
 )
 
 
-def write(path: Path, events: list[Event]) -> Path:
+def write(path: Path, events: list[ev.Event]) -> Path:
     path.write_bytes(b"".join(map(to_line, events)))
     return path
 
@@ -86,17 +74,11 @@ def seen(state: SessionState) -> list[object]:
     ]  # fmt: skip
 
 
-def test_an_ordinary_session(tmp_path: Path) -> None:
-    path = write(tmp_path / "s.jsonl", mixed_session())
-    assert seen(load(path)) == seen(fold(mixed_session()))
-    assert to_json(load(path)) == to_json(fold(mixed_session()))
-
-
-def of_running_cells(events: list[Event]) -> list[Event]:
+def of_running_cells(events: list[ev.Event]) -> list[ev.Event]:
     """The events without steps of cells that do not run; no real run records such steps."""
     state, kept = SessionState(), []
     for event in events:
-        if not isinstance(event, StepsTimed) or event.cell in state.running:
+        if not isinstance(event, ev.StepsTimed) or event.cell in state.running:
             state.apply(event)
             kept.append(event)
     return kept
@@ -104,9 +86,9 @@ def of_running_cells(events: list[Event]) -> list[Event]:
 
 a_life = st.one_of(
     any_event,
-    st.builds(CellStarted, at=at, cell=cells),
-    st.builds(StageChanged, at=at, cell=cells, stage=st.sampled_from(["warm-up", "measuring", "finishing"])),
-    st.builds(CellFinished, at=at, cell=cells, status=st.just("ok")),
+    st.builds(ev.CellStarted, at=at, cell=cells),
+    st.builds(ev.StageChanged, at=at, cell=cells, stage=st.sampled_from(["warm-up", "measuring", "finishing"])),
+    st.builds(ev.CellFinished, at=at, cell=cells, status=st.just("ok")),
     timed_steps(),
     device_samples,
 )
@@ -115,7 +97,7 @@ a_life = st.one_of(
 
 @settings(deadline=None, max_examples=60)
 @given(events=st.lists(any_event, max_size=30) | st.lists(a_life, max_size=40).map(lambda life: [MACHINE, TWO, *life]))
-def test_whatever_happened(events: list[Event]) -> None:
+def test_whatever_happened(events: list[ev.Event]) -> None:
     with TemporaryDirectory() as home:
         path = write(Path(home) / "s.jsonl", [HEADER, *of_running_cells(events)])
         assert seen(load(path)) == seen(fold(LogReader(path)))
@@ -140,6 +122,7 @@ def test_the_summary_of_a_finished_cell_is_known_before_its_steps_are_read(tmp_p
 
 def test_a_torn_last_line_is_left_out_and_damage_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "s.jsonl", mixed_session())
+    assert to_json(load(path)) == to_json(fold(mixed_session()))
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"type":"StepsTimed","at":17')
     found = load(path)
@@ -157,9 +140,9 @@ def test_a_torn_last_line_is_left_out_and_damage_is_named(tmp_path: Path) -> Non
 def test_steps_are_kept_when_cells_are_added_or_skipped_while_one_runs(tmp_path: Path) -> None:
     timed = [*steps(0, WARMUP_S, MEASURED_S)]
     others = [
-        CellsQueued(at=timed[3].at, first=1, specs=(a_spec(batch_size=8), a_spec(batch_size=16))),
-        CellSkipped(at=timed[3].at, cell=1, reason="why not"),
-        CellRequeued(at=timed[3].at, cell=1),
+        ev.CellsQueued(at=timed[3].at, first=1, specs=(a_spec(batch_size=8), a_spec(batch_size=16))),
+        ev.CellSkipped(at=timed[3].at, cell=1, reason="why not"),
+        ev.CellRequeued(at=timed[3].at, cell=1),
     ]
     events = [*session_start([a_spec()]), *cell_start(0), *timed[:4], *others, *timed[4:], cell_end(0)]
     found = load(write(tmp_path / "s.jsonl", events))
@@ -167,26 +150,26 @@ def test_steps_are_kept_when_cells_are_added_or_skipped_while_one_runs(tmp_path:
     assert found.cells[0].step_times_s == list(MEASURED_S)
 
 
-def interleaved(*, ended: bool = True) -> list[Event]:
+def interleaved(*, ended: bool = True) -> list[ev.Event]:
     """Cells 0 and 1 take turns, sampled meanwhile and afterwards; once it gets too hot. Cell 0 is over last."""
     events = [*session_start([a_spec(measure_steps=40), a_spec(measure_steps=40, precision="tf32")])]
     events += [*cell_start(0), *cell_start(1)]
     for kind, stage, count in (("warm-up", "warm-up", 4), ("measured", "measuring", 40)):
-        events += [StageChanged(at=100.0, cell=cell, stage=stage) for cell in (0, 1)]
+        events += [ev.StageChanged(at=100.0, cell=cell, stage=stage) for cell in (0, 1)]
         for step in range(count):
             now = 100.0 + count + step
             for cell in (0, 1):
                 times_s = (0.1 + 0.05 * cell + 0.001 * (step % 3),)
-                events.append(StepsTimed(at=now, cell=cell, kind=kind, first=step, times_s=times_s, host_s=(0.01,)))
+                events.append(ev.StepsTimed(at=now, cell=cell, kind=kind, first=step, times_s=times_s, host_s=(0.01,)))
             events.append(sampled(now, 10.0 * step, ("hardware thermal",) if step == 7 else ()))
-    first, last = ((StageChanged(at=200.0, cell=cell, stage="finishing"), cell_end(cell)) for cell in (1, 0))
+    first, last = ((ev.StageChanged(at=200.0, cell=cell, stage="finishing"), cell_end(cell)) for cell in (1, 0))
     return [*events, *first, sampled(200.0, 600.0), *last, sampled(202.0, 6e6)] if ended else events
 
 
-def sampled(when: float, energy_j: float, reasons: tuple[str, ...] = ()) -> Event:
+def sampled(when: float, energy_j: float, reasons: tuple[str, ...] = ()) -> ev.Event:
     host = HostSample(cpu=0.9, cpu_count=4, child_cores=2.0, steal=0.01, load_1m=3.0)
     gpu = GpuSample(sm_clock_mhz=1500, clock_reasons=reasons, energy_j=energy_j, other_processes=())
-    return DeviceSampled(at=when, host=host, gpu=gpu)
+    return ev.DeviceSampled(at=when, host=host, gpu=gpu)
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -218,8 +201,8 @@ def test_a_replay_waits_as_long_as_passed_between_events(tmp_path: Path) -> None
             return stop.is_set()
 
     waits: list[float] = []
-    shown: list[Event] = []
-    events = [HEADER, *(Notice(at=HEADER.at + after_s, text="later") for after_s in (0.5, 0.5, 99.0))]
+    shown: list[ev.Event] = []
+    events = [HEADER, *(ev.Notice(at=HEADER.at + after_s, text="later") for after_s in (0.5, 0.5, 99.0))]
     replay(write(tmp_path / "s.jsonl", events), shown.extend, pace=Recorded())
     assert waits == [0.5, LONGEST_PAUSE_S]
     assert shown == events

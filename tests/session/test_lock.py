@@ -23,54 +23,39 @@ def write_lock(log: Path, **changes: object) -> Writer:
     return writer
 
 
-def test_two_cannot_write_one_session(tmp_path: Path) -> None:
+def test_two_cannot_write_one_session_and_only_the_holder_releases(tmp_path: Path) -> None:
     log = tmp_path / "s.jsonl"
     first, second = SessionLock(log), SessionLock(log)
     first.acquire()
     with pytest.raises(SessionInUse, match=f"process {os.getpid()}"):
         second.acquire()
     second.release()
-    assert writer_of(log) is not None, "only the holder releases"
+    assert writer_of(log) is not None
+    second.acquire(take_over=True)
     first.release()
-    second.acquire()
+    assert writer_of(log) is not None
     second.release()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dead_writers_lock_is_taken_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["dead", "zombie", "pid given again", "empty"])
+def test_the_lock_of_a_writer_that_has_ended_or_of_nobody_is_taken_over(tmp_path: Path, left: str) -> None:
+    """A zombie is left where the first process of a container reaps nothing."""
     log = tmp_path / "s.jsonl"
-    process = subprocess.Popen([sys.executable, "-c", "pass"])
-    process.wait()
-    write_lock(log, pid=process.pid)
-    assert writer_of(log) is None
-    lock = SessionLock(log)
-    lock.acquire()
-    assert writer_of(log).pid == os.getpid()
-    lock.release()
-
-
-@pytest.mark.parametrize("is_empty", [False, True])
-def test_a_pid_that_was_given_again_and_a_lock_that_says_nothing_are_nobodys(tmp_path: Path, is_empty: bool) -> None:
-    log = tmp_path / "s.jsonl"
-    write_lock(log, since=1.0)
-    if is_empty:
-        lock_path(log).write_bytes(b"")
-    SessionLock(log).acquire()
-    assert writer_of(log).pid == os.getpid()
-
-
-def test_a_zombie_is_no_writer(tmp_path: Path) -> None:
-    """As where the first process of a container reaps nothing."""
-    log = tmp_path / "s.jsonl"
-    process = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", ""])
     since = psutil.Process(process.pid).create_time()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays
-    write_lock(log, pid=process.pid, since=since)
+    if left == "dead":
+        process.wait()
+    write_lock(log, **({"since": 1.0} if left == "pid given again" else {"pid": process.pid, "since": since}))
+    if left == "empty":
+        lock_path(log).write_bytes(b"")
     assert writer_of(log) is None
     lock = SessionLock(log)
     lock.acquire()
+    assert writer_of(log).pid == os.getpid()
     lock.release()
-    process.communicate()
+    process.wait()
 
 
 def test_a_stopped_process_is_a_writer(tmp_path: Path) -> None:
@@ -125,14 +110,3 @@ sys.stdin.read()
         for rival in rivals:
             rival.communicate()
     assert sorted(answers) == ["got"] + ["refused"] * 5
-
-
-def test_releasing_leaves_the_lock_of_whoever_took_over(tmp_path: Path) -> None:
-    log = tmp_path / "s.jsonl"
-    first, second = SessionLock(log), SessionLock(log)
-    first.acquire()
-    second.acquire(take_over=True)
-    first.release()
-    assert writer_of(log) is not None
-    second.release()
-    assert writer_of(log) is None

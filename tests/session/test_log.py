@@ -18,17 +18,8 @@ from hypothesis import strategies as st
 
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import SCHEMA, CellsQueued, Event, Notice, SessionStarted
-from cs336_tui.session.log import (
-    LogError,
-    LogLost,
-    LogReader,
-    SessionLog,
-    SessionRecorder,
-    SkippedLines,
-    default_session_dir,
-    line_prefix,
-    new_session_id,
-)
+from cs336_tui.session import log as session_log
+from cs336_tui.session.log import LogError, LogLost, LogReader, SessionLog, SessionRecorder
 from tests.samples import HEADER, a_spec, mixed_session
 from tests.strategies import any_event
 
@@ -63,38 +54,27 @@ def test_any_events_are_read_as_written(tmp_path: Path, events: list[Event]) -> 
     assert list(written(path, to_line(HEADER), *map(to_line, events))) == [HEADER, *events]
 
 
-def test_an_existing_log_is_never_reused(tmp_path: Path) -> None:
+def test_an_existing_log_is_never_reused_and_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     log = SessionLog(tmp_path / "s.jsonl")
     log.write([HEADER])
     log.close()
     with pytest.raises(LogError, match=r"s\.jsonl: .*exists.*--session-dir"):
         SessionLog(tmp_path / "s.jsonl")
     assert list(LogReader(tmp_path / "s.jsonl")) == [HEADER]
-
-
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LogError, match=r"file/s\.jsonl: .*--session-dir"):
         SessionLog(tmp_path / "file" / "s.jsonl")
 
 
-@pytest.mark.parametrize("kept", [1, 10, -2, -1])
-def test_a_last_line_that_was_cut_is_left_out_and_told(tmp_path: Path, kept: int) -> None:
-    reader = written(tmp_path / "log", to_line(HEADER), to_line(Notice(at=1.0, text="whole")), to_line(HEADER)[:kept])
-    events = list(reader)
-    assert events[:2] == [HEADER, Notice(at=1.0, text="whole")]
-    # A line that lacks nothing but its newline is whole.
-    assert (len(events), reader.torn) == ((3, False) if kept == -1 else (2, True))
-
-
-def test_cutting_anywhere_keeps_every_whole_line(tmp_path: Path) -> None:
+def test_cutting_anywhere_keeps_every_whole_line_and_tells_that_one_was_cut(tmp_path: Path) -> None:
+    """A line that lacks nothing but its newline is whole."""
     events = mixed_session()[:8]
     data = b"".join(map(to_line, events))
     for end in range(len(to_line(events[0])), len(data)):
-        whole = data[:end].count(b"\n")
-        found = list(written(tmp_path / "log", data[:end]))
-        assert found[:whole] == events[:whole]
-        assert len(found) <= whole + 1
+        whole = data[: end + 1].count(b"\n")
+        reader = written(tmp_path / "log", data[:end])
+        assert list(reader) == events[:whole]
+        assert reader.torn == (data[end - 1 : end + 1].count(b"\n") == 0)
 
 
 def test_a_long_torn_line_is_cut_when_a_session_goes_on(tmp_path: Path) -> None:
@@ -105,22 +85,17 @@ def test_a_long_torn_line_is_cut_when_a_session_goes_on(tmp_path: Path) -> None:
     assert path.read_bytes() == whole
 
 
-def test_damage_after_lines_that_were_passed_over_is_named(tmp_path: Path) -> None:
+def test_damage_is_named_and_what_is_before_it_given_also_after_lines_that_were_passed_over(tmp_path: Path) -> None:
     passed_over = [to_line(Notice(at=float(number), text="a")) for number in range(5)]
     reader = written(tmp_path / "log", to_line(HEADER), *passed_over, b'{"ty\n', to_line(HEADER))
-    events = reader.skim((line_prefix(Notice),))
+    events = reader.skim((session_log.line_prefix(Notice),))
     start = len(to_line(HEADER))
-    assert [next(events), next(events)] == [HEADER, SkippedLines(start, start + sum(map(len, passed_over)))]
+    assert [next(events), next(events)] == [HEADER, session_log.SkippedLines(start, start + sum(map(len, passed_over)))]
     with pytest.raises(LogError, match=r"log, line 7: damaged"):
         next(events)
-
-
-def test_a_damaged_line_in_the_middle_is_named_and_those_before_it_are_given(tmp_path: Path) -> None:
-    notice = Notice(at=1.0, text="a")
-    reader = written(tmp_path / "log", to_line(HEADER), to_line(notice), b'{"ty\n', to_line(HEADER))
     events = iter(reader)
-    assert [next(events), next(events)] == [HEADER, notice]
-    with pytest.raises(LogError, match=r"log, line 3: damaged .* 2 lines before it intact"):
+    assert [type(next(events)) for _ in range(6)] == [SessionStarted, *[Notice] * 5]
+    with pytest.raises(LogError, match=r"log, line 7: damaged .* 6 lines before it intact"):
         next(events)
 
 
@@ -196,7 +171,6 @@ for number in itertools.count():
 def test_a_killed_writer_loses_nothing_that_it_had_written(tmp_path: Path) -> None:
     command, root = [sys.executable, "-c", KEEPS_WRITING, str(tmp_path)], Path(__file__).parents[2]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as child:
-        assert child.stdout is not None
         for line in child.stdout:
             if int(line) >= 200:
                 break
@@ -208,15 +182,13 @@ def test_a_killed_writer_loses_nothing_that_it_had_written(tmp_path: Path) -> No
 
 
 def test_session_names_sort_by_time_and_differ() -> None:
-    for earlier, later in itertools.pairwise(map(new_session_id, (1e9, 1e9 + 0.25, 1e9 + 0.75, 1e9 + 1))):
+    for earlier, later in itertools.pairwise(map(session_log.new_session_id, (1e9, 1e9 + 0.25, 1e9 + 0.75, 1e9 + 1))):
         assert earlier < later
-    earlier, later = new_session_id(1_000_000_000.0), new_session_id(1_000_000_001.0)
-    assert earlier < later
-    assert len({new_session_id(0.0) for _ in range(20)}) > 1
-    assert default_session_dir().name == "sessions"
+    assert len({session_log.new_session_id(0.0) for _ in range(20)}) > 1
+    assert session_log.default_session_dir().name == "sessions"
 
 
-def test_only_its_owner_may_read_a_log_and_a_folder_made_for_it(tmp_path: Path) -> None:
+def test_only_its_owner_may_read_a_log_and_a_folder_made_for_it_and_others_stay(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         log = SessionLog(tmp_path / "sessions" / "s.jsonl")
@@ -226,9 +198,6 @@ def test_only_its_owner_may_read_a_log_and_a_folder_made_for_it(tmp_path: Path) 
     log.close()
     assert modes == {"s.jsonl": 0o600, "s.writer": 0o600}
     assert stat.S_IMODE((tmp_path / "sessions").stat().st_mode) == 0o700
-
-
-def test_a_folder_that_is_there_keeps_its_permissions(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o755)
     SessionLog(tmp_path / "shared" / "s.jsonl").close()
@@ -265,26 +234,19 @@ class Watcher:
             self.in_log.append(list(LogReader(self.recorder.path))[-len(events) :] == list(events))
 
 
-def test_events_are_in_the_log_before_they_are_handed_on(tmp_path: Path) -> None:
+def test_events_are_in_the_log_before_they_are_handed_on_but_for_those_before_it_is_opened(tmp_path: Path) -> None:
     watcher = Watcher()
     watcher.recorder = recorder = SessionRecorder(tmp_path, "s", watcher)
-    recorder.open()
-    recorder.record([HEADER])
-    recorder.record([Notice(at=1.0, text="a"), Notice(at=2.0, text="b")])
-    recorder.close()
-    assert watcher.in_log == [True, True]
-
-
-def test_there_is_no_file_before_it_is_opened(tmp_path: Path) -> None:
-    watcher = Watcher()
-    recorder = SessionRecorder(tmp_path, "s", watcher)
     recorder.record([Notice(at=1.0, text="early")])
     assert not recorder.is_open
     assert not recorder.path.exists()
     assert len(watcher.events) == 1
     recorder.open()
     recorder.open()
-    assert recorder.path.exists()
+    recorder.record([HEADER])
+    recorder.record([Notice(at=1.0, text="a"), Notice(at=2.0, text="b")])
+    recorder.close()
+    assert watcher.in_log == [True, True]
 
 
 def test_the_log_and_the_watcher_see_one_order_from_many_threads(tmp_path: Path) -> None:

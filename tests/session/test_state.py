@@ -8,25 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.config.spec import CellSpec, recorded_spec
+from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment, GpuSample, HostSample
-from cs336_tui.events.events import (
-    CellFinished,
-    CellRequeued,
-    CellSkipped,
-    CellsQueued,
-    CellStarted,
-    ChildOutput,
-    DeviceSampled,
-    Event,
-    Notice,
-    ReportFinished,
-    ReportStarted,
-    SessionEnded,
-    SessionResumed,
-    StageChanged,
-    StepsTimed,
-)
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import MemoryReport
@@ -54,7 +38,7 @@ from tests.strategies import any_event
 
 
 @given(st.lists(any_event, max_size=30))
-def test_no_order_of_events_breaks_the_state(events: list[Event]) -> None:
+def test_no_order_of_events_breaks_the_state(events: list[ev.Event]) -> None:
     state = state_of(events)
     document_of(state)
     assert state.steps_done >= 0
@@ -98,7 +82,6 @@ def test_warmup_and_measured_steps_are_kept_apart() -> None:
     assert cell.phase_times_s["forward"] == [t / 3 for t in MEASURED_S]
     assert cell.times.host_s == [t / 10 for t in MEASURED_S]
     summary = cell.summary(1)
-    assert summary is not None
     assert (summary.n, cell.running.n) == (4, 4)
 
 
@@ -106,13 +89,13 @@ def test_the_sessions_ddof_is_used() -> None:
     for ddof in (0, 1):
         events = [*session_start([a_spec()], ddof), *cell_start(0), *steps(0, (), MEASURED_S), cell_end(0)]
         (run,) = document_of(state_of(events)).runs
-        assert run.summary is not None
         assert run.summary.ddof == ddof
 
 
 def test_events_of_unknown_cells_change_nothing() -> None:
     state = state_of(session_start([a_spec()]))
-    for event in (CellStarted(at=1.0, cell=9), cell_end(9), ChildOutput(at=1.0, cell=9, text="x"), *steps(9, (1.0,))):
+    output = ev.ChildOutput(at=1.0, cell=9, text="x")
+    for event in (ev.CellStarted(at=1.0, cell=9), cell_end(9), output, *steps(9, (1.0,))):
         state.apply(event)
     assert list(state.cells) == [0]
     assert state.cells[0].status == "queued"
@@ -122,7 +105,7 @@ def test_events_of_unknown_cells_change_nothing() -> None:
 def test_a_second_run_continues_the_session() -> None:
     state = state_of(mixed_session())
     assert state.ended is not None
-    state.apply(CellsQueued(at=1.0, first=4, specs=(a_spec(),), command="cs336-tui bench --size tiny"))
+    state.apply(ev.CellsQueued(at=1.0, first=4, specs=(a_spec(),), command="cs336-tui bench --size tiny"))
     assert state.ended is None
     assert list(state.cells) == [0, 1, 2, 3, 4]
     assert state.commands[-1] == "cs336-tui bench --size tiny"
@@ -130,7 +113,7 @@ def test_a_second_run_continues_the_session() -> None:
 
 def test_device_samples_know_the_cell_that_ran() -> None:
     state = state_of(session_start([a_spec()]))
-    sample = DeviceSampled(at=1.0, host=HostSample(cpu=0.5))
+    sample = ev.DeviceSampled(at=1.0, host=HostSample(cpu=0.5))
     state.apply(sample)
     for event in (*cell_start(0), sample, cell_end(0), sample):
         state.apply(event)
@@ -142,26 +125,23 @@ def test_device_samples_know_the_cell_that_ran() -> None:
 
 def test_output_is_kept_to_a_limit_its_end_last() -> None:
     state = state_of(session_start([a_spec()]))
-    state.apply(ChildOutput(at=1.0, cell=0, text="early "))
-    state.apply(ChildOutput(at=1.0, cell=0, text="x" * OUTPUT_LIMIT + "last words"))
-    state.apply(ChildOutput(at=1.0, cell=None, text="of nobody"))
+    state.apply(ev.ChildOutput(at=1.0, cell=0, text="early "))
+    state.apply(ev.ChildOutput(at=1.0, cell=0, text="x" * OUTPUT_LIMIT + "last words"))
+    state.apply(ev.ChildOutput(at=1.0, cell=None, text="of nobody"))
     assert len(state.cells[0].output) == OUTPUT_LIMIT
     assert state.cells[0].output.endswith("last words")
     assert [output.cell for output in state.output] == [0, 0, None]
 
 
-def test_notices_are_kept_in_order() -> None:
-    state = state_of([Notice(at=1.0, text="a"), Notice(at=2.0, text="b")])
-    assert [notice.text for notice in state.notices] == ["a", "b"]
-    assert state.last_at == 2.0
-
-
-def test_steps_without_phases_are_steps_too() -> None:
+def test_steps_without_phases_are_steps_too_and_notices_are_kept_in_order() -> None:
     state = state_of(session_start([a_spec()]))
-    state.apply(StepsTimed(at=1.0, cell=0, kind="measured", first=0, times_s=(0.1, 0.2)))
-    state.apply(CellFinished(at=2.0, cell=0, status="ok"))
+    state.apply(ev.Notice(at=1.0, text="a"))
+    state.apply(ev.StepsTimed(at=1.0, cell=0, kind="measured", first=0, times_s=(0.1, 0.2)))
+    state.apply(ev.CellFinished(at=2.0, cell=0, status="ok"))
+    state.apply(ev.Notice(at=3.0, text="b"))
     (run,) = document_of(state).runs
     assert (run.step_times_s, run.phase_times_s, run.host_times_s) == ((0.1, 0.2), {}, ())
+    assert ([notice.text for notice in state.notices], state.last_at) == (["a", "b"], 3.0)
 
 
 def two_running() -> SessionState:
@@ -178,7 +158,7 @@ def test_two_cells_may_run_at_once_and_the_one_started_last_is_the_current_one()
     assert state.running_cell is state.cells[1]
     for first, (of_a, of_b) in enumerate(zip(MEASURED_S, reversed(MEASURED_S), strict=True)):
         for cell, time_s in ((0, of_a), (1, of_b)):
-            state.apply(StepsTimed(at=1.0, cell=cell, kind="measured", first=first, times_s=(time_s,)))
+            state.apply(ev.StepsTimed(at=1.0, cell=cell, kind="measured", first=first, times_s=(time_s,)))
     assert state.cells[0].step_times_s == list(MEASURED_S)
     assert state.cells[1].step_times_s == list(reversed(MEASURED_S))
     state.apply(cell_end(1))
@@ -189,17 +169,17 @@ def test_two_cells_may_run_at_once_and_the_one_started_last_is_the_current_one()
 
 def test_device_samples_are_of_all_cells_that_run_and_of_the_last_that_did() -> None:
     state = two_running()
-    sample = DeviceSampled(at=1.0, host=HostSample(), gpu=GpuSample(sm_clock_mhz=1000))
+    sample = ev.DeviceSampled(at=1.0, host=HostSample(), gpu=GpuSample(sm_clock_mhz=1000))
     for cell in (0, 1):
-        state.apply(StageChanged(at=1.0, cell=cell, stage="measuring"))
+        state.apply(ev.StageChanged(at=1.0, cell=cell, stage="measuring"))
     state.apply(sample)
     state.apply(cell_end(1))
     state.apply(sample)
     assert [state.cells[cell].surroundings.samples for cell in (0, 1, 2)] == [2, 1, 0]
     state.apply(cell_end(0))
-    state.apply(DeviceSampled(at=2.0, host=HostSample(), gpu=GpuSample(sm_clock_mhz=700)))
+    state.apply(ev.DeviceSampled(at=2.0, host=HostSample(), gpu=GpuSample(sm_clock_mhz=700)))
     assert [state.cells[cell].surroundings.samples for cell in (0, 1, 2)] == [2, 1, 0]
-    state.apply(CellStarted(at=3.0, cell=2))
+    state.apply(ev.CellStarted(at=3.0, cell=2))
     assert [cell.cell for cell, _ in state.surrounded()] == [2], "the next cell's samples are not the last ones'"
 
 
@@ -208,32 +188,27 @@ def test_the_clock_after_a_cell_that_no_sample_fell_into_is_that_of_the_next_sam
     for event in (cell_end(0), cell_end(1)):
         state.apply(event)
     for clock in (900, 300):
-        state.apply(DeviceSampled(at=2.0, host=HostSample(), gpu=GpuSample(sm_clock_mhz=clock)))
+        state.apply(ev.DeviceSampled(at=2.0, host=HostSample(), gpu=GpuSample(sm_clock_mhz=clock)))
     assert [state.cells[cell].surroundings.clock_after_mhz for cell in (0, 1, 2)] == [900, 900, None]
-
-
-def test_a_session_that_goes_on_begins_all_interrupted_cells_anew() -> None:
-    state = two_running()
-    state.apply(SessionResumed(at=5.0, app="0.1.0"))
-    assert (state.running_cells, list(state.waiting)) == ((), [0, 1, 2])
-    assert [state.cells[cell].status for cell in (0, 1)] == ["queued", "queued"]
-    assert [len(state.cells[cell].earlier) for cell in (0, 1)] == [1, 1]
 
 
 @pytest.mark.parametrize(
     ("event", "left"),
     [
-        (SessionEnded(at=1.0, reason="interrupted"), []),
-        (SessionResumed(at=1.0, app="0.1.0"), []),
-        (CellRequeued(at=1.0, cell=1), [0]),
-        (CellSkipped(at=1.0, cell=1, reason="why not"), [0]),
+        (ev.SessionEnded(at=1.0, reason="interrupted"), []),
+        (ev.SessionResumed(at=1.0, app="0.1.0"), []),
+        (ev.CellRequeued(at=1.0, cell=1), [0]),
+        (ev.CellSkipped(at=1.0, cell=1, reason="why not"), [0]),
     ],
 )
-def test_nothing_runs_after_the_end_nor_a_cell_that_waits_again_or_is_skipped(event: Event, left: list[int]) -> None:
+def test_nothing_runs_after_the_end_nor_a_cell_that_waits_again_or_is_skipped(event: ev.Event, left: list[int]) -> None:
     state = two_running()
     state.apply(event)
     assert [cell.cell for cell in state.running_cells] == [cell.cell for cell, _ in state.surrounded()] == left
     assert state.current == (left[0] if left else None)
+    if isinstance(event, ev.SessionResumed):
+        assert list(state.waiting) == [0, 1, 2]
+        assert [(state.cells[cell].status, len(state.cells[cell].earlier)) for cell in (0, 1)] == [("queued", 1)] * 2
 
 
 def on_devices(*uuids: str | None) -> Environment:
@@ -265,11 +240,11 @@ def test_a_cell_takes_what_is_of_its_own_gpu(
 ) -> None:
     """Live and from its log alike; `why_not` is None where the GPU is the cell's."""
     gpu = GpuSample(uuid=sampled, sm_clock_mhz=1000, clock_reasons=(), energy_j=1.0, other_processes=())
-    sample = DeviceSampled(at=START + 11, host=HostSample(load_1m=2.0), gpu=gpu)
+    sample = ev.DeviceSampled(at=START + 11, host=HostSample(load_1m=2.0), gpu=gpu)
     machine = None if uuids is None else on_devices(*uuids)
     events = [
         *session_start([a_spec(device=device)], environment=machine), *cell_start(0),
-        StageChanged(at=START + 11, cell=0, stage="measuring"), sample, cell_end(0), sample,
+        ev.StageChanged(at=START + 11, cell=0, stage="measuring"), sample, cell_end(0), sample,
     ]  # fmt: skip
     path = tmp_path / "s.jsonl"
     path.write_bytes(b"".join(map(to_line, events)))
@@ -286,9 +261,9 @@ def test_a_report_that_is_made_again_hides_no_earlier_one() -> None:
     report = a_kernel_report()
     state = SessionState()
     for number, content in enumerate((report, None)):
-        state.apply(ReportStarted(at=START, report=number, kind="kernels", spec=report.spec))
+        state.apply(ev.ReportStarted(at=START, report=number, kind="kernels", spec=report.spec))
         if content:
-            state.apply(ReportFinished(at=START, report=number, status="ok", content=content))
+            state.apply(ev.ReportFinished(at=START, report=number, status="ok", content=content))
     assert state.content_of(KernelReport, report.spec) == report
     assert state.content_of(MemoryReport, report.spec) is None
     assert state.content_of(KernelReport, a_spec(seed=report.spec.seed, d_model=report.spec.d_model * 2)) is None
@@ -305,7 +280,7 @@ def test_reports_are_found_in_a_time_that_grows_with_their_number(monkeypatch: p
 
     monkeypatch.setattr(state_module, "report_key", counted)
     specs = [recorded_spec("trace.json", f"cuda:{number}") for number in range(100)]
-    state = fold(ReportStarted(at=1.0, report=n, kind="kernels", spec=spec) for n, spec in enumerate(specs))
+    state = fold(ev.ReportStarted(at=1.0, report=n, kind="kernels", spec=spec) for n, spec in enumerate(specs))
     for number, spec in enumerate(specs):
         found = state.report_of("kernels", spec)
         assert found

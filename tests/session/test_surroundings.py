@@ -28,9 +28,6 @@ def test_only_the_window_counts_but_the_clocks_before_and_after_it_are_kept() ->
     assert (found.clock_before_mhz, found.lowest_clock_mhz, found.clock_after_mhz) == (2, 20, 25)
     assert found.samples == found.reasons_known == 3
     assert found.reasons == {"30": 1, "20": 1, "25": 1}
-
-
-def test_without_a_sample_in_the_window_the_clock_after_it_is_the_next_ones() -> None:
     found = around(("warm-up", HOST, GpuSample(sm_clock_mhz=1)), (None, HOST, GpuSample(sm_clock_mhz=2)))
     assert (found.samples, found.lowest_clock_mhz, found.clock_after_mhz) == (0, None, 2)
 

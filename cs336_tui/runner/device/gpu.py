@@ -263,19 +263,15 @@ class MachineMonitor:
             monitor.close()
 
 
-def in_own_pid_namespace() -> bool:
-    """True if this process is in a PID namespace of its own, as in most containers."""
-    with suppress(OSError):
-        return Path("/proc/self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE
-    return False
-
-
 class OtherProcesses:
     """Finds processes outside of this app's own process tree; looks at each once, while it stays listed."""
 
     def __init__(self, *, namespaced: bool | None = None) -> None:
-        """`namespaced`: True if PIDs may be another namespace's; None finds out."""
-        self._namespaced = in_own_pid_namespace() if namespaced is None else namespaced
+        """`namespaced`: True if PIDs may be another namespace's, as in most containers; None finds out."""
+        self._namespaced = bool(namespaced)
+        if namespaced is None:
+            with suppress(OSError):
+                self._namespaced = Path("/proc/self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE
         self._own: dict[int, bool] = {}
         self._names: dict[int, str | None] = {}
 

@@ -68,7 +68,10 @@ class HostReader:
             return
         self._cpu = psutil.cpu_percent() / 100
         before, self._core_times = self._core_times, _core_times()
-        self._steal = _stolen_share(before, self._core_times)
+        (total_before, stolen_before), (total, stolen) = before, self._core_times
+        self._steal = None
+        if stolen_before is not None and stolen is not None and total > total_before:
+            self._steal = min(max(stolen - stolen_before, 0.0) / (total - total_before), 1.0)
         self._cpu_read_at = now
         for each in self._children.values():
             each.read_cores(now)
@@ -115,13 +118,6 @@ def _core_times() -> tuple[float, float | None]:
     times = psutil.cpu_times()
     guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in user and nice, too
     return sum(times) - guests, getattr(times, "steal", None)
-
-
-def _stolen_share(before: tuple[float, float | None], after: tuple[float, float | None]) -> float | None:
-    (total_before, stolen_before), (total, stolen) = before, after
-    if stolen_before is None or stolen is None or total <= total_before:
-        return None
-    return min(max(stolen - stolen_before, 0.0) / (total - total_before), 1.0)
 
 
 def _load_1m() -> float | None:

@@ -107,19 +107,21 @@ class _Api:
 class Nvml:
     """NVML, opened at the first call of a function of `api`, which is pynvml. Handles are opaque and die with `close`.
     A function raises `NvmlSilent` without an answer within `ANSWER_S`, `NvmlUnavailable` when NVML cannot be opened,
-    and pynvml's errors. Use it from one thread. The constructor raises `NvmlUnavailable` without pynvml."""
+    and pynvml's errors. Use it from one thread: calls are made one by one on a daemon thread, and while one does not
+    return, others are refused. The constructor raises `NvmlUnavailable` without pynvml."""
 
     def __init__(self) -> None:
         self._module: Any = import_pynvml()
         self.api: Any = _Api(self._module, self._asked)
-        self._calls = Calls("nvml")
+        self._aside: Aside | None = None
+        self._last: tuple[str, Future[Any]] | None = None
         self._is_open = False
         self._until: float | None = None
 
     @property
     def is_stuck(self) -> bool:
-        """True while a call of NVML has not returned."""
-        return self._calls.is_stuck
+        """True while a call has not returned."""
+        return self._last is not None and not self._last[1].done()
 
     @contextmanager
     def in_time(self) -> Iterator[None]:
@@ -132,15 +134,34 @@ class Nvml:
 
     def close(self) -> None:
         """Never raises: a lost GPU can make even the shutdown fail. NVML is opened again by the next call."""
-        self._calls.end("nvmlShutdown", self._shut_down, self._patience_s())
+        patience_s = 0.0 if self.is_stuck else self._patience_s()
+        call = self._begin("nvmlShutdown", self._shut_down)
+        if self._aside is not None:
+            self._aside.close(within_s=0.0)
+        self._aside = None
+        wait([call], patience_s)
 
     def _patience_s(self) -> float:
-        return ANSWER_S if self._until is None else min(ANSWER_S, self._until - monotonic())
+        return ANSWER_S if self._until is None else max(min(ANSWER_S, self._until - monotonic()), 0.0)
 
     def _asked(self, name: str, function: Callable[[], Any]) -> Any:
         if not self._is_open:
-            self._calls.call("nvmlInit", self._open, self._patience_s())
-        return self._calls.call(name, function, self._patience_s())
+            self._call("nvmlInit", self._open)
+        return self._call(name, function)
+
+    def _call(self, name: str, function: Callable[[], T]) -> T:
+        if self._last is not None and self.is_stuck:
+            raise NvmlSilent(self._last[0], waited=False)
+        call = self._begin(name, function)
+        if not wait([call], self._patience_s()).done:
+            raise NvmlSilent(name, waited=True)
+        return call.result()
+
+    def _begin(self, name: str, function: Callable[[], T]) -> Future[T]:
+        self._aside = self._aside or Aside("nvml")
+        call = self._aside.call(function)
+        self._last = name, call
+        return call
 
     def _open(self) -> None:
         try:
@@ -247,41 +268,3 @@ def first_visible(listed: str | None) -> int | str | None:
     if first.startswith(("GPU-", "MIG-")):
         return first
     return int(first) if first.isdecimal() else None
-
-
-class Calls:
-    """Makes calls one by one on a daemon thread, for one thread; while one does not return, refuses others."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._aside: Aside | None = None
-        self._last: tuple[str, Future[Any]] | None = None
-
-    @property
-    def is_stuck(self) -> bool:
-        """True while a call has not returned."""
-        return self._last is not None and not self._last[1].done()
-
-    def call(self, name: str, function: Callable[[], T], limit_s: float) -> T:
-        """The result or error of `function`. Raises `NvmlSilent` if that takes longer than `limit_s` seconds."""
-        if self._last is not None and self.is_stuck:
-            raise NvmlSilent(self._last[0], waited=False)
-        call = self._begin(name, function)
-        if not wait([call], max(limit_s, 0.0)).done:
-            raise NvmlSilent(name, waited=True)
-        return call.result()
-
-    def end(self, name: str, last: Callable[[], object], limit_s: float) -> None:
-        """Call `last`, ignoring errors, and end the thread. Waits `limit_s` seconds at most, 0 if a call is stuck."""
-        limit_s = 0.0 if self.is_stuck else limit_s
-        call = self._begin(name, last)
-        if self._aside is not None:
-            self._aside.close(within_s=0.0)
-        self._aside = None
-        wait([call], max(limit_s, 0.0))
-
-    def _begin(self, name: str, function: Callable[[], T]) -> Future[T]:
-        self._aside = self._aside or Aside(self._name)
-        call = self._aside.call(function)
-        self._last = name, call
-        return call

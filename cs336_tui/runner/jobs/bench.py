@@ -15,25 +15,14 @@ import msgspec
 from cs336_tui import __version__
 from cs336_tui.config.sweep import NO_OOM_SKIP
 from cs336_tui.events import events as ev
+from cs336_tui.runner.jobs import job as job_files
 from cs336_tui.runner.jobs.fold import Tail
-from cs336_tui.runner.jobs.job import (
-    JobCell,
-    JobLauncher,
-    JobRequest,
-    LaunchChoice,
-    LaunchError,
-    cells_of_others,
-    folder_of,
-    is_chosen_here,
-    read_choice,
-    split,
-    write_choice,
-)
+from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, LaunchChoice, LaunchError
 from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
 from cs336_tui.runner.trust import Import, Untrusted, check_log
 from cs336_tui.session.load import uncollected
 from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import LogError, LogReader, SessionRecorder, Sink, default_session_dir, line_prefix
+from cs336_tui.session.log import LogError, LogReader, Recording, SessionRecorder, Sink, default_session_dir
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 
@@ -60,7 +49,7 @@ def make_launcher(choice: LaunchChoice) -> JobLauncher:
     return SlurmLauncher(choice)
 
 
-class JobsBench:
+class JobsBench(Recording):
     """A session whose cells run in jobs. `submit` begins one, `resume` goes on with one, `watch` looks at one; then
     `work` follows it until all is over or it is closed, which changes nothing for the jobs. One process writes the
     session; beside it others follow its log, and one of them takes over when it is gone. `cancel` and `close` are for
@@ -80,26 +69,13 @@ class JobsBench:
         self._trusted = trusted
         self._sink, self._log, self._make, self._poll_s = sink, log, make, poll_s
         self._recorder = SessionRecorder(log.parent, log.stem, sink)
-        self._folder = folder_of(log.absolute())
+        self._folder = job_files.folder_of(log.absolute())
         self._state = SessionState()
         self._choice: LaunchChoice | None = None
         self._watcher: Watcher | None = None
         self._tail: Tail | None = None
         self._closing = threading.Event()
         self._working = threading.RLock()
-
-    @property
-    def session(self) -> str:
-        return self._recorder.session
-
-    @property
-    def log_path(self) -> Path:
-        return self._recorder.path
-
-    @property
-    def log_problem(self) -> str | None:
-        """One line on a log that could not be written to its end, else None."""
-        return self._recorder.problem
 
     @property
     def is_over(self) -> bool:
@@ -126,7 +102,7 @@ class JobsBench:
             self._choice, launcher = choice, launcher or self._make(choice)
             self._recorder.open()
             try:
-                write_choice(self._folder, choice)
+                job_files.write_choice(self._folder, choice)
                 started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=self.session, app=__version__)
                 self._record([started, *queued])
                 self._watcher = Watcher(self._record, launcher, self._folder, self._state)
@@ -163,7 +139,7 @@ class JobsBench:
                 raise
             (sink or self._recorder.pass_on)(history)
             self._apply(history)
-            specs = [cell.asked_spec for cell in self._state.cells.values() if self._is_left(cell, failed=failed)]
+            specs = [cell.asked_spec for cell in self._left(failed=failed)]
             try:
                 show(check_log(self.session, specs, trusted=self._trusted))
                 launcher = self._launcher()
@@ -175,11 +151,7 @@ class JobsBench:
             watcher.settle_down(self._closing)
             if self._closing.is_set():
                 return ()
-            again = [
-                cell.cell
-                for cell in self._state.cells.values()
-                if cell.cell not in watcher.cells and self._is_left(cell, failed=failed)
-            ]
+            again = [cell.cell for cell in self._left(failed=failed) if cell.cell not in watcher.cells]
             over = [number for number in again if number not in self._state.waiting]
             if over:
                 self._record([ev.CellRequeued(at=time.time(), cell=number) for number in over])
@@ -192,9 +164,11 @@ class JobsBench:
                 raise _launch_error(error, self._folder) from None
             return tuple(again)
 
-    def _is_left(self, cell: CellState, *, failed: bool) -> bool:
-        """True of a cell that resuming runs, if no job of it goes on."""
-        return not has_result(self._state, cell.cell) or (failed and cell.status in ("failed", "killed"))
+    def _left(self, *, failed: bool) -> list[CellState]:
+        """The cells that resuming runs, if no job of them goes on."""
+        again = ("failed", "killed") if failed else ()
+        cells = self._state.cells.values()
+        return [cell for cell in cells if not has_result(self._state, cell.cell) or cell.status in again]
 
     def watch(self, sink: Sink | None = None, *, take_over: bool = False) -> None:
         """Look at the session; events so far go to `sink`, if given. Raises like `resume`."""
@@ -284,12 +258,12 @@ class JobsBench:
         jobs that run them."""
         cells: set[int] = set()
         known: set[str] = set()
-        for event in LogReader(self._log).skim(tuple(line_prefix(kind) for kind in _PASSED_OVER)):
+        for event in LogReader(self._log).without(*_PASSED_OVER):
             if isinstance(event, ev.CellsQueued):
                 cells |= set(range(event.first, event.first + len(event.specs)))
             elif isinstance(event, ev.JobSubmitted):
                 known.add(event.job)
-        if not cells or not cells.issuperset(cells_of_others(self._folder, known)):
+        if not cells or not cells.issuperset(job_files.cells_of_others(self._folder, known)):
             name = self.session if self._log.parent == default_session_dir() else shlex.quote(str(self._log))
             raise LaunchError(
                 f"session {self.session}: its log was cut before its cells were whole, so nothing was submitted or "
@@ -299,12 +273,12 @@ class JobsBench:
 
     def _launcher(self) -> JobLauncher:
         """Raises `LaunchError`, also for a session without jobs, and `Untrusted`."""
-        self._choice = self._choice or read_choice(self._folder)
+        self._choice = self._choice or job_files.read_choice(self._folder)
         if self._choice is None:
             raise LaunchError(
                 f"session {self.session} has no jobs, and no process runs it; cs336-tui resume runs it here"
             )
-        if not (self._trusted or is_chosen_here(self._folder)):
+        if not (self._trusted or job_files.is_chosen_here(self._folder)):
             choice = msgspec.json.encode(self._choice).decode()
             raise Untrusted(self.session, f"has jobs that no command of yours launched here: {choice}")
         return self._make(self._choice)
@@ -315,7 +289,7 @@ class JobsBench:
         if cells:
             checkpoints = {cell.asked_spec.checkpoint for cell in self._state.cells.values()}
             settings = msgspec.structs.replace(settings, predict=len(checkpoints) > 1)
-            self._watcher.submit(split(cells, self._choice, settings, self._watcher.next_job))
+            self._watcher.submit(job_files.split(cells, self._choice, settings, self._watcher.next_job))
 
     def _job_cells(self, numbers: Iterable[int]) -> list[JobCell]:
         cells = (self._state.cells[number] for number in numbers)

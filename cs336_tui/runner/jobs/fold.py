@@ -106,64 +106,82 @@ class JobFold:
             ends = (event for event in events if isinstance(event, ev.CellFinished) and event.status != "cancelled")
             self._left &= {event.cell for event in ends}
         for event in _last_attempts(events) if self._again else events:
-            self._take(event, found)
+            found += self._take(event)
         self._again = False
         return found
 
-    def _take(self, event: ev.Event, found: list[ev.Event]) -> None:
+    def _take(self, event: ev.Event) -> Iterator[ev.Event]:
         match event:
             case ev.StepsTimed() | ev.StageChanged() | ev.ModelBuilt() | ev.ModelPrepared():
                 if event.cell in self.running:
-                    found.append(event)
+                    yield event
             case ev.DeviceSampled():
                 cells = event.cells or (*self.running, *(() if self.running else self._over_last))
                 if of_running := tuple(cell for cell in cells if cell in self.running or cell in self._over_last):
-                    found.append(replace(event, cells=of_running))
+                    yield replace(event, cells=of_running)
             case ev.CellStarted():
                 if event.cell in self._left:
                     self.running[event.cell] = None
                     self.cancelled.pop(event.cell, None)
                     if self._environment and self._environment != self._shared.environment:
                         self._shared.environment = self._environment
-                        found.append(ev.EnvironmentRead(at=event.at, environment=self._environment))
+                        yield ev.EnvironmentRead(at=event.at, environment=self._environment)
                     lanes = tuple(self._lanes[lane] for lane in event.lanes if lane in self._lanes)
-                    found.append(replace(event, job=self._job, lanes=lanes))
-            case ev.CellFinished():
-                self._finish(event, found)
+                    yield replace(event, job=self._job, lanes=lanes)
+            case ev.CellFinished() if event.cell in self._left:
+                was_running = self.running.pop(event.cell, 0) is None
+                if event.status == "cancelled":
+                    self.cancelled[event.cell] = None
+                else:
+                    self._left.discard(event.cell)
+                    if was_running:
+                        self._over_last = (event.cell,)
+                    yield event
             case ev.CellSkipped():
                 if event.cell in self._left:
                     self._left.discard(event.cell)
-                    found.append(event)
+                    yield event
             case ev.CellRequeued():
                 if event.cell in self._left and self._stop(event.cell):
-                    found.append(event)
+                    yield event
             case ev.ChildOutput():
                 if event.cell is None or event.cell in self.running:
-                    found.append(event)
+                    yield event
             case ev.EnvironmentRead():
                 self._environment, self._machine = event.environment, event.environment.host
             case ev.LanesOpened():
-                found.append(replace(event, lanes=tuple(map(self._own_lane, event.lanes))))
+                yield replace(event, lanes=tuple(map(self._own_lane, event.lanes)))
             case ev.LaneSetAside():
                 if event.lane in self._lanes:
-                    found.append(replace(event, lane=self._lanes[event.lane]))
+                    yield replace(event, lane=self._lanes[event.lane])
             case ev.ReportStarted():
-                self._begin_report(event, found)
+                of_log = self._shared.reports_of.setdefault(self._tag, [])
+                if self._reports_begun == len(of_log):
+                    of_log.append(KnownReport(self._shared.next_report, is_over=False))
+                    self._shared.next_report += 1
+                known = of_log[self._reports_begun]
+                self._reports_begun += 1
+                if not known.is_over:
+                    self._reports[event.report] = known.report
+                    yield replace(event, report=known.report, job=self._tag)
             case ev.ReportStage():
                 if event.report in self._reports:
-                    found.append(replace(event, report=self._reports[event.report]))
+                    yield replace(event, report=self._reports[event.report])
             case ev.ReportFinished():
                 if (number := self._reports.pop(event.report, None)) is not None:
                     content = event.content and with_files_in(self._files, event.content)
-                    found.append(replace(event, report=number, content=content))
+                    yield replace(event, report=number, content=content)
             case ev.CellsPredicted():
-                self._predict(event, found)
+                keys = set(map(prediction_key, (*(each.spec for each in event.predictions), *event.failed)))
+                if not keys <= self._shared.predicted:
+                    self._shared.predicted |= keys
+                    yield event
             case ev.Notice():
                 if event.text not in self._shared.said:
                     self._shared.said.add(event.text)
-                    found.append(event)
+                    yield event
             case ev.SessionResumed():
-                found += [ev.CellRequeued(at=event.at, cell=cell) for cell in self.running]
+                yield from [ev.CellRequeued(at=event.at, cell=cell) for cell in self.running]
                 self.running.clear()
                 self._reports.clear()
                 self.ended = False
@@ -181,18 +199,6 @@ class JobFold:
         """Forget that a cell ran or was stopped; False if it was neither."""
         return None in (self.running.pop(cell, 0), self.cancelled.pop(cell, 0))
 
-    def _finish(self, event: ev.CellFinished, found: list[ev.Event]) -> None:
-        if event.cell not in self._left:
-            return
-        was_running = self.running.pop(event.cell, 0) is None
-        if event.status == "cancelled":
-            self.cancelled[event.cell] = None
-            return
-        self._left.discard(event.cell)
-        if was_running:
-            self._over_last = (event.cell,)
-        found.append(event)
-
     def _own_lane(self, lane: ev.Lane) -> ev.Lane:
         """The session's lane for one of the job's; a run of the job that goes on opens the same ones again."""
         of_log = self._shared.lanes_of.setdefault(self._tag, [])
@@ -203,23 +209,6 @@ class JobFold:
             self._lanes[lane.lane] = of_log[len(self._lanes)]
         machine = lane.machine or self._machine
         return replace(lane, lane=self._lanes[lane.lane], machine=machine, job=self._tag)
-
-    def _begin_report(self, event: ev.ReportStarted, found: list[ev.Event]) -> None:
-        of_log = self._shared.reports_of.setdefault(self._tag, [])
-        if self._reports_begun == len(of_log):
-            of_log.append(KnownReport(self._shared.next_report, is_over=False))
-            self._shared.next_report += 1
-        known = of_log[self._reports_begun]
-        self._reports_begun += 1
-        if not known.is_over:
-            self._reports[event.report] = known.report
-            found.append(replace(event, report=known.report, job=self._tag))
-
-    def _predict(self, event: ev.CellsPredicted, found: list[ev.Event]) -> None:
-        keys = {prediction_key(each.spec) for each in event.predictions} | set(map(prediction_key, event.failed))
-        if not keys <= self._shared.predicted:
-            self._shared.predicted |= keys
-            found.append(event)
 
 
 def _last_attempts(events: Sequence[ev.Event]) -> Iterable[ev.Event]:

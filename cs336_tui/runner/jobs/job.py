@@ -138,10 +138,7 @@ class LaunchChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def split(
-    cells: Sequence[JobCell],
-    choice: LaunchChoice,
-    settings: JobRequest,
-    first: int = 1,
+    cells: Sequence[JobCell], choice: LaunchChoice, settings: JobRequest, first: int = 1
 ) -> tuple[JobRequest, ...]:
     """The jobs that run these cells, numbered from `first`, with the settings of a request. In an array each job has
     one cell and asks for what it needs; an allocation has all."""
@@ -245,10 +242,7 @@ def _mark(folder: Path, data: bytes) -> bytes:
     path = platformdirs.user_state_path("cs336-tui", appauthor=False) / "secret"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            contextlib.suppress(FileExistsError),
-            open(path, "xb", opener=private) as file,
-        ):
+        with contextlib.suppress(FileExistsError), open(path, "xb", opener=private) as file:
             file.write(secrets.token_bytes(_SECRET_BYTES))
     secret = read_small(path)
     if len(secret) != _SECRET_BYTES:

@@ -62,8 +62,9 @@ class SlurmLauncher:
 
     def submit(self, requests: Sequence[JobRequest], folder: Path) -> Sequence[str]:
         ids: dict[str, str] = {}
+        most = re.search(r"MaxArraySize\s*=\s*(\d+)", run_command("scontrol", "show", "config").stdout)
         try:
-            for group in _groups(requests, _longest_array()):
+            for group in _groups(requests, max(1, int(most[1])) if most else 1000):
                 executor, command = self._submission(group, folder)
                 try:
                     with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
@@ -229,11 +230,6 @@ def _ranges(ids: Iterable[str]) -> list[str]:
     return words
 
 
-def _longest_array() -> int:
-    told = re.search(r"MaxArraySize\s*=\s*(\d+)", run_command("scontrol", "show", "config").stdout)
-    return max(1, int(told[1])) if told else 1000
-
-
 def run_command(*words: str) -> subprocess.CompletedProcess[str]:
     """One of Slurm's commands; raises `LaunchError` if it cannot be run."""
     try:
@@ -342,25 +338,23 @@ class JobRecord(NamedTuple):
 
 def from_squeue(text: str) -> Iterator[JobRecord]:
     """Jobs of ``squeue --Format`` with `SQUEUE_FIELDS`, each before ``|``; its exit code is as wait() gives it."""
-    for line in text.splitlines():
-        fields = line.split("|")
-        if len(fields) < len(SQUEUE_FIELDS):
-            continue
-        id, state, reason, nodes, code, restarts, limit = fields[: len(SQUEUE_FIELDS)]
+    for id, state, reason, nodes, code, restarts, limit in _rows(text, len(SQUEUE_FIELDS)):
         waited = _number(code)
         yield JobRecord(id, state, reason, nodes, waited >> 8, waited & 0x7F, _number(restarts), limit)
 
 
 def from_sacct(text: str) -> Iterator[JobRecord]:
     """Jobs of ``sacct --parsable2`` with `SACCT_FIELDS`."""
-    for line in text.splitlines():
-        fields = line.split("|")
-        if len(fields) < len(SACCT_FIELDS):
-            continue
-        id, said, reason, nodes, code, limit = fields[: len(SACCT_FIELDS)]
+    for id, said, reason, nodes, code, limit in _rows(text, len(SACCT_FIELDS)):
         state, _, by = said.partition(" by ")
         exited, _, signalled = code.partition(":")
         yield JobRecord(id, state, reason, nodes, _number(exited), _number(signalled), 0, limit, _user(by))
+
+
+def _rows(text: str, columns: int) -> list[list[str]]:
+    """The fields of whole lines."""
+    lines = (line.split("|") for line in text.splitlines())
+    return [fields[:columns] for fields in lines if len(fields) >= columns]
 
 
 def _number(text: str) -> int:

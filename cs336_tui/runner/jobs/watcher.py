@@ -9,18 +9,9 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from cs336_tui.events import events as ev
+from cs336_tui.runner.jobs import job as job_files
 from cs336_tui.runner.jobs.fold import FollowedJob, JobFold, JobLog, Numbering
-from cs336_tui.runner.jobs.job import (
-    JobLauncher,
-    JobRequest,
-    JobStatus,
-    LaunchError,
-    log_path,
-    output_path,
-    withdraw,
-    withdraw_others,
-    write_request,
-)
+from cs336_tui.runner.jobs.job import JobLauncher, JobRequest, JobStatus, LaunchError
 from cs336_tui.runner.pipes import Aside, last_line
 from cs336_tui.session.lock import lock_path
 from cs336_tui.session.log import FILES_SUFFIX
@@ -63,7 +54,9 @@ class Watcher:
         self._asked_at = float("-inf")
         self._problem = ""
         self._jobs: dict[str, FollowedJob] = {}
-        self._last_job, withdrawn = withdraw_others(folder, state.jobs)
+        last, withdrawn = job_files.withdraw_others(folder, state.jobs)
+        self.next_job = last + 1
+        """The number of the next job."""
         for job in withdrawn:
             text = f"job {job} is withdrawn: its submitter ended before recording it"
             record([ev.Notice(at=time.time(), text=text)])
@@ -83,12 +76,12 @@ class Watcher:
     def submit(self, requests: Sequence[JobRequest]) -> None:
         """Start jobs and watch them too. Raises `LaunchError`, and OSError when requests cannot be written."""
         for request in requests:
-            write_request(self._folder, request)
+            job_files.write_request(self._folder, request)
         try:
             ids = self._aside.call(lambda: self._launcher.submit(requests, self._folder)).result()
         except BaseException:
             for request in requests:
-                withdraw(self._folder, request.job)
+                job_files.withdraw(self._folder, request.job)
             raise
         submitted = [
             ev.JobSubmitted(
@@ -128,11 +121,6 @@ class Watcher:
         """True if the launcher has said how each job is."""
         return all(job.status or job.settled for job in self._jobs.values())
 
-    @property
-    def next_job(self) -> int:
-        """The number of the next job."""
-        return self._last_job + 1
-
     def cancel(self) -> bool:
         """Have all jobs cancelled that are not over; False if there is none. Their ends come with later steps."""
         ids = [job.submitted.id for job in self._jobs.values() if not job.settled and not job.over_at]
@@ -158,20 +146,15 @@ class Watcher:
             self._record(events)
 
     def _follow(
-        self,
-        submitted: ev.JobSubmitted,
-        left: set[int],
-        *,
-        settled: bool = False,
-        again: bool = False,
+        self, submitted: ev.JobSubmitted, left: set[int], *, settled: bool = False, again: bool = False
     ) -> None:
         name = submitted.job
-        self._last_job = max(self._last_job, int(name) if name.isdecimal() else 0)
+        self.next_job = max(self.next_job, int(name) + 1 if name.isdecimal() else 1)
         logs = []
         for node in range(submitted.nodes):
             tag = f"{name}.{node}" if node else name
             of_log = set(left) if settled else left
-            path = log_path(self._folder, name, node)
+            path = job_files.log_path(self._folder, name, node)
             saved = path.with_suffix(FILES_SUFFIX)
             fold = JobFold(tag, name, of_log, self._numbering, again=again, settled=settled, files=saved)
             logs.append(JobLog(path, fold))
@@ -186,10 +169,7 @@ class Watcher:
                 self._tell_problem(str(error), events)
             if log.offset > before:
                 job.grown_at = now
-        if job.is_closed:
-            job.ended_at = job.ended_at or now
-        else:
-            job.ended_at = 0.0
+        job.ended_at = (job.ended_at or now) if job.is_closed else 0.0
 
     def _ask(self, now: float, events: list[ev.Event]) -> None:
         """Take the launcher's answer, if it is there, and ask again when it is time."""
@@ -233,9 +213,7 @@ class Watcher:
 
     def _is_settled(self, job: FollowedJob, now: float) -> bool:
         """True if nothing more is to be expected of a job."""
-        if job.settled:
-            return True
-        if job.is_closed and not job.left:
+        if job.settled or (job.is_closed and not job.left):
             return True
         if job.over_at:
             return job.is_closed or now >= max(job.over_at, job.grown_at) + self._grace_s
@@ -259,7 +237,7 @@ class Watcher:
         status = job.status if job.over_at and job.status else JobStatus("over")
         reason = status.reason
         if job.left and (not reason or status.ending == "failed"):
-            said = filter(None, (reason, last_line(output_path(self._folder, name))))
+            said = filter(None, (reason, last_line(job_files.output_path(self._folder, name))))
             reason = "; ".join(said) or "it ended before its cells did"
         self._tell(name, job, status._replace(reason=reason, node=status.node or job.told[2]), events)
         error = f"job {job.submitted.id}: {reason}"
@@ -269,7 +247,7 @@ class Watcher:
                 events.append(ev.ReportFinished(at=time.time(), report=report, status=ending, error=error))
         events += self._endings(job, status, error)
         if job.left:  # whatever lives of it stops
-            withdraw(self._folder, name)
+            job_files.withdraw(self._folder, name)
             if not job.over_at:
                 self._aside.call(lambda: self._launcher.cancel([job.submitted.id])).add_done_callback(self._say_problem)
 

@@ -13,8 +13,9 @@ from cs336_tui.config.variants import RANGES
 from cs336_tui.events.device_timeline import busy, extent, gaps_of, overlap_of
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport, kernel_kind, operator_kind
 from cs336_tui.events.prediction import NO_RANGE
-from cs336_tui.session.recordings.recording import USUAL_PHASES, Opening, Recorded, check_time, header, phase_finder
-from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, DeviceFacts, Ints, Spans, Trace
+from cs336_tui.session.recordings import recording
+from cs336_tui.session.recordings.recording import USUAL_PHASES, DeviceFacts, Opening, Recorded
+from cs336_tui.session.recordings.trace import KERNEL, OPERATOR, USER_RANGE, Ints, Spans, Trace
 from cs336_tui.stats.quantities import counted
 
 NO_KERNELS = "no kernel of a GPU in the file; shown are the host's operators, by self time"
@@ -29,7 +30,7 @@ _DEEPEST = 64
 def reports_of(trace: Trace, name: str, path: str, opening: Opening) -> tuple[Recorded, ...]:
     """A cell for each device of a trace, named `name`. `path` is its file. Raises `RecordingError`."""
     found = _Attributed(trace, opening)
-    check_time(Path(path), found.duration.sum(dtype=float))
+    recording.check_time(Path(path), found.duration.sum(dtype=float))
     devices = sorted({*found.device.tolist()})
     return tuple(_recorded(found, name, path, device) for device in devices)
 
@@ -48,7 +49,7 @@ class _Attributed:
 
     def __init__(self, trace: Trace, opening: Opening) -> None:
         self.trace = trace
-        self._phases = phase_finder(opening.phases)
+        self._phases = recording.phase_finder(opening.phases)
         self._span_thread, self._span_name = _view(trace.span_thread), _view(trace.span_name)
         self._span_begin, self._span_end = _view(trace.span_begin), _view(trace.span_end)
         self._span_kind = _view(trace.span_kind)
@@ -183,8 +184,11 @@ class _Attributed:
         count = len(self.begin)
         on_main, own = np.full(count, -1, np.int32), np.full(count, -1, np.int32)
         enclosing: dict[int, int] = {}
+        """Of each span the one round it, -1 for none; both by their places in the trace."""
         for thread, spans in self._user.items():
-            enclosing |= _enclosing(spans)
+            parents = spans.parents()
+            outer = np.where(parents >= 0, spans.place[parents], -1) if len(parents) else parents
+            enclosing |= zip(spans.place.tolist(), outer.tolist(), strict=True)
             launched = np.flatnonzero((self._thread == thread) if thread != self._main else np.full(count, True))
             inner = spans.innermost(self._moment[launched])
             known = inner >= 0
@@ -234,13 +238,6 @@ def shown_range(name: str) -> str:
     return name.removeprefix("range/").removeprefix("phase/")
 
 
-def _enclosing(spans: Spans) -> dict[int, int]:
-    """Of each of the spans the one that encloses it, -1 for none; both by their places in the trace."""
-    parents = spans.parents()
-    places = np.where(parents >= 0, spans.place[parents], -1) if len(parents) else parents
-    return dict(zip(spans.place.tolist(), places.tolist(), strict=True))
-
-
 def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded:
     trace = found.trace
     mine = np.flatnonzero(found.device == device)
@@ -253,7 +250,7 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
     facts = DeviceFacts() if found.of_host else trace.devices.get(device, DeviceFacts())
     where = "cpu" if found.of_host else f"cuda:{device}"
     report = KernelReport(
-        **header(name, where, facts.label, trace.torch),  # type: ignore[arg-type]
+        **recording.header(name, where, facts.label, trace.torch),  # type: ignore[arg-type]
         activity="operators" if found.of_host else "kernels",
         groups=_groups(found, kernels),
         copies=_groups(found, copies),
@@ -268,16 +265,7 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
         note=_note(found, kernels),
         steps_ns=found.steps_ns(),
     )
-    return Recorded(
-        name=name,
-        device=where,
-        report=report,
-        device_label=facts.label,
-        memory_bytes=facts.memory_bytes,
-        capability=facts.capability,
-        torch=trace.torch,
-        host=trace.host,
-    )
+    return Recorded(name=name, device=where, report=report, facts=facts, torch=trace.torch, host=trace.host)
 
 
 def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:

@@ -13,19 +13,10 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 
 from cs336_tui.config.reading import open_regular
+from cs336_tui.session.recordings import recording
 from cs336_tui.session.recordings.attribution import reports_of
-from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, Watch, most_inflated
-from cs336_tui.session.recordings.trace import (
-    COPY,
-    FILL,
-    KERNEL,
-    MOST_ROWS,
-    OPERATOR,
-    USER_RANGE,
-    DeviceFacts,
-    TooLarge,
-    Trace,
-)
+from cs336_tui.session.recordings.recording import DeviceFacts, Opening, Recorded, RecordingError, TooLarge, Watch
+from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, OPERATOR, USER_RANGE, Trace
 
 _LONE = re.compile(r"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 """Escapes of surrogates: pairs are the group; one alone is no character."""
@@ -161,7 +152,8 @@ LARGEST = 1 << 37
 """Bytes of a trace once decompressed."""
 _PRECISE_US = 2.0**42
 """Below this a float of microseconds is exact to half a nanosecond."""
-_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_EVENTS = re.compile(rb'\A\[|"traceEvents"\s*:\s*\[')
+"""The place before the first event: of a bare list, else of the document's."""
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
 _LONGEST_US = 1e15
 
@@ -193,9 +185,8 @@ class _Reader:
         file.seek(0)
         self.trace = Trace()
         self._epoch = False
-        self._base = 0
-        """Whole microseconds that are taken off every time."""
-        self._has_base = False
+        self._base: int | None = None
+        """Whole microseconds that are taken off every time; None before the first."""
 
     def read(self) -> Trace:
         try:
@@ -216,13 +207,13 @@ class _Reader:
     def _read(self) -> None:
         pieces = self._pieces()
         buffer = next(pieces, b"").lstrip(b"\xef\xbb\xbf \t\r\n")
-        while not (began := self._beginning(buffer)):
+        while not (begin := _EVENTS.search(buffer)):
             if len(buffer) > LONGEST_EVENT:
                 raise self._error(f"not {WHAT}: no traceEvents in its first {LONGEST_EVENT >> 20} MB")
             if not (more := next(pieces, b"")):
                 raise self._error(f"not {WHAT}: it has no traceEvents" if buffer else "empty")
             buffer += more
-        head, buffer = buffer[:began], buffer[began:]
+        head, buffer = buffer[: begin.end()], buffer[begin.end() :]
         for more in pieces:
             buffer += more
             buffer = buffer[self._take_whole(buffer) :]
@@ -233,7 +224,7 @@ class _Reader:
     def _pieces(self) -> Iterator[bytes]:
         """The file's bytes, decompressed."""
         inflate = None
-        done, most = 0, most_inflated(self._total, LARGEST)
+        done, most = 0, recording.most_inflated(self._total, LARGEST)
         while data := self._file.read(CHUNK):
             if done == 0 and inflate is None and data.startswith(b"\x1f\x8b"):
                 inflate = zlib.decompressobj(31)
@@ -254,14 +245,6 @@ class _Reader:
         self._watch(self._total, self._total)
         if inflate is not None and not inflate.eof:
             raise self._error("cut: the file ends before its gzip does")
-
-    @staticmethod
-    def _beginning(buffer: bytes) -> int:
-        """The place of the first event; 0 if it has not come yet."""
-        if buffer.startswith(b"["):
-            return 1
-        found = _EVENTS.search(buffer)
-        return found.end() if found else 0
 
     def _take_whole(self, buffer: bytes) -> int:
         """Take the events that are whole in the buffer; the number of bytes that they took. A place between two objects
@@ -312,12 +295,8 @@ class _Reader:
         """Take these events; False if they are not whole."""
         listed = b"[" + text + b"]"
         try:
-            if not self._epoch:
-                events = DECODE.decode(listed)
-                if self._settle_base(events):
-                    self._take_events(events)
-                    return True
-            self._take_epoch(DECODE_EPOCH.decode(listed))
+            if self._epoch or not self._take_events(DECODE.decode(listed)):
+                self._take_epoch(DECODE_EPOCH.decode(listed))
         except msgspec.ValidationError:
             self._take_one_by_one(listed)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -346,21 +325,20 @@ class _Reader:
                     self.trace.unread += 1
         self._take_epoch(taken)
 
-    def _settle_base(self, events: list[Event]) -> bool:
-        """True if floats are exact enough for the times of these events."""
+    def _take_events(self, events: list[Event]) -> bool:
+        """Take these events if floats are exact enough for their times, else none from now on."""
         times = [event.ts for event in events if event.ts]
-        if times and not self._has_base:
-            self._base, self._has_base = int(times[0]), True
+        if times and self._base is None:
+            self._base = int(times[0])
         if times and max(times) >= _PRECISE_US:
             self._epoch = True
-        return not self._epoch
-
-    def _take_events(self, events: list[Event]) -> None:
-        base = self._base
+            return False
+        base = self._base or 0
         for event in events:
             if event.cat in KEPT and event.ph == "X":
                 self._add(event, round((event.ts - base) * 1000))
-        self._check_room()
+        self.trace.check_room()
+        return True
 
     def _take_epoch(self, events: list[EpochEvent]) -> None:
         for event in events:
@@ -371,14 +349,10 @@ class _Reader:
             except (ValueError, OverflowError):
                 self.trace.unread += 1
                 continue
-            if not self._has_base:
-                self._base, self._has_base = us, True
+            if self._base is None:
+                self._base = us
             self._add(event, (us - self._base) * 1000 + ns)
-        self._check_room()
-
-    def _check_room(self) -> None:
-        if self.trace.rows > MOST_ROWS:
-            raise TooLarge("events")
+        self.trace.check_room()
 
     def _add(self, event: Event | EpochEvent, begin: int) -> None:
         """Add one event of the kinds that are looked at."""
@@ -411,16 +385,9 @@ class _Reader:
         trace = self.trace
         for place, each in enumerate(_listed(around.deviceProperties)):
             number = each.get("id", place)
-            if not isinstance(number, int) or not isinstance(each.get("name"), str):
-                continue
-            major, minor = each.get("computeMajor"), each.get("computeMinor")
-            known = isinstance(major, int) and isinstance(minor, int)
-            memory = each.get("totalGlobalMem")
-            trace.devices[number] = DeviceFacts(
-                label=each["name"],
-                memory_bytes=memory if isinstance(memory, int) and memory > 0 else None,
-                capability=f"{major}.{minor}" if known else None,
-            )
+            if isinstance(number, int) and isinstance(each.get("name"), str):
+                facts = map(each.get, ("name", "totalGlobalMem", "computeMajor", "computeMinor"))
+                trace.devices[number] = DeviceFacts.of(*facts)
         info = around.distributedInfo
         rank = info.get("rank") if isinstance(info, dict) else None
         trace.rank = rank if isinstance(rank, int) and rank >= 0 else None

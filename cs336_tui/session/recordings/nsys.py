@@ -22,21 +22,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from cs336_tui.config.reading import open_regular
+from cs336_tui.session.recordings import recording
 from cs336_tui.session.recordings.attribution import reports_of
-from cs336_tui.session.recordings.recording import OF_LIBRARIES, Opening, RangeNames, Recorded, RecordingError, Watch
-from cs336_tui.session.recordings.trace import (
-    COPY,
-    FILL,
-    KERNEL,
-    MOST_ROWS,
-    MOST_THREADS,
-    OPERATOR,
-    USER_RANGE,
-    Damaged,
-    DeviceFacts,
-    TooLarge,
-    Trace,
-)
+from cs336_tui.session.recordings.recording import Damaged, DeviceFacts, Opening, Recorded, RecordingError, TooLarge
+from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, MOST_ROWS, OPERATOR, USER_RANGE, Trace
 from cs336_tui.stats.quantities import counted
 
 _LONGEST_TEXT = 1 << 20
@@ -49,7 +38,7 @@ class Database:
     """One database, opened so that it can only be read: no other file, no function, no view. `tables` has the columns
     of each ordinary table. `expected` are the tables that will be read, by whose rows the watch is told of progress."""
 
-    def __init__(self, path: Path, watch: Watch, expected: Sequence[str]) -> None:
+    def __init__(self, path: Path, watch: recording.Watch, expected: Sequence[str]) -> None:
         self._watch, self._size = watch, path.stat().st_size
         self._stopped: BaseException | None = None
         self._rows = self._expected = 0
@@ -189,7 +178,7 @@ def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
         return _read_export(made, path, opening, name)
 
 
-def _export(nsys: str, path: Path, made: Path, watch: Watch) -> None:
+def _export(nsys: str, path: Path, made: Path, watch: recording.Watch) -> None:
     """Let nsys write the SQLite file `made`. It and what it starts end with the reading."""
     options = ("--type=sqlite", "--force-overwrite=true", f"--output={made}")  # long ones take “=”, as its guide says
     command = [nsys, "export", *options, str(path.absolute())]
@@ -246,22 +235,21 @@ class _Export:
     def __init__(self, base: Database) -> None:
         self._base = base
         self._strings: dict[int, str] = {}
+        self._traces: dict[int, Trace] = {}
 
     def traces(self) -> tuple[dict[int, Trace] | None, int]:
         """The trace of each process by its id, None without any of nsys' tables; launches of graphs as a whole."""
         if self._base.tables.keys().isdisjoint((*_ALL[1:], _GRAPHS)):
             return None, 0
         self._read_strings()
-        traces: dict[int, Trace] = {}
         for table, kind in _OPERATIONS:
-            self._read_operations(traces, table, kind)
-        if not any(KERNEL in trace.kernel_kind for trace in traces.values()):
-            return traces, self._graphs()
-        for table in _CALLS:
-            self._read_calls(traces, table)
-        self._read_ranges(traces)
-        self._read_devices(traces)
-        return traces, self._graphs()
+            self._read_operations(table, kind)
+        if any(KERNEL in trace.kernel_kind for trace in self._traces.values()):
+            for table in _CALLS:
+                self._read_calls(table)
+            self._read_ranges()
+            self._read_devices()
+        return self._traces, sum(1 for _ in self._base.select(_GRAPHS, ("start",)))
 
     def _read_strings(self) -> None:
         length = 0
@@ -280,7 +268,7 @@ class _Export:
                 return text
         return ""
 
-    def _read_operations(self, traces: dict[int, Trace], table: str, kind: int) -> None:
+    def _read_operations(self, table: str, kind: int) -> None:
         """Kernels, copies or fills."""
         names = {KERNEL: ("demangledName", "shortName", "name", "mangledName"), COPY: ("copyKind",), FILL: ()}[kind]
         labels = self._copies() if kind == COPY else {}
@@ -291,7 +279,7 @@ class _Export:
             else:
                 name = f"[CUDA memcpy {labels.get(named[0], 'Unknown')}]" if kind == COPY else "[CUDA memset]"
             began = _time(begin)
-            self._trace(traces, pid).add_kernel(
+            self._trace(pid).add_kernel(
                 name, began, max(_time(end) - began, 0), device=_number(device), stream=_number(stream),
                 correlation=_correlation(correlation), kind=kind,
             )  # fmt: skip
@@ -303,41 +291,38 @@ class _Export:
                 found[id_] = label
         return found
 
-    def _trace(self, traces: dict[int, Trace], global_id: object) -> Trace:
-        """The trace of the process of a ``globalPid`` or ``globalTid``; of 0 where the version has none."""
-        process = global_id >> 24 if isinstance(global_id, int) else 0
-        found = traces.get(process)
-        if found is None:
-            if len(traces) >= 10_000:
+    def _trace(self, global_pid: object) -> Trace:
+        """The trace of the process of a ``globalPid``; of 0 where the version has none."""
+        process = global_pid >> 24 if isinstance(global_pid, int) else 0
+        if process not in self._traces:
+            if len(self._traces) >= 10_000:
                 raise TooLarge("processes")
-            found = traces[process] = Trace()
-        return found
+            self._traces[process] = Trace()
+        return self._traces[process]
 
-    def _read_calls(self, traces: dict[int, Trace], table: str) -> None:
+    def _read_calls(self, table: str) -> None:
         """Calls that launch something."""
         launches = {id_ for id_, name in self._strings.items() if any(each in name for each in _LAUNCHES)}
         has_names = "nameId" in self._base.tables.get(table, ())
-        threads = _Threads(traces)
-        for begin, correlation, tid, name in self._base.select(
-            table, ("start", "correlationId"), ("globalTid", "nameId")
-        ):
-            trace, thread, _ = threads.of(tid)
+        rows = self._base.select(table, ("start", "correlationId"), ("globalTid", "nameId"))
+        for begin, correlation, tid, name in rows:
+            trace, thread, _ = self._thread(tid)
             if trace is not None and isinstance(correlation, int) and (not has_names or name in launches):
                 trace.add_call(_correlation(correlation), thread, _time(begin))
 
-    def _read_ranges(self, traces: dict[int, Trace]) -> None:
+    def _read_ranges(self) -> None:
         """NVTX's ranges: torch's ``emit_nvtx`` names operators and autograd's nodes, all others are the user's."""
         columns = ("end", "eventType", "text", "textId", "globalTid", "domainId")
         has_kinds = "eventType" in self._base.tables.get("NVTX_EVENTS", ())
         domains = self._base.select("NVTX_EVENTS", ("start",), columns, f"eventType = {_DOMAIN}") if has_kinds else ()
-        threads, names = _Threads(traces), RangeNames()
+        names = recording.RangeNames()
         libraries = {
-            (threads.of(tid)[2], domain)
+            (self._thread(tid)[2], domain)
             for _, _, _, text, id_, tid, domain in domains
-            if domain is not None and self._text(text, id_).casefold() in OF_LIBRARIES
+            if domain is not None and self._text(text, id_).casefold() in recording.OF_LIBRARIES
         }
         for begin, end, kind, text, id_, tid, domain in self._base.select("NVTX_EVENTS", ("start",), columns):
-            trace, thread, process = threads.of(tid)
+            trace, thread, process = self._thread(tid)
             is_range = kind in _PUSHED or (kind is None and end is not None)
             if trace is None or not is_range or (libraries and (process, domain) in libraries):
                 continue
@@ -348,49 +333,26 @@ class _Export:
                 if sequence >= 0:
                     trace.add_node(sequence, 1 if node else 0)
 
-    def _read_devices(self, traces: dict[int, Trace]) -> None:
+    def _read_devices(self) -> None:
         columns = ("name", "totalMemory", "computeMajor", "computeMinor")
-        gpus = {
-            id_: DeviceFacts(
-                label=name if isinstance(name, str) else "",
-                memory_bytes=memory if isinstance(memory, int) and memory > 0 else None,
-                capability=f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) and major else None,
-            )
-            for id_, name, memory, major, minor in self._base.select("TARGET_INFO_GPU", ("id",), columns)
-        }
+        gpus = {id_: DeviceFacts.of(*facts) for id_, *facts in self._base.select("TARGET_INFO_GPU", ("id",), columns)}
         placed = {
             (pid, cuda): gpu
             for gpu, cuda, pid in self._base.select("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId"), ("pid",))
         }
         by_cuda = {cuda: gpu for (_, cuda), gpu in placed.items()}
-        for process, trace in traces.items():
+        for process, trace in self._traces.items():
             for device in {*trace.kernel_device}:
                 gpu = placed.get((process & _PID, device), by_cuda.get(device, device))
                 if gpu in gpus:
                     trace.devices[device] = gpus[gpu]
 
-    def _graphs(self) -> int:
-        """Launches of CUDA graphs that nsys recorded as a whole, without their kernels."""
-        return sum(1 for _ in self._base.select(_GRAPHS, ("start",)))
-
-
-class _Threads:
-    """Of a ``globalTid`` the trace of its process, None if that ran no kernel, its number there, and the process."""
-
-    def __init__(self, traces: dict[int, Trace]) -> None:
-        self._traces = traces
-        self._known: dict[object, tuple[Trace | None, int, int | None]] = {}
-
-    def of(self, global_tid: object) -> tuple[Trace | None, int, int | None]:
-        found = self._known.get(global_tid)
-        if found is None:
-            process = global_tid >> 24 if isinstance(global_tid, int) else None
-            only = self._traces.get(0) if len(self._traces) == 1 else None  # no kernel has a process
-            trace = only or (None if process is None else self._traces.get(process))
-            found = self._known[global_tid] = trace, trace.thread_id(global_tid) if trace else -1, process
-            if len(self._known) > MOST_THREADS:
-                raise TooLarge("threads")
-        return found
+    def _thread(self, global_tid: object) -> tuple[Trace | None, int, int | None]:
+        """Of a ``globalTid`` the trace of its process, None if that ran no kernel, its number there, the process."""
+        process = global_tid >> 24 if isinstance(global_tid, int) else None
+        only = self._traces.get(0) if len(self._traces) == 1 else None  # no kernel has a process
+        trace = only or (None if process is None else self._traces.get(process))
+        return trace, trace.thread_id(global_tid) if trace else -1, process
 
 
 def _time(value: object) -> int:

@@ -19,8 +19,9 @@ from typing import BinaryIO, NamedTuple, TextIO, cast
 
 from cs336_tui.config.reading import open_regular
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport, KernelSummary, kernel_kind
-from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError, check_time, header, most_inflated
-from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, Damaged, DeviceFacts, TooLarge, Trace
+from cs336_tui.session.recordings import recording
+from cs336_tui.session.recordings.recording import Damaged, Opening, Recorded, RecordingError, TooLarge
+from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, Trace
 from cs336_tui.stats.quantities import counted
 
 MOST_BYTES = 1 << 30
@@ -149,7 +150,7 @@ class _Lines:
 
     def __init__(self, file: TextIO, opening: Opening, size: int) -> None:
         self._file, self._opening, self._size = file, opening, size
-        self._most = most_inflated(size, _MOST_TEXT)
+        self._most = recording.most_inflated(size, _MOST_TEXT)
         self._number = self._read = 0
         self._header = ""
         """A header that ended a block, to be given next."""
@@ -191,7 +192,7 @@ def _add_launch(trace: Trace, row: Sequence[str], columns: _Columns) -> None:
         told = _DEVICE.fullmatch(device)
         number = int(told["number"]) if told else int(device) if device.isdecimal() and len(device) < 9 else 0
         if told and number < 2**31:
-            trace.devices.setdefault(number, DeviceFacts(label=told["label"]))
+            trace.devices.setdefault(number, recording.DeviceFacts(label=told["label"]))
     stream, correlation = (_text(row, columns, key) for key in ("stream", "corrid"))
     trace.add_kernel(
         name,
@@ -260,9 +261,9 @@ def _recorded(groups: Sequence[KernelGroup], name: str, path: Path) -> Recorded:
     kernels = tuple(group for group in groups if not group.name.startswith("[CUDA mem"))
     if not kernels:
         raise RecordingError(path, "copies and fills alone, no kernel of a GPU")
-    check_time(path, sum(group.total_ns for group in groups))
+    recording.check_time(path, sum(group.total_ns for group in groups))
     report = KernelReport(
-        **header(name, _ANY_DEVICE, "unknown GPU", ""),  # type: ignore[arg-type]
+        **recording.header(name, _ANY_DEVICE, "unknown GPU", ""),  # type: ignore[arg-type]
         activity="kernels",
         groups=kernels,
         copies=tuple(group for group in groups if group.name.startswith("[CUDA mem")),

@@ -39,6 +39,20 @@ class RecordingError(UserError):
         super().__init__(f"{path}: {why}")
 
 
+class TooLarge(Exception):
+    """A file has more than memory should hold; the text says of what."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"too large to be read: more {what} than there is room for")
+
+
+class Damaged(Exception):
+    """A value that cannot be; the text says which."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"damaged: {why}")
+
+
 def most_inflated(size: int, most: int) -> int:
     """The most bytes, `most` at any rate, to which a gzipped file of `size` bytes is decompressed: traces shrink to a
     tenth or so, and what shrinks to less than a 300th is made to fill memory."""
@@ -65,6 +79,26 @@ def unwatched(done: int, total: int) -> None:
     """A `Watch` for nobody."""
 
 
+class DeviceFacts(NamedTuple):
+    """Facts of one device in a recording."""
+
+    label: str = ""
+    """Such as ``NVIDIA H100 80GB HBM3``; empty if unknown."""
+    memory_bytes: int | None = None
+    """All memory of the device."""
+    capability: str | None = None
+    """CUDA compute capability, such as ``9.0``."""
+
+    @classmethod
+    def of(cls, name: object, memory: object, major: object, minor: object) -> DeviceFacts:
+        """From the values of a file, which may be anything."""
+        return cls(
+            label=name if isinstance(name, str) else "",
+            memory_bytes=memory if isinstance(memory, int) and memory > 0 else None,
+            capability=f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) and major else None,
+        )
+
+
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """One cell of a recording: what one device of one process did."""
 
@@ -73,12 +107,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     """As ``cuda:0``."""
     report: KernelReport | MemoryReport
-    device_label: str = ""
-    """Such as ``NVIDIA H100 80GB HBM3``; empty if unknown."""
-    memory_bytes: int | None = None
-    """All memory of the device."""
-    capability: str | None = None
-    """CUDA compute capability of the device, such as ``9.0``."""
+    facts: DeviceFacts = DeviceFacts()
     torch: str = ""
     host: str = ""
 
@@ -285,26 +314,16 @@ def _events(session: str, name: str, cells: Sequence[Recorded]) -> Iterator[ev.E
 
 def _environment(spec: CellSpec, cells: Sequence[Recorded]) -> Environment:
     """The machine of a cell as far as its recording tells."""
-
-    def first(read: Callable[[Recorded], str | None]) -> str | None:
-        return next(filter(None, map(read, cells)), None)
-
-    label = first(lambda each: each.device_label)
-    device = DeviceInfo(
-        name=canonical_device(spec.device),
-        label=label or "",
-        precisions=(),
-        memory_bytes=next((each.memory_bytes for each in cells if each.memory_bytes), None),
-        capability=first(lambda each: each.capability),
-    )
+    facts = next((cell.facts for cell in cells if cell.facts.label), DeviceFacts())
+    device = DeviceInfo(name=canonical_device(spec.device), precisions=(), **facts._asdict())
     return Environment(
-        host=first(lambda each: each.host) or "",
+        host=next((cell.host for cell in cells if cell.host), ""),
         os="",
         cpu="",
         cpu_count=0,
         memory_bytes=0,
         python="",
         app=__version__,
-        torch=first(lambda each: each.torch),
-        devices=(device,) if label else (),
+        torch=next((cell.torch for cell in cells if cell.torch), None),
+        devices=(device,) if facts.label else (),
     )

@@ -21,23 +21,9 @@ import msgspec
 from cs336_tui.config.reading import open_regular
 from cs336_tui.events.prediction import ALL_CATEGORIES, WORKSPACE_OP, Site
 from cs336_tui.events.reports import MemoryReport, PhaseSpan
-from cs336_tui.session.recordings import safe_pickle
-from cs336_tui.session.recordings.recording import (
-    Opening,
-    Recorded,
-    RecordingError,
-    header,
-    most_inflated,
-    phase_finder,
-)
-from cs336_tui.session.recordings.snapshot_blocks import (
-    History,
-    MemoryEvent,
-    SnapshotBlock,
-    SnapshotError,
-    blocks_of,
-    history_of,
-)
+from cs336_tui.session.recordings import recording, safe_pickle, snapshot_blocks
+from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError
+from cs336_tui.session.recordings.snapshot_blocks import History, MemoryEvent, SnapshotBlock, SnapshotError
 from cs336_tui.session.recordings.snapshot_frames import Phase, Stack, Stacks, plain
 from cs336_tui.stats.quantities import counted
 
@@ -84,7 +70,7 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     try:
         with gzip.open(path) as inflated:
-            most = most_inflated(path.stat().st_size, safe_pickle.MOST_BYTES)
+            most = recording.most_inflated(path.stat().st_size, safe_pickle.MOST_BYTES)
             found = inflated.read(most + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SnapshotError("its compression is damaged") from error
@@ -114,12 +100,12 @@ def _recorded(
     if not devices:
         raise RecordingError(path, "the memory snapshot is empty: no segment and no event")
     stacks = Stacks()
-    phase_of = phase_finder(opening.phases)
+    phase_of = recording.phase_finder(opening.phases)
     recorded = []
     for device in devices:
         trace = traces[device] if 0 <= device < len(traces) else []
         settings = found.get("allocator_settings")
-        history = history_of(device, trace, segments.get(device, []), settings, go_on)
+        history = snapshot_blocks.history_of(device, trace, segments.get(device, []), settings, go_on)
         annotations = _Annotations.of(found.get("external_annotations"), device, phase_of)
         go_on()
         report = _Report(history, stacks, annotations).made(name, f"cuda:{device}", str(path), segments.get(device, []))
@@ -225,7 +211,7 @@ class _Report:
             categories.append(ALL_CATEGORIES.index(self._category(block, site, stack)))
         forward = max((end - 1 for phase, _, end in self.spans if phase == Phase.FORWARD), default=None)
         return MemoryReport(
-            **header(name, device, "", ""),  # type: ignore[arg-type]
+            **recording.header(name, device, "", ""),  # type: ignore[arg-type]
             recorder="CUDA allocator history",
             events=len(totals),
             bytes=tuple(block.bytes for block in blocks),
@@ -287,7 +273,8 @@ class _Report:
             found.append("no trace of allocations and frees: what is shown is the moment of the snapshot")
         elif not self.knows_stacks:
             found.append("no stacks were recorded")
-        waiting = sum(size for segment in segments for _, size, state, _ in blocks_of(segment) if state in _WAITING)
+        blocks = (block for segment in segments for block in snapshot_blocks.blocks_of(segment))
+        waiting = sum(size for _, size, state, _ in blocks if state in _WAITING)
         if most := max(history.waiting_bytes, waiting):
             found.append(f"up to {most / 1e6:.3f} MB more were freed and waited for another stream")
         if history.vanished:

@@ -266,10 +266,10 @@ class _Walk:
         if found:
             bounds.append(found[0])
         gap = min(bounds, default=end) - end
-        return gap if 0 < gap <= self._most_rest(block, found[1] if found else False) else 0
+        return gap if 0 < gap <= self._most_rest(block, found) else 0
 
-    def _most_rest(self, block: SnapshotBlock, expandable: bool) -> int:
-        if expandable or self._settings.expandable:
+    def _most_rest(self, block: SnapshotBlock, segment: tuple[int, bool] | None) -> int:
+        if self._settings.expandable or (segment and segment[1]):
             return UNIT - 1
         return MOST_REST if block.bytes < self._settings.most_split else _MOST
 
@@ -303,7 +303,7 @@ class _Walk:
         born = sorted((address, event) for event, address in self._seen)
         for block, segment in self._unsure:
             end = block.address + block.bytes
-            most = self._most_rest(block, segment[1] if segment else False)
+            most = self._most_rest(block, segment)
             place = bisect_right(before, block.address)
             bounds = [before[place]] if place < len(before) else []
             if segment:

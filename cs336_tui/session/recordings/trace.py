@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from cs336_tui.session.recordings.recording import DeviceFacts, TooLarge
 
 MOST_ROWS = 60_000_000
 MOST_TEXT = 1 << 28
@@ -19,28 +21,6 @@ KERNEL, COPY, FILL = 0, 1, 2
 """Kinds of a device's activities."""
 OPERATOR, USER_RANGE = 0, 1
 """Kinds of host spans; an operator may be an autograd node."""
-
-
-class DeviceFacts(NamedTuple):
-    """Facts of one device in a recording."""
-
-    label: str = ""
-    memory_bytes: int | None = None
-    capability: str | None = None
-
-
-class TooLarge(Exception):
-    """A file has more than memory should hold; the text says of what."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"too large to be read: more {what} than there is room for")
-
-
-class Damaged(Exception):
-    """A value that cannot be; the text says which."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(f"damaged: {why}")
 
 
 class Trace:
@@ -76,6 +56,11 @@ class Trace:
     @property
     def rows(self) -> int:
         return len(self.kernel_name) + len(self.call_begin) + len(self.span_name)
+
+    def check_room(self) -> None:
+        """Raises `TooLarge`."""
+        if self.rows > MOST_ROWS:
+            raise TooLarge("events")
 
     def name_id(self, name: str) -> int:
         """The place of a name. Raises `TooLarge`."""

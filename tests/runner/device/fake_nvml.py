@@ -20,15 +20,8 @@ UNKNOWN = 999
 
 GIB = 1024**3
 
-NEW_SYMBOLS = frozenset(
-    {
-        "nvmlDeviceGetMemoryInfo_v2",
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        "nvmlDeviceGetGraphicsRunningProcesses_v3",
-        "nvmlDeviceGetTemperatureV",
-    }
-)
+_NEW = "MemoryInfo_v2 CurrentClocksEventReasons ComputeRunningProcesses_v3 GraphicsRunningProcesses_v3 TemperatureV"
+NEW_SYMBOLS = frozenset(f"nvmlDeviceGet{name}" for name in _NEW.split())
 """Functions that a driver of the 470 series lacks."""
 
 

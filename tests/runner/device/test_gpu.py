@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence, Set
 
 import pytest
 
-from cs336_tui.events.environment import GpuSample
+from cs336_tui.events.environment import GpuProcess, GpuSample
 from cs336_tui.events.gpus import ORDINARY_REASONS, clock_reasons
 from cs336_tui.runner.device.gpu import PROCESSES_S, RETRY_S, SLOW_S, GpuMonitor, OtherProcesses
 from tests.runner.device import fake_nvml as fake
@@ -30,6 +31,10 @@ def sample_of(library: FakeNvmlLibrary, uuid: str = "GPU-a") -> GpuSample:
     assert why is None
     assert sample is not None
     return sample
+
+
+def pids(processes: Sequence[GpuProcess] | None) -> list[int] | None:
+    return None if processes is None else [process.pid for process in processes]
 
 
 def test_every_field_in_its_unit(nvml_library: FakeNvmlLibrary) -> None:
@@ -76,36 +81,29 @@ def test_a_field_that_fails_is_none_alone(nvml_library: FakeNvmlLibrary, symbol:
         assert getattr(partial, name) == expected, name
 
 
-def test_memory_falls_back_to_the_older_call_and_then_to_none(nvml_library: FakeNvmlLibrary) -> None:
-    gpu = nvml_library.gpus[0]
-    gpu.errors["nvmlDeviceGetMemoryInfo_v2"] = fake.NOT_SUPPORTED
-    assert sample_of(nvml_library).memory_used_bytes == 11 * GIB  # the driver's reserve counts there
-    gpu.errors["nvmlDeviceGetMemoryInfo"] = fake.NOT_SUPPORTED  # unified memory
-    sample = sample_of(nvml_library)
-    assert (sample.memory_used_bytes, sample.memory_total_bytes) == (None, None)
-    assert sample.utilisation == 0.42
+QUERIES = {f"nvmlDeviceGet{kind}RunningProcesses_v{n}" for kind in ("Compute", "Graphics") for n in (2, 3)}
 
 
-def test_an_old_driver_is_read_through_its_older_symbols(install_nvml: Install) -> None:
-    gpu = FakeGpu("GPU-a", reasons=0x4, compute=[(1, 3 * GIB), (os.getpid(), GIB)], persistence=0)
-    sample = sample_of(install_nvml(FakeNvmlLibrary(gpu, missing=fake.NEW_SYMBOLS)))
-    assert sample.memory_used_bytes == 11 * GIB
-    assert sample.clock_reasons == ("software power cap",)
-    assert (sample.temperature_c, sample.persistence_mode) == (61.0, False)
-    assert [process.pid for process in sample.other_processes or ()] == [1]
-
-
-def test_a_driver_without_any_process_query_costs_that_field_only(install_nvml: Install) -> None:
-    queries = {f"nvmlDeviceGet{kind}RunningProcesses_v{n}" for kind in ("Compute", "Graphics") for n in (2, 3)}
-    gpu = FakeGpu("GPU-a", compute=[(1, GIB)])
-    sample = sample_of(install_nvml(FakeNvmlLibrary(gpu, missing=frozenset(queries))))
-    assert sample.other_processes is None
-    assert sample.memory_used_bytes == 10 * GIB
-
-
-def test_temperature_survives_the_removal_of_its_deprecated_call(install_nvml: Install) -> None:
-    library = install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a"), missing=frozenset({"nvmlDeviceGetTemperature"})))
-    assert sample_of(library).temperature_c == 61.0
+@pytest.mark.parametrize(
+    ("missing", "used", "temperature_c", "others"),
+    [
+        ({"nvmlDeviceGetMemoryInfo_v2"}, 11 * GIB, 61.0, [1, 2]),  # the driver's reserve counts there
+        ({"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"}, None, 61.0, [1, 2]),  # unified memory
+        (fake.NEW_SYMBOLS, 11 * GIB, 61.0, [1, 2]),
+        (QUERIES, 10 * GIB, 61.0, None),
+        ({"nvmlDeviceGetTemperature"}, 10 * GIB, 61.0, [1, 2]),  # which is deprecated
+        ({"nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"}, 10 * GIB, None, [1, 2]),
+    ],
+)
+def test_a_driver_is_read_through_the_symbols_that_it_has(
+    install_nvml: Install, missing: Set[str], used: int | None, temperature_c: float | None, others: list[int] | None
+) -> None:
+    own = (os.getpid(), GIB)
+    gpu = FakeGpu("GPU-a", reasons=0x4, compute=[(1, 3 * GIB), own], graphics=[(2, GIB)], persistence=0)
+    sample = sample_of(install_nvml(FakeNvmlLibrary(gpu, missing=frozenset(missing))))
+    assert (sample.memory_used_bytes, sample.memory_total_bytes) == (used, used and 80 * GIB)
+    assert (sample.clock_reasons, sample.persistence_mode) == (("software power cap",), False)
+    assert (sample.temperature_c, pids(sample.other_processes)) == (temperature_c, others)
 
 
 def test_what_a_gpu_cannot_answer_is_asked_once(nvml_library: FakeNvmlLibrary) -> None:
@@ -144,10 +142,9 @@ def test_a_list_of_processes_tells_its_age_and_can_be_had_fresh(nvml_library: Fa
     gpu.compute = [(os.getpid(), GIB), (1, GIB)]
     monitor = following("GPU-a")
 
-    def listed(now: float, *, fresh: bool = False) -> tuple[float | None, list[int]]:
+    def listed(now: float, *, fresh: bool = False) -> tuple[float | None, list[int] | None]:
         sample, _ = monitor.sample(now, fresh=fresh)
-        assert sample is not None
-        return sample.processes_age_s, [process.pid for process in sample.other_processes or ()]
+        return sample.processes_age_s, pids(sample.other_processes)
 
     assert listed(0.0) == (0.0, [1])
     gpu.compute = [*gpu.compute, (2, GIB)]
@@ -156,14 +153,13 @@ def test_a_list_of_processes_tells_its_age_and_can_be_had_fresh(nvml_library: Fa
     assert listed(1.0 + PROCESSES_S - 0.5) == (PROCESSES_S - 0.5, [1, 2])
     assert listed(1.0 + PROCESSES_S) == (0.0, [1, 2])
     gpu.errors["nvmlDeviceGetComputeRunningProcesses_v3"] = fake.NO_PERMISSION
-    assert listed(1.0 + 2 * PROCESSES_S) == (None, [])
+    assert listed(1.0 + 2 * PROCESSES_S) == (None, None)
 
 
 @pytest.mark.parametrize("code", [fake.GPU_IS_LOST, fake.UNKNOWN, 16])
 def test_a_lost_gpu_keeps_its_identity_and_no_value_and_comes_back(nvml_library: FakeNvmlLibrary, code: int) -> None:
     monitor = following("GPU-a")
     before, _ = monitor.sample(0.0)
-    assert before is not None
     assert before.temperature_c == 61.0
 
     nvml_library.gpus[0].errors["*"] = code
@@ -186,23 +182,17 @@ def test_a_lost_gpu_keeps_its_identity_and_no_value_and_comes_back(nvml_library:
     assert again == before
 
 
-def test_a_loss_found_by_a_slow_field_leaves_nothing_behind(nvml_library: FakeNvmlLibrary) -> None:
+def test_a_loss_found_by_a_slow_field_leaves_nothing_behind_also_if_the_uuid_is_gone_then(
+    nvml_library: FakeNvmlLibrary,
+) -> None:
     monitor = following("GPU-a")
     monitor.sample(0.0)
     nvml_library.gpus[0].errors["nvmlDeviceGetEnforcedPowerLimit"] = fake.GPU_IS_LOST
     assert monitor.sample(0.5)[1] is None
-    assert monitor.sample(SLOW_S)[0] == GpuSample(uuid="GPU-a", name="NVIDIA H100 80GB HBM3")
-
-
-def test_a_gpu_whose_uuid_is_gone_after_the_loss_stays_lost(nvml_library: FakeNvmlLibrary) -> None:
-    monitor = following("GPU-a")
-    monitor.sample(0.0)
-    nvml_library.gpus[0].errors["*"] = fake.GPU_IS_LOST
-    monitor.sample(1.0)
+    bare = GpuSample(uuid="GPU-a", name="NVIDIA H100 80GB HBM3")
+    assert monitor.sample(SLOW_S)[0] == bare
     del nvml_library.gpus[0]
-    sample, why = monitor.sample(1.0 + RETRY_S)
-    assert sample == GpuSample(uuid="GPU-a", name="NVIDIA H100 80GB HBM3")
-    assert why == "NVML knows no GPU GPU-a"
+    assert monitor.sample(SLOW_S + RETRY_S) == (bare, "NVML knows no GPU GPU-a")
 
 
 def test_following_another_gpu_forgets_the_lost_one(nvml_library: FakeNvmlLibrary) -> None:
@@ -211,7 +201,6 @@ def test_following_another_gpu_forgets_the_lost_one(nvml_library: FakeNvmlLibrar
     monitor.sample(0.0)
     monitor.follow("GPU-b")
     sample, why = monitor.sample(0.1)
-    assert sample is not None
     assert (sample.uuid, sample.memory_used_bytes, why) == ("GPU-b", 2 * GIB, None)
     monitor.close()
     assert nvml_library.open == 0
@@ -224,20 +213,7 @@ def test_a_driver_loaded_later_is_found(install_nvml: Install) -> None:
     library.init_error = fake.SUCCESS
     assert monitor.sample(1.0)[0] is None
     sample, _ = monitor.sample(RETRY_S)
-    assert sample is not None
     assert sample.uuid == "GPU-a"
-
-
-def test_own_child_is_no_stranger_on_the_gpu(nvml_library: FakeNvmlLibrary) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        nvml_library.gpus[0].compute = [(os.getpid(), GIB), (child.pid, GIB)]
-        nvml_library.gpus[0].graphics = [(1, 5 * GIB)]
-        others = sample_of(nvml_library).other_processes
-    finally:
-        child.communicate(b"\n")
-    assert others is not None
-    assert [(process.pid, process.memory_bytes) for process in others] == [(1, 5 * GIB)]
 
 
 @pytest.mark.parametrize(
@@ -260,19 +236,14 @@ def test_heat_and_power_faults_are_not_ordinary() -> None:
     assert "software power cap" in ORDINARY_REASONS
 
 
-def test_strangers_are_named_with_their_memory() -> None:
-    others = OtherProcesses(namespaced=False).among({1: 7, os.getpid(): 5}, child=None)
-    assert others is not None
-    (stranger,) = others
-    assert (stranger.pid, stranger.memory_bytes) == (1, 7)
-    assert stranger.name
-
-
-@pytest.mark.parametrize("unknown", [None, 0])
-def test_memory_that_nvml_does_not_know_is_none(unknown: int | None) -> None:
-    others = OtherProcesses(namespaced=False).among({1: unknown}, child=None)
-    assert others is not None
-    assert others[0].memory_bytes is None
+@pytest.mark.parametrize(("listed", "known"), [(7, 7), (None, None), (0, None)])
+def test_strangers_are_named_with_their_memory_if_it_is_known(listed: int | None, known: int | None) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    one, other = OtherProcesses(namespaced=False).among({1: listed, os.getpid(): 5, gone.pid: 3}, child=None) or ()
+    assert (one.pid, one.memory_bytes) == (1, known)
+    assert one.name
+    assert (other.pid, other.name) == (gone.pid, None)
 
 
 def test_a_grandchild_is_own_even_after_its_parent_has_gone() -> None:
@@ -284,7 +255,6 @@ def test_a_grandchild_is_own_even_after_its_parent_has_gone() -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert parent.stdout is not None
     grandchild = int(parent.stdout.readline())
     processes = OtherProcesses(namespaced=False)
     try:
@@ -302,19 +272,9 @@ def test_the_running_cell_is_own_whoever_its_parent() -> None:
     assert processes.among({1: 1}, child=None) == ()  # it may outlast its cell by a moment
 
 
-def test_a_process_that_cannot_be_looked_up_is_a_stranger_without_a_name() -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    others = OtherProcesses(namespaced=False).among({gone.pid: 3}, child=None)
-    assert others is not None
-    assert (others[0].pid, others[0].name) == (gone.pid, None)
-
-
 def test_in_a_container_nobody_else_is_never_certain() -> None:
     processes = OtherProcesses(namespaced=True)
     assert processes.among({}, child=None) is None
     assert processes.among({1: 1}, child=None) is None  # may be our own child under the host's PID
     assert processes.among({os.getpid(): 1}, child=None) is None
-    recognised = processes.among({os.getpid(): 1, 1: 2}, child=None)
-    assert recognised is not None
-    assert [p.pid for p in recognised] == [1]
+    assert pids(processes.among({os.getpid(): 1, 1: 2}, child=None)) == [1]

@@ -28,27 +28,19 @@ def spin(seconds: float) -> None:
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """A process that does nothing until its input ends."""
     child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
-    assert child.stdout is not None
     child.stdout.readline()
     yield child
     child.communicate(b"\n")
 
 
-def test_memory_load_and_cpus_of_this_machine() -> None:
-    sample = HostReader().sample()
-    assert sample.memory_total_bytes is not None
-    assert sample.memory_used_bytes is not None
-    assert 0 < sample.memory_used_bytes < sample.memory_total_bytes
-    assert sample.cpu_count == os.cpu_count()
-    assert sample.load_1m is not None
-    assert sample.load_1m >= 0
-    assert sample.child_rss_bytes is None
-
-
-def test_a_system_that_tells_no_load_tells_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_load_and_cpus_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> tuple[float, float, float]:
         raise OSError
 
+    sample = HostReader().sample()
+    assert 0 < sample.memory_used_bytes < sample.memory_total_bytes
+    assert (sample.cpu_count, sample.child_rss_bytes) == (os.cpu_count(), None)
+    assert sample.load_1m >= 0
     monkeypatch.setattr(psutil, "getloadavg", refuse)
     sample = HostReader().sample()
     assert sample.load_1m is None
@@ -62,7 +54,6 @@ def test_cpu_share_is_unknown_at_first_and_then_the_share_since_the_last_sample(
     while time.monotonic() < until:
         pass
     busy = host.sample().cpu
-    assert busy is not None
     assert 0 < busy <= 1
     assert host.sample().cpu == busy  # too soon for another
 
@@ -75,10 +66,8 @@ def test_resident_memory_of_the_child_until_it_has_gone() -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert child.stdout is not None
     child.stdout.readline()
     rss = host.sample(child.pid).child_rss_bytes
-    assert rss is not None
     assert 102_400_000 < rss < 250_000_000
 
     child.kill()
@@ -87,11 +76,6 @@ def test_resident_memory_of_the_child_until_it_has_gone() -> None:
     child.communicate()
     assert host.sample(child.pid).child_rss_bytes is None
     assert host.sample(None).child_rss_bytes is None
-
-
-def test_another_child_is_another_process() -> None:
-    host = HostReader()
-    assert host.sample(os.getpid()).child_rss_bytes != host.sample(os.getppid()).child_rss_bytes
 
 
 @pytest.mark.parametrize("whose", ["its own", "of its children that have ended"])
@@ -108,48 +92,27 @@ def test_cores_of_the_child_are_its_cpu_time_over_the_time_between(whose: str) -
     ended = time.monotonic(), sum(os.times()[:4])
     cores = host.sample(os.getpid()).child_cores
     after = time.monotonic(), sum(os.times()[:4])
-    assert cores is not None
     assert (ended[1] - began[1] - TICKS_S) / (after[0] - before[0]) <= cores
     assert cores <= (after[1] - before[1] + TICKS_S) / (ended[0] - began[0])
 
 
-def test_cores_are_not_counted_over_too_short_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_child_begins_anew_and_cores_are_not_counted_over_too_short_a_time(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     host = HostReader()
     host.sample(os.getpid())
     spin(WINDOW_S)
     cores = host.sample(os.getpid()).child_cores
     assert cores
-    monkeypatch.setattr("cs336_tui.runner.device.host._SHORTEST_CPU_WINDOW_S", 3600)  # however slow
-    assert host.sample(os.getpid()).child_cores == cores
-
-
-def test_cores_of_an_idle_child_are_none_of_ours(sleeper: subprocess.Popen[bytes]) -> None:
-    host = HostReader()
-    host.sample(sleeper.pid)
-    spin(0.3)
-    assert host.sample(sleeper.pid).child_cores == pytest.approx(0, abs=0.1)
-
-
-def test_another_child_begins_anew(sleeper: subprocess.Popen[bytes]) -> None:
-    host = HostReader()
-    host.sample(os.getpid())
-    spin(WINDOW_S)
-    assert host.sample(os.getpid()).child_cores
+    with monkeypatch.context() as patch:
+        patch.setattr("cs336_tui.runner.device.host._SHORTEST_CPU_WINDOW_S", 3600)  # however slow
+        assert host.sample(os.getpid()).child_cores == cores
     assert host.sample(sleeper.pid).child_cores is None
     spin(WINDOW_S)
     assert host.sample(None).child_cores is None
 
 
-def test_cores_of_a_child_that_has_gone_are_unknown(sleeper: subprocess.Popen[bytes]) -> None:
-    host = HostReader()
-    host.sample(sleeper.pid)
-    sleeper.kill()
-    sleeper.wait()
-    spin(WINDOW_S)
-    assert host.sample(sleeper.pid).child_cores is None
-
-
-def test_steal_is_its_share_of_all_cores_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steal_is_its_share_of_all_cores_time_where_the_system_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "cpu_percent", lambda: 50.0)
     times = namedtuple("times", "user nice system idle iowait irq softirq steal guest guest_nice")
     monkeypatch.setattr(psutil, "cpu_times", lambda: times(100, 0, 10, 500, 0, 0, 0, 5, 50, 0))
@@ -158,18 +121,16 @@ def test_steal_is_its_share_of_all_cores_time(monkeypatch: pytest.MonkeyPatch) -
     spin(WINDOW_S)
     monkeypatch.setattr(psutil, "cpu_times", lambda: times(150, 0, 10, 530, 0, 0, 0, 25, 90, 0))
     assert host.sample().steal == pytest.approx(20 / 100)  # a guest's time is the user's, not counted twice
-
-
-def test_steal_is_unknown_where_the_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "cpu_percent", lambda: 50.0)
-    times = namedtuple("times", "user nice system idle")  # macOS
-    monkeypatch.setattr(psutil, "cpu_times", lambda: times(time.monotonic(), 0, 10, 500))
+    macos = namedtuple("macos", "user nice system idle")
+    monkeypatch.setattr(psutil, "cpu_times", lambda: macos(time.monotonic(), 0, 10, 500))
     host = HostReader()
     spin(WINDOW_S)
     assert host.sample().steal is None
 
 
-def test_each_rank_has_its_process_and_the_cell_the_cores_of_all(sleeper: subprocess.Popen[bytes]) -> None:
+def test_each_rank_has_its_process_and_the_cell_the_cores_of_those_that_are_there(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
     host = HostReader()
     pids = (os.getpid(), sleeper.pid)
     assert [rank.cores for rank in host.sample(*pids).ranks] == [None, None]
@@ -177,28 +138,19 @@ def test_each_rank_has_its_process_and_the_cell_the_cores_of_all(sleeper: subpro
     sample = host.sample(*pids)
     ours, idle = sample.ranks
     assert (ours.pid, idle.pid) == pids
-    assert ours.cores is not None
     assert ours.cores > 0
     assert idle.cores == pytest.approx(0, abs=0.1)
     assert sample.child_cores == ours.cores + idle.cores
     assert sample.child_rss_bytes == max(ours.rss_bytes or 0, idle.rss_bytes or 0)
     assert ours.rss_bytes != idle.rss_bytes
-
-
-def test_a_rank_that_has_gone_leaves_the_others_figures(sleeper: subprocess.Popen[bytes]) -> None:
-    host = HostReader()
-    host.sample(os.getpid(), sleeper.pid)
     sleeper.kill()
     sleeper.wait()
     spin(WINDOW_S)
-    sample = host.sample(os.getpid(), sleeper.pid)
+    sample = host.sample(*pids)
     assert (sample.ranks[1].rss_bytes, sample.ranks[1].cores) == (None, None)
     assert sample.child_cores == sample.ranks[0].cores
     assert sample.child_rss_bytes == sample.ranks[0].rss_bytes
-
-
-def test_one_process_is_no_rank() -> None:
-    assert HostReader().sample(os.getpid()).ranks == ()
+    assert host.sample(os.getpid()).ranks == (), "one process is no rank"
 
 
 def test_a_process_is_followed_on_while_another_is_sampled() -> None:

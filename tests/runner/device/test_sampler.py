@@ -46,6 +46,10 @@ def start() -> Iterator[Start]:
     assert "device-sampler" not in {thread.name for thread in threading.enumerate()}
 
 
+QUIET = {"interval_s": NEVER, "idle_interval_s": NEVER}
+"""Samples that are asked for, after the first ones, and no others."""
+
+
 def take(events: queue.Queue[DeviceSampled], count: int = 1) -> DeviceSampled:
     """The last of the next `count` events."""
     for _ in range(count - 1):
@@ -59,7 +63,6 @@ def test_first_the_host_alone_then_the_gpu(nvml_library: FakeNvmlLibrary, start:
     assert (first.gpu, first.why) == (None, OPENING)
     assert first.host.memory_total_bytes
     second = take(events)
-    assert second.gpu is not None
     assert (second.gpu.uuid, second.gpu.utilisation, second.why) == ("GPU-a", 0.42, None)
     assert second.at >= first.at
     sampler.stop()
@@ -68,19 +71,16 @@ def test_first_the_host_alone_then_the_gpu(nvml_library: FakeNvmlLibrary, start:
 
 @pytest.mark.usefixtures("no_nvml")
 def test_a_machine_without_nvml_shows_its_host(start: Start) -> None:
-    _, events = start()
-    event = take(events, 2)
-    assert (event.gpu, event.why) == (None, NO_LIBRARY)
-    assert event.host.memory_used_bytes
+    event = take(start()[1], 2)
+    assert (event.gpu, event.why, bool(event.host.memory_used_bytes)) == (None, NO_LIBRARY, True)
 
 
 @pytest.mark.usefixtures("nvml_library")
 def test_a_change_of_interest_is_sampled_at_once(start: Start) -> None:
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    sampler, events = start(**QUIET)
     assert take(events, 2).host.child_rss_bytes is None
     sampler.watch("GPU-b", os.getpid())
     event = take(events)
-    assert event.gpu is not None
     assert event.gpu.uuid == "GPU-b"
     assert event.host.child_rss_bytes
     sampler.watch("GPU-b", None)
@@ -91,42 +91,43 @@ def test_a_change_of_interest_is_sampled_at_once(start: Start) -> None:
     assert events.empty()
 
 
-@pytest.mark.usefixtures("nvml_library")
-def test_one_more_sample_at_once_and_word_when_it_was_handed_on(start: Start) -> None:
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
-    take(events, 2)
-    handed_on = sampler.sample_soon()
-    assert handed_on.wait(20)
-    assert events.get_nowait().gpu is not None
-    assert events.empty()
+class SlowToOpen(FakeNvmlLibrary):
+    """Opens once it may."""
+
+    def __init__(self, *gpus: FakeGpu) -> None:
+        super().__init__(*gpus)
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def _nvmlInitWithFlags(self, _flags: int) -> int:
+        self.begun.set()
+        self.go_on.wait(20)
+        return super()._nvmlInitWithFlags(_flags)
 
 
 def test_a_sample_that_was_under_way_is_not_the_one_asked_for(install_nvml: Install, start: Start) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    class SlowLibrary(FakeNvmlLibrary):
-        def _nvmlInitWithFlags(self, _flags: int) -> int:
-            begun.set()
-            go_on.wait(20)
-            return super()._nvmlInitWithFlags(_flags)
-
-    install_nvml(SlowLibrary(FakeGpu("GPU-a")))
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
-    assert begun.wait(20)
+    library = install_nvml(SlowToOpen(FakeGpu("GPU-a")))
+    sampler, events = start(**QUIET)
+    assert library.begun.wait(20)
     handed_on = sampler.sample_soon()
     assert not handed_on.is_set()
-    go_on.set()
+    library.go_on.set()
     assert handed_on.wait(20)
     assert [events.get_nowait().gpu is not None for _ in range(events.qsize())] == [False, True, True]
 
 
-def test_a_sample_that_is_asked_for_has_a_fresh_list_of_processes(nvml_library: FakeNvmlLibrary, start: Start) -> None:
+def test_a_sample_that_is_asked_for_comes_at_once_with_a_fresh_list_of_processes_and_none_after_the_end(
+    nvml_library: FakeNvmlLibrary, start: Start
+) -> None:
     nvml_library.gpus[0].compute = [(os.getpid(), 1), (1, 1)]
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    sampler, events = start(**QUIET)
     take(events, 2)
     nvml_library.gpus[0].compute = [(os.getpid(), 1), (1, 1), (2, 1)]
     assert sampler.sample_soon().wait(20)
-    assert [process.pid for process in take(events).gpu.other_processes] == [1, 2]
+    assert [process.pid for process in events.get_nowait().gpu.other_processes] == [1, 2]
+    assert events.empty()
+    sampler.stop(timeout_s=10)
+    assert sampler.sample_soon().is_set(), "nobody waits for one that will not come"
+    assert events.empty()
 
 
 def test_a_list_that_a_slow_driver_gave_is_as_old_as_it_took(install_nvml: Install, start: Start) -> None:
@@ -139,19 +140,10 @@ def test_a_list_that_a_slow_driver_gave_is_as_old_as_it_took(install_nvml: Insta
             return super()._fill_nvmlDeviceGetMemoryInfo_v2(gpu, memory)
 
     install_nvml(SlowLibrary(FakeGpu("GPU-a", compute=[(os.getpid(), 1), (1, 1)])))
-    _, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    _, events = start(**QUIET)
     event = take(events, 2)
     assert event.gpu.processes_age_s >= 0.25
     assert event.at - event.gpu.processes_age_s < asked_at[0] + 0.05, "never said to be younger than it may be"
-
-
-@pytest.mark.usefixtures("nvml_library")
-def test_nobody_waits_for_a_sample_that_will_not_come(start: Start) -> None:
-    sampler, events = start(interval_s=NEVER)
-    take(events, 2)
-    sampler.stop(timeout_s=10)
-    assert sampler.sample_soon().is_set()
-    assert events.empty()
 
 
 @pytest.mark.usefixtures("nvml_library")
@@ -188,18 +180,11 @@ def test_an_interval_must_not_be_negative(interval_s: float) -> None:
 
 
 def test_a_slow_driver_holds_up_neither_start_nor_host_nor_stop(install_nvml: Install, start: Start) -> None:
-    opened = threading.Event()
-
-    class SlowLibrary(FakeNvmlLibrary):
-        def _nvmlInitWithFlags(self, _flags: int) -> int:
-            opened.wait(20)
-            return super()._nvmlInitWithFlags(_flags)
-
-    library = install_nvml(SlowLibrary(FakeGpu("GPU-a")))
+    library = install_nvml(SlowToOpen(FakeGpu("GPU-a")))
     sampler, events = start()
     assert take(events).host.memory_total_bytes
     sampler.stop(timeout_s=0.01)
-    opened.set()
+    library.go_on.set()
     sampler.stop(timeout_s=10)
     assert library.open == 0
 
@@ -212,7 +197,6 @@ def test_a_gpu_lost_during_a_run_is_not_frozen_on_screen(nvml_library: FakeNvmlL
     nvml_library.gpus[0].errors["*"] = fake.GPU_IS_LOST
     while (event := take(events)).why is None:
         pass
-    assert event.gpu is not None
     assert (event.gpu.uuid, event.gpu.memory_used_bytes, event.gpu.temperature_c) == ("GPU-a", None, None)
     assert event.why.startswith("the GPU is lost")
     assert event.host.memory_total_bytes
@@ -249,7 +233,7 @@ def test_an_error_that_nobody_expected_is_reported_and_outlived(
 
 
 @pytest.mark.usefixtures("nvml_library")
-def test_a_consumer_that_raises_does_not_end_the_sampling() -> None:
+def test_a_consumer_that_raises_does_not_end_the_sampling_and_stopping_before_the_start_or_twice_is_harmless() -> None:
     events: queue.Queue[DeviceSampled] = queue.Queue()
 
     def emit(event: DeviceSampled) -> None:
@@ -257,54 +241,37 @@ def test_a_consumer_that_raises_does_not_end_the_sampling() -> None:
         raise RuntimeError("the screen has closed")
 
     sampler = DeviceSampler(emit, interval_s=0.01, idle_interval_s=0.01)
+    sampler.stop()
+    sampler.start()
+    sampler.stop()
+    sampler = DeviceSampler(emit, interval_s=0.01, idle_interval_s=0.01)
     sampler.start()
     take(events, 4)
-    sampler.stop()
-
-
-def test_stopping_before_starting_and_twice_is_harmless() -> None:
-    sampler = DeviceSampler(print)
-    sampler.stop()
-    sampler.start()
     sampler.stop()
     sampler.stop()
     assert "device-sampler" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_neither_import_nor_construction_loads_anything_heavy() -> None:
-    check = (
-        "import sys; from cs336_tui.runner.device.sampler import DeviceSampler; DeviceSampler(print); "
-        "print([name for name in ('pynvml', 'psutil', 'torch', 'textual') if name in sys.modules])"
+def test_making_one_loads_nothing_heavy_and_a_program_ends_though_its_sampler_was_not_stopped() -> None:
+    code = (
+        "import sys; from cs336_tui.runner.device.sampler import DeviceSampler; "
+        "made = DeviceSampler(lambda _: None, interval_s=60, idle_interval_s=60); "
+        "print([name for name in ('pynvml', 'psutil', 'torch', 'textual') if name in sys.modules]); made.start()"
     )
-    run = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code], timeout=30, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 
 
-def test_a_program_ends_though_its_sampler_was_not_stopped() -> None:
-    code = (
-        "from cs336_tui.runner.device.sampler import DeviceSampler; "
-        "DeviceSampler(lambda _: None, interval_s=60, idle_interval_s=60).start()"
-    )
-    subprocess.run([sys.executable, "-c", code], timeout=30, check=True)
-
-
-def test_every_process_of_the_running_cell_is_sampled(start: Start) -> None:
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
-    assert take(events, 2).host.ranks == ()
-    sampler.point(None, os.getpid(), os.getppid())
-    ranks = take(events).host.ranks
-    assert [rank.pid for rank in ranks] == [os.getpid(), os.getppid()]
-    assert all(rank.rss_bytes for rank in ranks)
-
-
 @pytest.mark.usefixtures("nvml_library")
-def test_the_gpu_of_every_rank_is_sampled_in_their_order(start: Start) -> None:
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
-    assert take(events, 2).other_gpus == ()
+def test_the_process_and_the_gpu_of_every_rank_are_sampled_in_their_order(start: Start) -> None:
+    sampler, events = start(**QUIET)
+    event = take(events, 2)
+    assert (event.host.ranks, event.other_gpus) == ((), ())
     first, second, gone = (DeviceInfo(name="cuda:0", label="", precisions=(), uuid=f"GPU-{name}") for name in "abc")
     sampler.point(first, os.getpid(), os.getppid(), others=(gone, second))
     event = take(events)
-    assert event.gpu is not None
+    assert [rank.pid for rank in event.host.ranks] == [os.getpid(), os.getppid()]
+    assert all(rank.rss_bytes for rank in event.host.ranks)
     assert (event.gpu.uuid, [other.uuid for other in event.other_gpus]) == ("GPU-a", ["GPU-c", "GPU-b"])
     assert [other.memory_used_bytes for other in event.other_gpus] == [None, 2 * 1024**3]
     sampler.point(None)
@@ -314,7 +281,7 @@ def test_the_gpu_of_every_rank_is_sampled_in_their_order(start: Start) -> None:
 def test_cells_side_by_side_have_samples_of_their_own_and_each_gpu_is_asked_once(
     nvml_library: FakeNvmlLibrary, start: Start
 ) -> None:
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    sampler, events = start(**QUIET)
     take(events, 2)
     a, b = (DeviceInfo(name=f"cuda:{n}", label="", precisions=(), uuid=f"GPU-{name}") for n, name in enumerate("ab"))
     sampler.point(a, os.getpid(), cell=3)
@@ -344,10 +311,10 @@ def until_machine(events: queue.Queue[DeviceSampled]) -> DeviceSampled:
     return next(event for event in iter(lambda: events.get(timeout=20), None) if event.machine_gpus)
 
 
-@pytest.mark.parametrize("count", [4, 8])
 def test_all_gpus_of_the_machine_are_read_where_one_is_watched(
-    count: int, install_nvml: Install, start: Start, monkeypatch: pytest.MonkeyPatch
+    install_nvml: Install, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    count = 4
     monkeypatch.setattr(sampler_module, "MACHINE_S", 0.02)
     library = install_nvml(FakeNvmlLibrary(*(FakeGpu(f"GPU-{n}", temperature=40 + n) for n in range(count))))
     sampler, events = start(interval_s=0.02, idle_interval_s=0.02)
@@ -366,7 +333,7 @@ def test_all_gpus_of_the_machine_are_read_where_one_is_watched(
 def test_mig_instances_follow_their_gpu(install_nvml: Install, start: Start) -> None:
     parts = [fake.mig_instance("MIG-0"), None, fake.mig_instance("MIG-1")]
     install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a", mig=parts)))
-    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    sampler, events = start(**QUIET)
     sampler.watch("MIG-1")
     event = until_machine(events)
     assert [gpu.uuid for gpu in event.machine_gpus] == ["GPU-a", "MIG-0", "MIG-1"]
@@ -377,6 +344,6 @@ def test_mig_instances_follow_their_gpu(install_nvml: Install, start: Start) -> 
 
 def test_the_only_gpu_is_not_read_twice(install_nvml: Install, start: Start) -> None:
     library = install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a")))
-    _, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    _, events = start(**QUIET)
     assert take(events, 2).machine_gpus == ()
     assert library.calls["nvmlDeviceGetUtilizationRates"] == 1

@@ -14,16 +14,9 @@ import pytest
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
+from cs336_tui.runner.jobs import job as job_files
 from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
-from cs336_tui.runner.jobs.job import (
-    JobRequest,
-    LaunchChoice,
-    LaunchError,
-    log_path,
-    request_path,
-    write_choice,
-    write_request,
-)
+from cs336_tui.runner.jobs.job import JobRequest, LaunchChoice, LaunchError
 from cs336_tui.session.log import LogError
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import delete, load
@@ -130,13 +123,13 @@ def test_of_a_log_that_was_cut_before_its_cells_were_whole_no_job_is_withdrawn(t
     whole = b"".join(map(to_line, [*begin, *queues[:cells]]))
     log = tmp_path / "s.jsonl"
     log.write_bytes(whole + to_line(queues[cells])[:-20])
-    write_choice(made.folder, ALLOCATION)
+    job_files.write_choice(made.folder, ALLOCATION)
     before = log.read_bytes()
     bench = JobsBench(Watch(), log, make=lambda _: made.launcher)
     with pytest.raises(LaunchError, match=r"cut before its cells were whole.*cs336-tui delete .*s.jsonl"):
         bench.resume(SETTINGS) if act == "resume" else bench.watch()
     bench.close()
-    assert request_path(made.folder, "1").exists()
+    assert job_files.request_path(made.folder, "1").exists()
     assert log.read_bytes() == before
     assert not made.launcher.submitted
 
@@ -157,15 +150,15 @@ def test_a_session_that_is_over_is_looked_at_without_writing(tmp_path: Path):
 def test_jobs_whose_submission_broke_off_are_withdrawn_and_their_numbers_not_used_again(tmp_path: Path):
     made = Made(tmp_path, {"1": (0,)})
     log = _written(tmp_path, made.events)
-    write_choice(made.folder, ALLOCATION)
-    write_request(made.folder, made.request("2", (0,)))
-    log_path(made.folder, "3").touch()
+    job_files.write_choice(made.folder, ALLOCATION)
+    job_files.write_request(made.folder, made.request("2", (0,)))
+    job_files.log_path(made.folder, "3").touch()
     made.over("1")
     bench = JobsBench(Watch(), log, make=lambda _: made.launcher, poll_s=0.01)
     made.launcher.said["id1"] = KILLED
-    log_path(made.folder, "1").write_bytes(b"".join(map(to_line, [started(0), ended(0, "cancelled"), END])))
+    job_files.log_path(made.folder, "1").write_bytes(b"".join(map(to_line, [started(0), ended(0, "cancelled"), END])))
     assert bench.resume(SETTINGS) == (0,)
-    assert not request_path(made.folder, "2").exists()
+    assert not job_files.request_path(made.folder, "2").exists()
     assert [request.job for request in made.launcher.submitted] == ["4"]
     bench.close()
 
@@ -176,7 +169,7 @@ def test_jobs_that_are_submitted_anew_are_as_the_session_asked(tmp_path: Path):
         at=0.0, first=0, specs=(small_spec(),), ddof=0, command="bench --no-oom-skip", reports=("kernels",)
     )
     log = _written(tmp_path, [queue])
-    write_choice(made.folder, ALLOCATION)
+    job_files.write_choice(made.folder, ALLOCATION)
     bench = JobsBench(Watch(), log, make=lambda _: made.launcher)
     bench.resume(SETTINGS)
     bench.close()

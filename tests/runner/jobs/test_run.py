@@ -118,12 +118,8 @@ def test_a_log_begins_with_the_sessions_numbers_and_stays_as_it_is(tmp_path: Pat
     begin_log(log, request)
     state = load(log)
     assert list(state.waiting) == [7, 8, 3, 4]
-    assert [(cell.cell, cell.spec.batch_size, cell.repeat) for cell in state.cells.values()] == [
-        (7, 7, 2),
-        (8, 8, 1),
-        (3, 3, 2),
-        (4, 4, 1),
-    ]
+    found = [(cell.cell, cell.spec.batch_size, cell.repeat) for cell in state.cells.values()]
+    assert found == [(7, 7, 2), (8, 8, 1), (3, 3, 2), (4, 4, 1)]
     assert (state.wanted, state.ddof) == ({4: ("kernels",)}, 0)
     before = log.read_bytes()
     begin_log(log, request)

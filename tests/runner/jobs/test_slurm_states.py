@@ -17,17 +17,22 @@ def queued(state: str, reason: str = "None", nodes: str = "n1", code: int = 0, r
     return status_of(job)
 
 
-def test_jobs_that_may_still_end_well():
-    assert queued("PENDING", "Resources", "") == JobStatus("pending", "Resources")
-    waiting = "ReqNodeNotAvail, UnavailableNodes:n1"
-    assert queued("PENDING", waiting, "") == JobStatus("pending", waiting)
-    assert queued("PENDING", nodes="") == JobStatus("pending")
-    assert queued("PENDING", "BeginTime", "", restarts=2) == JobStatus("pending", "requeued 2 times: BeginTime")
-    assert queued("REQUEUED", nodes="", restarts=1) == JobStatus("pending", "requeued")
-    assert queued("CONFIGURING") == JobStatus("running", "configuring", "n1")
-    assert queued("RUNNING") == JobStatus("running", "", "n1")
-    assert queued("RUNNING", restarts=1) == JobStatus("running", "requeued", "n1")
-    assert queued("SUSPENDED") == JobStatus("running", "suspended", "n1")
+@pytest.mark.parametrize(
+    ("state", "changes", "stage", "words"),
+    [
+        ("PENDING", {"reason": "Resources"}, "pending", "Resources"),
+        ("PENDING", {"reason": "ReqNodeNotAvail, n1"}, "pending", "ReqNodeNotAvail, n1"),
+        ("PENDING", {}, "pending", ""),
+        ("PENDING", {"reason": "BeginTime", "restarts": 2}, "pending", "requeued 2 times: BeginTime"),
+        ("REQUEUED", {"restarts": 1}, "pending", "requeued"),
+        ("CONFIGURING", {}, "running", "configuring"),
+        ("RUNNING", {}, "running", ""),
+        ("RUNNING", {"restarts": 1}, "running", "requeued"),
+        ("SUSPENDED", {}, "running", "suspended"),
+    ],
+)
+def test_jobs_that_may_still_end_well(state: str, changes: dict[str, object], stage: str, words: str):
+    assert queued(state, **changes) == JobStatus(stage, words, "n1")
 
 
 @pytest.mark.parametrize(
@@ -44,6 +49,8 @@ def test_jobs_that_may_still_end_well():
         ("BOOT_FAIL", 0, "failed", "BOOT_FAIL: its node did not boot"),
         ("PREEMPTED", 15, "killed", "PREEMPTED: for a job of higher priority"),
         ("DEADLINE", 0, "killed", "DEADLINE: its deadline passed"),
+        ("OUT_OF_MEMORY", 9, "oom",
+         "OUT_OF_MEMORY: it used more of its node's memory than it asked for: --slurm mem=..."),
         ("NEWER_THAN_THIS", 0, "failed", "NEWER_THAN_THIS"),
     ],
 )  # fmt: skip
@@ -51,21 +58,11 @@ def test_ends(state: str, code: int, ending: str, words: str):
     assert queued(state, code=code) == JobStatus("over", words, "n1", ending)
 
 
-def test_memory_of_the_node_is_an_end_of_its_own():
-    told = queued("OUT_OF_MEMORY", code=9)
-    assert (told.stage, told.ending) == ("over", "oom")
-    assert "--slurm mem=" in told.reason
-
-
 @pytest.mark.parametrize(
     "reason",
     [
-        "PartitionTimeLimit",
         "launch failed requeued held",
-        "launch_failed_requeued_held",
-        "JobHeldAdmin",
-        "QOSMaxCpuPerJobLimit",
-        "MaxMemPerJob",
+        *"PartitionTimeLimit launch_failed_requeued_held JobHeldAdmin QOSMaxCpuPerJobLimit MaxMemPerJob".split(),
     ],
 )
 def test_a_job_that_would_wait_forever_is_over(reason: str):

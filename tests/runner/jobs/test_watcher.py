@@ -11,7 +11,7 @@ from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import HostSample
 from cs336_tui.runner.jobs.job import JobStatus, output_path, request_path, write_request
 from cs336_tui.session.lock import lock_path
-from tests.runner.jobs.made import END, RESUMED, RUNNING, Made, ended, started, steps
+from tests.runner.jobs.made import END, RESUMED, RUNNING, Made, a_run, ended, started, steps
 from tests.samples import ENVIRONMENT
 
 
@@ -60,30 +60,22 @@ def test_a_job_that_closed_its_log_is_over_before_the_launcher_says_so(one: Made
     assert one.watcher.is_done
 
 
-def test_the_log_of_a_job_that_is_over_may_come_later(one: Made):
+@pytest.mark.parametrize("comes", [True, False])
+def test_the_log_of_a_job_that_is_over_may_come_later_or_never(one: Made, comes: bool):
     one.run("1", 0, 1)
     one.write("1", END)
     hidden = one.log("1").rename(one.folder / "hidden")
-    one.over("1", JobStatus("over", ending="failed"))
+    one.over("1", JobStatus("over", "node n1 failed to start it", ending="killed"))
     one.step()
     one.step(after_s=4.0)
     assert one.statuses == ["queued", "queued"]
-    hidden.rename(one.log("1"))
-    one.step()
-    assert one.statuses == ["ok", "ok"]
-
-
-def test_a_log_that_never_comes_ends_its_cells_with_the_launchers_reason(unbegun: Made):
-    unbegun.over("1", JobStatus("over", "node n1 failed to start it", ending="killed"))
-    unbegun.step()
-    unbegun.step(after_s=4.0)
-    assert unbegun.statuses == ["queued", "queued"]
-    unbegun.step(after_s=2.0)
-    assert unbegun.statuses == ["killed", "killed"]
-    ends = [cell.finished for cell in unbegun.state.cells.values()]
-    assert [end.error for end in ends if end] == ["job id1: node n1 failed to start it"] * 2
-    assert all(end and end.job_over for end in ends)
-    assert unbegun.watcher.is_done
+    if comes:
+        hidden.rename(one.log("1"))
+    one.step(after_s=2.0)
+    assert one.statuses == (["ok", "ok"] if comes else ["killed", "killed"])
+    ends = [(cell.finished.error, cell.finished.job_over) for cell in one.state.cells.values()]
+    assert ends == [(None, False) if comes else ("job id1: node n1 failed to start it", True)] * 2
+    assert one.watcher.is_done
 
 
 @pytest.mark.parametrize("reason", ["", "FAILED: exit code 1"])
@@ -96,26 +88,20 @@ def test_a_job_that_failed_is_named_by_the_launcher_if_it_says_anything_and_its_
     assert [cell.finished.error for cell in unbegun.state.cells.values()] == [f"job id1: {said}"] * 2
 
 
-def test_cells_that_a_job_stopped_are_called_as_the_launcher_says(one: Made):
+@pytest.mark.parametrize("answers", [True, False])
+def test_cells_that_a_job_stopped_are_called_as_the_launcher_says_else_cancelled_in_the_end(one: Made, answers: bool):
     """A job past its limit gets SIGTERM, on which it calls its cells cancelled; Slurm knows better."""
     one.write("1", started(0), ended(0, "cancelled"), ended(1, "cancelled"), END)
-    one.step()
-    assert one.statuses == ["running", "queued"]
-    one.over("1", JobStatus("over", "time limit of 0:05 reached", ending="killed"))
-    one.step()
-    assert one.statuses == ["killed", "killed"]
-    assert one.state.running == {}
-
-
-def test_without_a_word_of_the_launcher_stopped_cells_are_cancelled_in_the_end(one: Made):
-    one.run("1", 0)
-    one.write("1", ended(1, "cancelled"), END)
-    one.launcher.said.clear()
+    if not answers:
+        one.launcher.said.clear()
     one.step()
     one.step(after_s=29.0)
-    assert one.statuses == ["ok", "queued"]
+    assert one.statuses == ["running", "queued"]
+    if answers:
+        one.over("1", JobStatus("over", "time limit of 0:05 reached", ending="killed"))
     one.step(after_s=2.0)
-    assert one.statuses == ["ok", "cancelled"]
+    assert one.statuses == ["killed" if answers else "cancelled"] * 2
+    assert one.state.running == {}
 
 
 def test_memory_that_ran_out_is_a_result_of_the_cell_that_ran(one: Made):
@@ -148,33 +134,17 @@ def test_a_job_that_ran_twice_has_one_result_a_cell(one: Made):
     assert [len(cell.earlier) for cell in one.state.cells.values()] == [0, 1]
 
 
-def test_a_killed_run_of_a_requeued_job_waits_again(one: Made):
-    one.write("1", started(0), steps(0, 9.0))
-    one.step()
-    one.write("1", RESUMED)
-    one.step()
-    assert one.statuses == ["queued", "queued"]
-
-
-def test_a_damaged_line_is_passed_over_and_told(one: Made):
+@pytest.mark.parametrize("is_its_end", [False, True])
+def test_a_damaged_line_is_passed_over_and_told_and_a_cell_whose_end_it_is_has_no_result(one: Made, is_its_end: bool):
     one.run("1", 0)
-    one.write("1", end=b'{"type":"CellFinished","cell":\xff\n')
-    one.run("1", 1)
-    one.write("1", END)
-    one.step()
-    assert one.statuses == ["ok", "ok"]
-    (notice,) = one.state.notices
-    assert notice.text.startswith("1.jsonl, line 9: damaged")
-
-
-def test_a_cell_whose_end_is_damaged_has_no_result(one: Made):
-    one.run("1", 0)
-    one.write("1", started(1), end=b"garbage\n")
-    one.write("1", END)
+    one.write("1", *([started(1)] if is_its_end else []), end=b'{"type":"CellFinished","cell":\xff\n')
+    one.write("1", *([] if is_its_end else a_run(1)), END)
     one.over("1", JobStatus("over", ending="failed"))
     one.step()
-    assert one.statuses == ["ok", "failed"]
-    assert one.state.cells[1].finished.job_over
+    assert one.statuses == ["ok", "failed" if is_its_end else "ok"]
+    assert one.state.cells[1].finished.job_over == is_its_end
+    (notice,) = one.state.notices
+    assert notice.text.startswith(f"1.jsonl, line {10 if is_its_end else 9}: damaged")
 
 
 def test_a_new_watcher_counts_nothing_twice(one: Made):
@@ -193,10 +163,12 @@ def test_a_new_watcher_counts_nothing_twice(one: Made):
     assert one.state.cells[0].earlier == []
 
 
-def test_of_several_attempts_a_new_watcher_takes_the_last(one: Made):
+def test_a_killed_run_of_a_requeued_job_waits_again_and_of_its_attempts_a_new_watcher_takes_the_last(one: Made):
     one.write("1", started(0), steps(0, 9.0))
+    one.step()
     one.write("1", RESUMED)
     one.step()
+    assert one.statuses == ["queued", "queued"]
     one.write("1", started(0), steps(0, 0.5))
     one.watcher = one.new_watcher()
     one.step()

@@ -22,30 +22,22 @@ def global_pid(pid: int = PID) -> int:
     return (1 << 48) | (pid << 24)
 
 
+_OPERATION = "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId, streamId, correlationId, globalPid"
 NEW: Mapping[str, str] = {
     "StringIds": "id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL",
-    "CUPTI_ACTIVITY_KIND_KERNEL": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId "
-    "INTEGER NOT NULL, greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, "
-    "demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, mangledName INTEGER, gridX INTEGER NOT NULL, "
-    "graphNodeId INTEGER",
-    "CUPTI_ACTIVITY_KIND_MEMCPY": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, streamId "
-    "INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL",
-    "CUPTI_ACTIVITY_KIND_MEMSET": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, streamId "
-    "INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, value INTEGER NOT NULL, bytes INTEGER NOT NULL",
-    "CUPTI_ACTIVITY_KIND_RUNTIME": "start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, "
-    "globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL",
-    "NVTX_EVENTS": "start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, rangeId INTEGER, text TEXT, "
-    "globalTid INTEGER, endGlobalTid INTEGER, textId INTEGER, domainId INTEGER",
-    "TARGET_INFO_GPU": "vmId INTEGER, id INTEGER NOT NULL, name TEXT, totalMemory INTEGER, computeMajor INTEGER, "
-    "computeMinor INTEGER",
-    "TARGET_INFO_CUDA_DEVICE": "gpuId INTEGER NOT NULL, cudaId INTEGER NOT NULL, pid INTEGER NOT NULL, uuid TEXT",
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, "
-    "correlationId INTEGER, globalPid INTEGER, graphId INTEGER",
+    "CUPTI_ACTIVITY_KIND_KERNEL": f"{_OPERATION}, contextId, greenContextId, demangledName INTEGER NOT NULL, shortName "
+    "INTEGER NOT NULL, mangledName INTEGER, gridX, graphNodeId",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_OPERATION}, bytes, copyKind",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_OPERATION}, value, bytes",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start, end, eventClass, globalTid, correlationId, nameId, returnValue",
+    "NVTX_EVENTS": "start, end, eventType, rangeId, text TEXT, globalTid, endGlobalTid, textId, domainId",
+    "TARGET_INFO_GPU": "vmId, id INTEGER NOT NULL, name TEXT, totalMemory, computeMajor, computeMinor",
+    "TARGET_INFO_CUDA_DEVICE": "gpuId, cudaId, pid, uuid TEXT",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "start, end, deviceId, correlationId, globalPid, graphId",
 }
 OLD: Mapping[str, str] = NEW | {
-    "CUPTI_ACTIVITY_KIND_KERNEL": "start INT NOT NULL, end INT NOT NULL, deviceId INT NOT NULL, streamId INT NOT NULL, "
-    "correlationId INT NOT NULL, demangledName INT NOT NULL, shortName INT NOT NULL",
-    "NVTX_EVENTS": "start INT NOT NULL, end INT, eventType INT NOT NULL, text TEXT, globalTid INT",
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start, end, deviceId, streamId, correlationId, demangledName, shortName",
+    "NVTX_EVENTS": "start, end, eventType, text TEXT, globalTid",
 }
 """A version before processes, registered strings and domains."""
 
@@ -67,15 +59,8 @@ def strings(texts: Iterable[str]) -> list[dict[str, Any]]:
     return [{"id": place, "value": text} for place, text in enumerate(texts)]
 
 
-TEXTS = (
-    "gemm",
-    "void gemm<float>(int)",
-    "add",
-    "void add<float>()",
-    "cudaLaunchKernel_v7000",
-    "cudaMalloc_v3020",
-    "warm",
-)
+CALLS = ("cudaLaunchKernel_v7000", "cudaMalloc_v3020")
+TEXTS = ("gemm", "void gemm<float>(int)", "add", "void add<float>()", *CALLS, "warm")
 
 
 def kernel(
@@ -104,6 +89,7 @@ def without(rows: Iterable[Mapping[str, Any]], *columns: str) -> list[dict[str, 
     return [{name: value for name, value in row.items() if name not in columns} for row in rows]
 
 
+_OF_MEMORY = {"deviceId": 0, "streamId": 7, "globalPid": global_pid(), "bytes": 8}
 A_STEP: Rows = {
     "StringIds": strings(TEXTS),
     "CUPTI_ACTIVITY_KIND_KERNEL": [
@@ -112,18 +98,8 @@ A_STEP: Rows = {
         kernel(2_000, 2_600, 3),
         kernel(3_000, 3_100, 4, "add"),
     ],
-    "CUPTI_ACTIVITY_KIND_MEMCPY": [
-        {
-            "start": 500, "end": 600, "deviceId": 0, "streamId": 7, "correlationId": 9, "globalPid": global_pid(),
-            "bytes": 8, "copyKind": 1,
-        }
-    ],
-    "CUPTI_ACTIVITY_KIND_MEMSET": [
-        {
-            "start": 700, "end": 710, "deviceId": 0, "streamId": 7, "correlationId": 10, "globalPid": global_pid(),
-            "value": 0, "bytes": 8,
-        }
-    ],
+    "CUPTI_ACTIVITY_KIND_MEMCPY": [_OF_MEMORY | {"start": 500, "end": 600, "correlationId": 9, "copyKind": 1}],
+    "CUPTI_ACTIVITY_KIND_MEMSET": [_OF_MEMORY | {"start": 700, "end": 710, "correlationId": 10, "value": 0}],
     "CUPTI_ACTIVITY_KIND_RUNTIME": [
         call(100, 1),
         call(150, 2),

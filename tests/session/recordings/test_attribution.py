@@ -43,10 +43,8 @@ def test_the_innermost_open_span_is_found_as_by_looking_at_each() -> None:
         number = dice.randint(0, 40)
         begins = np.array([dice.randint(0, 50) for _ in range(number)], np.int64)
         ends = begins + np.array([dice.randint(0, 30) for _ in range(number)], np.int64)
-        spans, order = (
-            Spans(begins, ends, np.arange(number)),
-            sorted(range(number), key=lambda i: (begins[i], -ends[i])),
-        )
+        order = sorted(range(number), key=lambda i: (begins[i], -ends[i]))
+        spans = Spans(begins, ends, np.arange(number))
         moments = np.array([dice.randint(0, 90) for _ in range(20)], np.int64)
         for moment, found in zip(moments, spans.innermost(moments), strict=True):
             around = [place for place, each in enumerate(order) if begins[each] <= moment < ends[each]]
@@ -56,7 +54,7 @@ def test_the_innermost_open_span_is_found_as_by_looking_at_each() -> None:
             assert parent == (before[-1] if before else -1)
 
 
-def test_a_training_step(tmp_path: Path) -> None:
+def test_a_training_step_and_the_gaps_that_are_left_of_its_span(tmp_path: Path) -> None:
     report = report_of(tmp_path, made.TRAINING)
     found = {name: (g.op, g.phase, g.range, g.path, g.backward) for name, g in by_name(report).items()}
     step, adam = "step 3", "Optimizer.step#AdamW.step"
@@ -75,11 +73,6 @@ def test_a_training_step(tmp_path: Path) -> None:
     ]
     assert report.steps_ns == {"step 3": 100_000}
     assert [(each.launches, each.total_ns) for each in kernels.by_step(report)] == [(5, 44_125)]
-
-
-def test_gaps_are_what_is_left_of_the_span(tmp_path: Path) -> None:
-    report = report_of(tmp_path, made.TRAINING)
-    assert report.gaps is not None
     assert [(gap.ns, gap.after, gap.before) for gap in report.gaps.largest] == [
         (15_000, "add_forward", "add_backward"),
         (10_000, "gemm_backward", ADAM),
@@ -104,17 +97,16 @@ def test_without_ranges_autograd_tells_the_phases(tmp_path: Path) -> None:
     }
 
 
-def test_names_of_phases_can_be_given(tmp_path: Path) -> None:
-    trace = trace_of(user("model_fwd", 0, 10), op("aten::mm", 1, 5), launch("gemm", 1, 2, 3, 4))
-    assert by_name(report_of(tmp_path, trace))["gemm"].phase == ""
-    group = by_name(report_of(tmp_path, trace, phases={"forward": ("Model_*",)}))["gemm"]
-    assert (group.phase, group.range, group.path) == ("forward", "", ("model_fwd",))
+USUAL = ("## forward ##", "Forward", "phase/forward", "FWD", "forward pass")
 
 
-@pytest.mark.parametrize("name", ["## forward ##", "Forward", "phase/forward", "FWD", "forward pass"])
-def test_usual_names_of_forward(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "phase"), [("model_fwd", ""), *((name, "forward") for name in USUAL)])
+def test_usual_names_of_phases_are_known_and_others_can_be_given(tmp_path: Path, name: str, phase: str) -> None:
     trace = trace_of(user(name, 0, 10), op("aten::mm", 1, 5), launch("gemm", 1, 2, 3, 4))
-    assert by_name(report_of(tmp_path, trace))["gemm"].phase == "forward"
+    assert by_name(report_of(tmp_path, trace))["gemm"].phase == phase
+    if not phase:
+        group = by_name(report_of(tmp_path, trace, phases={"forward": ("Model_*",)}))["gemm"]
+        assert (group.phase, group.range, group.path) == ("forward", "", (name,))
 
 
 def test_a_range_on_autograds_thread_is_inside_that_of_the_main_one(tmp_path: Path) -> None:
@@ -159,7 +151,7 @@ def test_each_device_is_a_cell(tmp_path: Path) -> None:
         distributedInfo={"rank": 3},
     )
     cells = cells_of(tmp_path, trace)
-    assert [(cell.name, cell.device, cell.device_label, cell.memory_bytes) for cell in cells] == [
+    assert [(cell.name, cell.device, cell.facts.label, cell.facts.memory_bytes) for cell in cells] == [
         ("made.json, rank 3", "cuda:0", "GPU A", 100),
         ("made.json, rank 3", "cuda:1", "GPU B", None),
     ]
@@ -265,7 +257,6 @@ def test_gaps_are_those_between_the_files_own_times(name: str) -> None:
         lengths += [begin - reached] if begin > reached else []
         reached = max(reached, begin + duration)
     report = real_report(name)
-    assert report.gaps is not None
     assert (report.gaps.count, report.gaps.total_ns) == (len(lengths), sum(lengths))
     assert [gap.ns for gap in report.gaps.largest] == sorted(lengths, reverse=True)[:10]
     assert (report.span_ns, report.busy_ns) == (reached - ran[0][0], reached - ran[0][0] - sum(lengths))
@@ -278,7 +269,6 @@ def test_communication_is_more_than_nccl() -> None:
     durations = [round(each["dur"] * 1000) for each in moved if any(name in each["name"] for name in names)]
     report = real_report("b200-eager-inference")
     assert len(durations) == 74
-    assert report.overlap is not None
     assert (report.overlap.communication_ns, report.overlap.overlapped_ns) == (sum(durations), 0)
 
 

@@ -155,15 +155,12 @@ def test_a_cut_or_changed_pickle_loads_or_is_refused(data: st.DataObject, protoc
     place = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(PickleRefused):
         load(whole[:place])
+    with pytest.raises(PickleRefused, match="after its end"):
+        load(whole + b"x")
     changed = bytearray(whole)
     changed[place] = data.draw(st.integers(0, 255))
     with suppress(PickleRefused):
         load(bytes(changed))
-
-
-def test_what_follows_the_end_is_refused() -> None:
-    with pytest.raises(PickleRefused, match="after its end"):
-        load(pickle.dumps([1]) + b"x")
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
@@ -174,11 +171,8 @@ def test_loading_tells_how_far_it_is_and_can_be_cancelled(protocol: int) -> None
     assert len(seen) >= 2 * (len(data) // 2**20) - 2
     assert max(seen) <= len(data)
 
-    class OpeningCancelled(Exception):
-        pass
-
     def cancel(_done: int) -> None:
-        raise OpeningCancelled
+        raise KeyboardInterrupt
 
-    with pytest.raises(OpeningCancelled):
+    with pytest.raises(KeyboardInterrupt):
         load(data, cancel)

@@ -107,13 +107,8 @@ def test_a_history_that_wrapped_round_ends_with_the_segments_and_begins_with_wha
     cut = live_at.index(live_at[len(live_at) // 2])
     segments = simulated.at_end()
     found = totals(history(simulated.trace[cut:], segments))
-    assert (
-        found[-1]
-        == live_at[-1]
-        == sum(
-            block["size"] for segment in segments for block in segment["blocks"] if block["state"] == "active_allocated"
-        )
-    )
+    blocks = [block for segment in segments for block in segment["blocks"] if block["state"] == "active_allocated"]
+    assert found[-1] == live_at[-1] == sum(block["size"] for block in blocks)
     assert live_at[cut - 1] * 0.98 <= found[0] <= live_at[cut - 1]
 
 
@@ -151,13 +146,10 @@ def test_frees_that_wait_and_those_whose_request_is_not_there(
     assert found.waiting_bytes == waiting
 
 
-def test_running_out_of_memory_is_told_and_is_no_event() -> None:
+def test_running_out_of_memory_is_told_and_is_no_event_and_a_block_that_no_segment_has_at_the_end_is_gone() -> None:
     trace = [an_event("alloc", 0, 512), {"action": "oom", "size": 5 * MIB, "device_free": MIB}]
     found = history(trace, [a_segment(0, 2 * MIB, (512, "active_allocated"))])
-    assert (len(found.events), found.no_memory) == (1, [(5 * MIB, MIB)])
-
-
-def test_a_block_that_no_segment_has_at_the_end_is_gone_then() -> None:
+    assert (len(found.events), found.no_memory, totals(found)) == (1, [(5 * MIB, MIB)], [0, 512])
     found = history([an_event("alloc", 0, 512), an_event("snapshot", 0, 0)], [])
     assert (totals(found), found.vanished) == ([0, 512, 0], 1)
 
@@ -194,14 +186,15 @@ def test_old_segments_without_frames_and_addresses_are_read() -> None:
     assert (found.address, found.bytes, found.frames) == (1024, 1024, frames)
 
 
+ALLOC = {"action": "alloc", "addr": 1}
+
+
 @pytest.mark.parametrize(
     "entry",
     [
-        {"action": "alloc", "addr": "x", "size": 1},
-        {"action": "alloc", "addr": 1, "size": -1},
-        {"action": "alloc", "addr": 1, "size": 2**60},
-        {"action": "alloc", "addr": 1, "size": 1.5},
-        {"action": "alloc", "addr": 1},
+        ALLOC | {"addr": "x", "size": 1},
+        *(ALLOC | {"size": size} for size in (-1, 2**60, 1.5)),
+        ALLOC,
         {"action": "segment_free", "addr": None, "size": 1},
         7,
     ],
