@@ -1,7 +1,5 @@
 """Small cells of attention alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cs336_tui.config.spec import CellSpec

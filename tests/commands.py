@@ -1,7 +1,5 @@
 """The installed command, as scripts call it, and flags of cells that take next to no time."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Small kernel reports with plausible names and times, for tests of their views."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cs336_tui.config.spec import CellSpec

@@ -1,7 +1,5 @@
 """Memory reports, made up but plausible, for tests of their readers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Measured peaks, made up but plausible."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cs336_tui.config.spec import Precision

@@ -1,7 +1,5 @@
 """A precision report, made up but plausible, for tests of its consumers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

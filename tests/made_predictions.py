@@ -1,7 +1,5 @@
 """Predictions of cells, made up but plausible, for tests of their views."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

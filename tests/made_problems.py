@@ -1,7 +1,5 @@
 """Sessions of what a problem's presets run, as if it had been run on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import msgspec

@@ -1,7 +1,5 @@
 """A race as events: made costs, the same in every round but for a little scatter."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Made reports of several ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cs336_tui.config.spec import CellSpec

@@ -3,8 +3,6 @@
 A program: its arguments are a folder for the compiled header, the real compiler, and the words for that.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shlex

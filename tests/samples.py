@@ -1,7 +1,5 @@
 """Sessions as events, made up but plausible, for tests of their consumers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

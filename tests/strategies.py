@@ -1,7 +1,5 @@
 """Hypothesis strategies for the project's vocabulary: specs, sweeps and events, all of them valid."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A terminal for tests and benchmarks: a real pty, a real process, and a screen that an emulator keeps."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

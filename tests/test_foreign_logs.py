@@ -1,8 +1,6 @@
 """Every command, and the app, against a log of others that names code everywhere: nothing of it runs. The same of 200
 logs: ``python -m benchmarks.foreign_logs``."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 """`benchmarks.gpu_check`: its parts know every option that they get, it keeps to its time, and what a machine lacks is
 said. Stand-ins answer for torch at the boundary of the processes."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

@@ -3,8 +3,6 @@
 Stand-ins take the place of the dependencies (`tools.dist`): torch is not downloaded.
 """
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 import zipfile

@@ -1,7 +1,5 @@
 """The compiler of the tests compiles what each version of torch gives it."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

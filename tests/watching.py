@@ -1,7 +1,5 @@
 """Help for tests that follow a session's events as they happen."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -85,7 +85,7 @@ def read_environment(
         host=platform.node(),
         os=f"{platform.system()} {platform.release()}",
         cpu=processor_name(),
-        cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cpu_count=usable_cpus(),
         memory_bytes=psutil.virtual_memory().total,
         python=platform.python_version(),
         app=__version__,
@@ -106,6 +106,12 @@ def lacking_code(names: Iterable[str], folders: Sequence[str]) -> Iterator[str]:
                 yield f"{whole}: no such module in {' or '.join((*folders, 'what is installed'))}"
                 break
     yield from filter(None, (why_not_there(name, folders) for name in dict.fromkeys(names)))
+
+
+def usable_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def processor_name() -> str:

@@ -1,7 +1,5 @@
 """Cells with given step times and device samples, and their verdicts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A race whose events are made one after another: visits with given costs, turns, checks."""
 
-from __future__ import annotations
-
 import random
 from array import array
 from collections.abc import Iterable, Sequence

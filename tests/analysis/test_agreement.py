@@ -1,7 +1,5 @@
 """Agreement of made reports: which cells share one, tolerances, errors of parts, and what cannot be compared."""
 
-from __future__ import annotations
-
 import math
 import struct
 from typing import Any

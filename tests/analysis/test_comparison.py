@@ -1,7 +1,5 @@
 """Comparison of two sessions: pairs of cells and their verdicts."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Contention: other processes on the cell's GPU, cores and host, and cells that ran beside it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

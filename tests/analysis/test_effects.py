@@ -1,7 +1,5 @@
 """Speed-up and memory saved by other precisions, and the warm-up view's numbers."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

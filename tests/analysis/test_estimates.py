@@ -1,7 +1,5 @@
 """Estimates from a prediction on a device, or from measured cells: fit, time, and the basis of both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Remaining time, from the steps timed so far: of cells one after another and side by side, and of whole sweeps."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from typing import Any

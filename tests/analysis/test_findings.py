@@ -1,7 +1,5 @@
 """Findings and gains against arithmetic of their own: which cells are told apart, by how much, along which choice."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable

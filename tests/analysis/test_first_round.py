@@ -1,7 +1,5 @@
 """First visits of a race: all candidates where there is time, else values one at a time, then what they promise."""
 
-from __future__ import annotations
-
 import pytest
 
 from cs336_tui.analysis.next_step import first_round_s

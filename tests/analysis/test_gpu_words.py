@@ -1,7 +1,5 @@
 """Words on the GPUs of a machine: numbers, figures, and why a figure is missing."""
 
-from __future__ import annotations
-
 import pytest
 
 from cs336_tui.analysis.gpu_words import doubtful_reasons, figures, notes, numbered

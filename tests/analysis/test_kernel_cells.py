@@ -1,7 +1,5 @@
 """Kernels of all cells: parts of a step as profiled and as timed, against sums made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any

@@ -1,7 +1,5 @@
 """Analysis of a kernel report: rows, shares, attention's two sides, the top kernel, short names."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 

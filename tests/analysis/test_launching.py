@@ -1,8 +1,6 @@
 """Verdicts on cells slowed down by GPU clocks, by launches or by the allocator. Verdict `launch-bound` against a
 model of the driver's launch queue: never given if the host waits."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A measure is declared once: how it is read and pooled, and that all places take it from its declaration."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Queries of a memory report: any moment, the largest allocations, peaks, tensors that blocks save."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given, settings

@@ -1,8 +1,6 @@
 """Pivots: every measured cell in one figure, nothing mixed, every wrong choice a clear line. Cells of several sessions
 side by side, and their fields: automatic step counts are told apart by the setting."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

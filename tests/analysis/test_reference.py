@@ -1,7 +1,5 @@
 """Reference points: published figures are read unchanged, matched by settings, and always marked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, get_args
 

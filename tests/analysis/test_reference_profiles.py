@@ -1,7 +1,5 @@
 """Published peaks of memory and kernels beside one's own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

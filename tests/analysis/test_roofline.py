@@ -1,7 +1,5 @@
 """Roofline: achieved rates of cells against their ceilings, with numbers that can be checked by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

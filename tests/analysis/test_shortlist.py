@@ -1,8 +1,6 @@
 """Candidates that can run on a target and fit it by prediction; search for the largest batch or context that fits, and
 its number of predictions."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any

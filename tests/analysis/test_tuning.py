@@ -1,7 +1,5 @@
 """A race from made events: the statuses of candidates, and the next step in every situation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

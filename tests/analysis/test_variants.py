@@ -1,7 +1,5 @@
 """Variants and a user's own model in tables: told apart and named, never merged; implied settings are no difference."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """Verdicts: given if they hold, with a reason, never without evidence, and right on series of known truth, a part of
 what `python -m benchmarks.verdicts` judges."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Declares a measure that no other code knows and prints, as JSON, where it appears. Run in a process of its own."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """`cs336-tui ab` as scripts call it, and the choices of each side."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The installed command, as scripts call it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

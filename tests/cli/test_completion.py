@@ -1,7 +1,5 @@
 """Shell completion: values of options, and what real shells make of the scripts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`cs336-tui estimate` and `fit` as people and scripts call them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """`cs336-tui export` and `summary` as a person uses them: files, formats, `--ddof`, one clear line for a mistake."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Files are what their names say, in every command that writes one; tables fit a terminal, and are whole in a pipe."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Help lists the choices that a command really takes; every part of a report can be chosen."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import pairwise

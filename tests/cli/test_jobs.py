@@ -1,7 +1,5 @@
 """`bench --launcher`, `watch`, `cancel` and `resume`, with jobs that are processes of this machine."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """Output that cannot be written is reported, printed instead and ends in exit code 1; no broken stream is a crash."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

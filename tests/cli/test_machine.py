@@ -1,7 +1,5 @@
 """`cs336-tui doctor` on the NVIDIA driver, with the real pynvml over a replaced library, and `peak`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

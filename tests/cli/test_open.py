@@ -1,7 +1,5 @@
 """`cs336-tui open`: from traces, memory snapshots and nsys reports to a session that every command shows."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

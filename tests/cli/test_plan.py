@@ -1,7 +1,5 @@
 """`cs336-tui plan` as people and scripts call it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`cs336-tui problems`, and `export --problem` with the files that it writes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

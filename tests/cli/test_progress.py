@@ -1,7 +1,5 @@
 """The progress of a headless run: the lines of a pipe, and what stands on a terminal's screen; of a race, too."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

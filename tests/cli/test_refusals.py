@@ -1,7 +1,5 @@
 """What cannot be is refused in one line, which names it and says what is allowed, before anything runs."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

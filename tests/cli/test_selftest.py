@@ -1,7 +1,5 @@
 """`cs336-tui selftest` as people and scripts call it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

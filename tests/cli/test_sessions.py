@@ -1,7 +1,5 @@
 """`sessions`, `show`, `rename`, `annotate`, `delete`, `presets` and `resume`, as a person types them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

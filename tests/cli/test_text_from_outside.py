@@ -1,7 +1,5 @@
 """Text of logs, names, devices, presets and command lines reaches a terminal as plain text only."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """No command runs what a session's log names, unless the command line names it or says --trust."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`cs336-tui tune` as scripts call it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

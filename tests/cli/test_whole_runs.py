@@ -1,7 +1,5 @@
 """From a run to its tables, as a user types both: sweeps, own models, and small variants of the problems' presets."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,8 +1,6 @@
 """A real Slurm of two nodes on this machine: munged, slurmctld and two slurmd with files, sockets and ports of its own.
 It needs no privileges and touches nothing outside its folder."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import datetime

@@ -1,7 +1,5 @@
 """Jobs of two nodes with a real Slurm: ranks over both, a share of the cells for each, and what may happen to them."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

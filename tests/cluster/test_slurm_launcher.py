@@ -1,7 +1,5 @@
 """The launcher of Slurm's jobs, with a real Slurm."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

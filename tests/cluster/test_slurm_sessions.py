@@ -1,7 +1,5 @@
 """Whole sessions in jobs of a real Slurm, by the commands that a user types."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A choice is declared once: everything that lists choices is derived from its axis, and each has its line of help."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Environment variables that change step times: which are recorded, and which make a number doubtful."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """FLOPs and bytes by formula, against a count of every operation of a step, sums made by hand and a prediction."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given, settings

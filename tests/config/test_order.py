@@ -1,7 +1,5 @@
 """Order of cells: useful results come first, and cells that cannot fit are left out."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Presets: the bundled ones match the handouts, a person's own are read in the same way; recent models are kept."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

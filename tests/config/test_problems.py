@@ -1,8 +1,6 @@
 """The table of problems: its presets run what its answers are made of, its names are found as people spell them; and
 docs/problems.md beside it: each part has its row, and what the row names is in the export."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Choices of several ranks and of collectives: which cells they make, what is refused, which cells count as alike."""
 
-from __future__ import annotations
-
 import shlex
 from itertools import pairwise
 

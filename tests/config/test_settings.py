@@ -1,8 +1,6 @@
 """Settings: read with what is wrong by line and key, written with comments, changed without losing any; and
 `cs336-tui config`, which writes the file, reads and changes single settings, and refuses what there is not."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Searches: what `--over` names, the candidates that it comes to, the command line that searches again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Variants of a cell: choices by flag and by file, contradictions, cell names; names of a user's own code, which is
 looked for in the source of its module and not imported."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path

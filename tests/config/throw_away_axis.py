@@ -1,7 +1,5 @@
 """Declares choices that no other code knows; its tests are that they appear everywhere. Run in a process of its own."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The demo that the README shows: what the recorder makes of a terminal, and the recording itself."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,8 +1,6 @@
 """Documentation: links lead somewhere; commands, options and files exist. Man pages: one for each command, with all its
 options, and nothing that their readers warn of."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex

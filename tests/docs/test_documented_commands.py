@@ -1,7 +1,5 @@
 """Every command of the docs is understood: presets, options, names and choices, up to where processes would start."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io

@@ -1,8 +1,6 @@
 """The installed `cs336-tui` in a real terminal: choose, run, watch, export, and lose the terminal; and `bench` with its
 bar, Ctrl-C, and the table of what was measured."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re

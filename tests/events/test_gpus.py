@@ -1,8 +1,6 @@
 """GPUs by name: spelling is free, an ambiguous name is refused. Measured peaks: their rates, and the device and
 settings that they are kept for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

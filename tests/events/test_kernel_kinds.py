@@ -1,7 +1,5 @@
 """Kinds of kernels and operators, by name."""
 
-from __future__ import annotations
-
 import pytest
 
 from cs336_tui.events.kernel_report import kernel_kind, operator_kind

@@ -1,7 +1,5 @@
 """Sessions with a grid of finished cells, for tests of tables and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables and figures as texts that tests keep in `__snapshots__`, and as rows by heading."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Mapping

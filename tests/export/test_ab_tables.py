@@ -1,7 +1,5 @@
 """Results of interleaved rounds of two cells, and their table."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

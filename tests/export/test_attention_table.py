@@ -1,7 +1,5 @@
 """Table of attention alone: methods side by side, measured beside expected memory, no cell left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Everything that a session can be exported as, without the screen."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

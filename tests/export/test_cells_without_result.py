@@ -1,7 +1,5 @@
 """Cells that have no result stay in the table of their sweep, wherever they ended."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """Tables and figures of ways to share a step, of scaling and of collectives, of sessions whose times are known."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Predictions and estimates as tables: for people and as data; of several sessions each names its own."""
 
-from __future__ import annotations
-
 from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.estimates import Estimate, Unpredicted, judge_all

@@ -2,8 +2,6 @@
 and keys. After a change that is meant, `pytest tests/export/test_kept_tables.py --snapshot-update`; look at the diff.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Kernel reports as tables and as a document; two profiles kernel by kernel; communication of ranks; kernels of all
 cells."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Memory reports as tables, documents and a figure; the memory of each rank."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,8 +1,6 @@
 """Exports read by other programs: pandoc reads LaTeX, Typst, markdown and HTML, Typst's compiler compiles its own. The
 summary as people hand it in: in a real browser, light, dark and printed, and as a PDF by pandoc and typst."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Precision as tables and as data."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

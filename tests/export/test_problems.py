@@ -1,7 +1,5 @@
 """Exports of problems: every part has its tables and figures, or one line that says why not."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """Notes under a table: the origin of its numbers, and a warning if it mixes unlike cells."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A session with a race as it is exported: its report, figure, findings, summary and data."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

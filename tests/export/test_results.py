@@ -1,7 +1,5 @@
 """The results of several sessions in one table, with chosen columns, units and digits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

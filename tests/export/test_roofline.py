@@ -1,7 +1,5 @@
 """Roofline and measured peaks, as tables and as a figure; caveats of a peak stand wherever a share of it is shown."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

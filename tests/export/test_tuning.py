@@ -1,7 +1,5 @@
 """A race and a plan as sentences, tables and data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import msgspec

@@ -1,7 +1,5 @@
 """Tables of activation checkpointing, of optimizers, and of eager steps beside compiled ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

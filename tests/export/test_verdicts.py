@@ -1,7 +1,5 @@
 """Notes under a table on how far its numbers can be trusted."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tables on a terminal and on a page: what matters is there, nothing is wider or longer than there is room for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Cells on a CUDA GPU, and checks of them and of their profiles."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.util import find_spec
 from typing import Any

@@ -1,7 +1,5 @@
 """Logits and gradients on a real CUDA GPU: the sketches are those of a CPU, and what only rounds otherwise agrees."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

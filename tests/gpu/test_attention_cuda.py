@@ -1,7 +1,5 @@
 """Torch's fused attention on a real CUDA GPU: results, reported kernel, reasons of refusals, predictions."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

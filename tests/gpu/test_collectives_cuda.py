@@ -1,7 +1,5 @@
 """Collectives between two CUDA GPUs: NCCL, and gloo on tensors of the GPUs, which it copies through the host."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from statistics import median

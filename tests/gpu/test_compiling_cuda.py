@@ -1,7 +1,5 @@
 """torch.compile on a real CUDA GPU: every mode, and the CUDA graphs that two of them capture."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 """A step as one CUDA graph on a real GPU: same results, little host time, and one line on a model that cannot be
 captured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from statistics import fmean

@@ -1,7 +1,5 @@
 """Timer do_bench and the flush of the L2 on a real CUDA GPU, beside `triton.testing.do_bench` itself."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

@@ -1,7 +1,5 @@
 """Float8 on a real GPU: the hardware's products, a cell in it, and the refusal where there is none."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

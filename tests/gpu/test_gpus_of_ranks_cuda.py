@@ -1,8 +1,6 @@
 """The GPU of each rank, as NVML tells it while a cell of two ranks runs; ranks over nodes, by two processes in place of
 two nodes, each of which sees one GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A user's own model on a real CUDA GPU: every pass and precision, creation on the device, skipped steps."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Kernels of a profiled step on a real CUDA GPU: counts, ranges and sums of times."""
 
-from __future__ import annotations
-
 from collections import Counter
 from statistics import fmean
 from typing import Any

@@ -1,7 +1,5 @@
 """Cells in lanes on several GPUs: each on its own, which is sampled as its own, and the cost of its neighbours."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

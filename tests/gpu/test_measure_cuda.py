@@ -1,7 +1,5 @@
 """Measuring on a real CUDA GPU: event times against the host's clock, peaks, precision, running out of memory."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from statistics import median

@@ -1,7 +1,5 @@
 """Recording memory on a real CUDA GPU: against the allocator's own peak, and running out of it."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 from pathlib import Path

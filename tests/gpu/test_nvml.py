@@ -1,7 +1,5 @@
 """NVML against a real GPU and torch's own view of it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Measured peaks on a real CUDA GPU, against its data sheet and each other."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,8 +1,6 @@
 """Predicted peaks against those of a real GPU's allocator, with recomputed activations and each optimizer too;
 gradients of recomputed blocks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Problems of the handouts on a real CUDA GPU: small variants of presets, and what their exports hold."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 before they are timed; uses of memory beside what CUDA's allocator tells; communication beside compute, and all-gathers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

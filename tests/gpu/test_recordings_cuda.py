@@ -1,7 +1,5 @@
 """Recordings of a real CUDA GPU, opened: torch's memory snapshots against the allocator, nsys against what was run."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

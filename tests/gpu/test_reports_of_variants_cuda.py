@@ -1,8 +1,6 @@
 """Kernels and memory of variants and of a user's own model on a real GPU; dtypes there, whose autocast has other rules
 than the CPU's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Every variant of a cell once on a real GPU: it runs, and what was asked for is in force. Norms alone: results, the
 kernel that torch runs, predicted memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

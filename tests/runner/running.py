@@ -1,8 +1,6 @@
 """Benches in use, on this thread or on one of their own, with all that they told; sessions run and resumed to their
 end."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Two cells in turns, run by a real bench in real children: the log, and rounds that are disturbed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Collectives of real processes, through the command that scripts call."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from statistics import fmean

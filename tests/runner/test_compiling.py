@@ -1,8 +1,6 @@
 """torch.compile in children: one that is ended leaves no compiler behind; each cell starts with empty caches, or uses
 the folder that the user names."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

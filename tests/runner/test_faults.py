@@ -1,7 +1,5 @@
 """Disturbed children: the steps of a killed, hung or crashed child are kept and the next cell runs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

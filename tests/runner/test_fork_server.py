@@ -1,8 +1,6 @@
 """A fork server that is stopped, hangs or outlives its app: nobody waits for it for long, and nothing of it is left,
 nor of the scratch folders of processes that were killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Ranks that hang are told from those that wait for them, by the stacks that they write."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

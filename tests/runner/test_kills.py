@@ -1,7 +1,5 @@
 """Small parts of `python -m benchmarks.kills` and `benchmarks.job_kills`, and checks that they detect lost steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

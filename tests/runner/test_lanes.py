@@ -1,7 +1,5 @@
 """Lanes: the ones that a machine has, and those that a cell takes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import msgspec

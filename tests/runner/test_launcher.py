@@ -1,7 +1,5 @@
 """Launching children: spawned ones, as on macOS, run cells like forked ones."""
 
-from __future__ import annotations
-
 import errno
 import importlib.util
 import json

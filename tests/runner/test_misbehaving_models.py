@@ -1,8 +1,6 @@
 """Misbehaving models in real children: the next cell gives the same result as without them. Of a user's own code that
 cannot be used one cell fails, and the others that need it are skipped."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

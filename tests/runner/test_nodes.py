@@ -1,7 +1,5 @@
 """Cells whose ranks are spread over nodes: two processes of this machine in place of two nodes."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A user's processes end with their cell, however it ends, and a copy of the child is not counted as one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

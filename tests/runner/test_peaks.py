@@ -1,7 +1,5 @@
 """Peaks measured in real children, also among the cells of a queue."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

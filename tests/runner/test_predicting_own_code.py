@@ -1,7 +1,5 @@
 """Predictions of a user's own code: made in children, never kept on disk, and made again after a file has changed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Predictor with real child processes: caching, waiting while held, and children that fail."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing

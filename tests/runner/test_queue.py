@@ -1,7 +1,5 @@
 """Queue of cells: changes take effect and are told, from any thread. `test_lanes` makes any changes in any order."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

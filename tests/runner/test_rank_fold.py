@@ -1,7 +1,5 @@
 """Folding: the events of a cell's ranks become those of one cell, whose steps are as slow as the slowest rank."""
 
-from __future__ import annotations
-
 import pytest
 
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed

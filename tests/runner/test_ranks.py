@@ -1,7 +1,5 @@
 """Cells of several ranks with real processes: what they train, which rank is blamed, that nothing is left."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Reports made in real children between cells, and messages about those that fail."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Resuming a session: exactly the cells without a result run, into the same log."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

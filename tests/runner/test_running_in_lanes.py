@@ -1,7 +1,5 @@
 """Cells that run in lanes, in real processes: cores, devices, ends, stops, lost lanes, resuming."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,6 @@
 """The code that a log may have imported: the current folder's own, by its files and by what they define; and the code
 that is not there."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Races of real processes: who wins, who may not, the budget, a stop, and what goes on after a kill."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable

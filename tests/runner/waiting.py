@@ -1,7 +1,5 @@
 """A model that keeps a simulated device busy: its forward waits, and uses no CPU."""
 
-from __future__ import annotations
-
 import time
 
 import torch

@@ -1,7 +1,5 @@
 """Step times of a self-test with known ratios."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Programs that only report steps, for tests of taking turns. Run as a script, it has programs take turns."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cost of neighbours: ratios of made turns, and a real run of two lanes."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

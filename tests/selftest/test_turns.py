@@ -1,7 +1,5 @@
 """Programs take turns, and none is ever left behind; the judgement of made step times of known ratio."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

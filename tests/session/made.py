@@ -1,7 +1,5 @@
 """Sessions of cells with given step times, for tests of comparisons and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

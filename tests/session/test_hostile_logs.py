@@ -1,7 +1,5 @@
 """Untrusted logs: each command reports a bad one in one line and shows the others."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

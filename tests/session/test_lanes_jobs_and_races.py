@@ -1,8 +1,6 @@
 """A session whose cells run side by side, in lanes or in jobs, or are visits of a race: whose steps, samples and time
 they are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A log loaded at once gives the same state as one read event by event."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lock of a session: one writer at a time."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,8 +1,6 @@
 """Sessions in a folder: finding, naming and deleting them; progress of one that runs, was stopped, was killed or is
 done."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

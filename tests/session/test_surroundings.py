@@ -1,7 +1,5 @@
 """Summary of the samples taken while a cell measured."""
 
-from __future__ import annotations
-
 import pytest
 
 from cs336_tui.events.environment import GpuProcess, GpuSample, HostSample

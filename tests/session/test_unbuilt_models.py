@@ -1,7 +1,5 @@
 """Parameters of a user's model that was not built: unknown, not those of a reference with its dimensions."""
 
-from __future__ import annotations
-
 import pytest
 
 from cs336_tui.analysis.fields import FIELDS, num_params

@@ -1,7 +1,5 @@
 """Intervals of the mean of autocorrelated times: coverage and parts."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Races: who is out, who is tied, what the next round affords, and what turns add."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

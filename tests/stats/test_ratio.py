@@ -1,7 +1,5 @@
 """Ratios of runs and of steps measured in pairs, and their outcomes: laws, and coverage on simulated runs."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Steadiness of step times: classes of series of known truth, the warm-up needed, periods and levels."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import time

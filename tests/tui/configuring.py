@@ -1,7 +1,5 @@
 """The Configure pane alone on a screen, and a driver for it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,8 +1,6 @@
 """Keys of all tests of the screen wait for their effects in `watched.idle`, and only for widgets at work; all apps of a
 process parse a style sheet once."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Named sessions in a folder, for tests of the session list."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cs336_tui.events.codec import to_line

@@ -1,7 +1,5 @@
 """A pane alone on a screen, and the subjects of the Memory tab."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar

@@ -1,8 +1,6 @@
 """The terminal: any keys, clicks and pastes at any time, after which the app goes on and restores it; and partial
 updates, which leave the same screen as a full one."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """The app as a user sees it: keys in, screen out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

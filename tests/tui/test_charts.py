@@ -1,7 +1,5 @@
 """Charts, bars and graphs made of characters; the chart of steps in Live: its room, its axes, what is off scale."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

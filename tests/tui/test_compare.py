@@ -1,7 +1,5 @@
 """Comparing on the screen: pivots, two sides, cells in turns, warm-up and reference points."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Choices of the Configure pane, made by keyboard."""
 
-from __future__ import annotations
-
 import pytest
 from textual.widgets import Static
 

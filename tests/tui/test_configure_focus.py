@@ -1,8 +1,6 @@
 """The Configure pane in use: focus, scrolling, buttons, terminal sizes, and problems, explained at the entry and beside
 Run."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

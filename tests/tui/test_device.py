@@ -1,7 +1,5 @@
 """The Device pane, and the screen of a session whose cells run side by side, in lanes or in jobs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from functools import partial

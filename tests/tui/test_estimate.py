@@ -1,7 +1,5 @@
 """Predictions shown before a run: the Estimate tab and Configure's summary; of many cells and several variants, too."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping

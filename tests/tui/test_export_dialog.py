@@ -1,7 +1,5 @@
 """Exporting from the app, and copying: `c` copies the table of each tab as markdown, and says so."""
 
-from __future__ import annotations
-
 import csv
 import re
 import threading

@@ -1,7 +1,5 @@
 """Entries of the form become a sweep or a list of problems, whatever is typed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The help: a line for every tab, key and palette entry, at the open tab, searched, with a glossary."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Verdicts on the screen: computed on another thread, while nothing is timed, for cells in sight and those that end."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The Kernels tab: views of a report, of ranks and of all cells; sorting, filters, search; text without a report."""
 
-from __future__ import annotations
-
 import re
 from contextlib import AbstractAsyncContextManager
 from typing import Any

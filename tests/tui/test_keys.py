@@ -1,8 +1,6 @@
 """Keys: one meaning for each on every tab and in every dialog, the tabs and their bar in the order of the screen, and
 texts that name keys where a keymap has moved them: no literal key is left in the source, and none on a screen."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import pkgutil

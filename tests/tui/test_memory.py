@@ -1,7 +1,5 @@
 """The Memory tab at each of its sizes: its views, the timeline's cursor and zoom, details, why a cell did not fit."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 import pytest

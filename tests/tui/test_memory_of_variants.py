@@ -1,7 +1,5 @@
 """Peaks and estimates of variants: a compiled cell has its eager cell's prediction but a measurement of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """Memory timeline drawn in characters, and the events in sight."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

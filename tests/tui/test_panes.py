@@ -1,7 +1,5 @@
 """Live, the heading, and everything known of a cell: their texts for a given session."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

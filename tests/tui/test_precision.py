@@ -1,7 +1,5 @@
 """The Precision tab."""
 
-from __future__ import annotations
-
 from contextlib import AbstractAsyncContextManager
 
 import pytest

@@ -1,8 +1,6 @@
 """The app as a process, mostly in a real pty: its start, its end and last words, hostile names, and state that it does
 not touch."""
 
-from __future__ import annotations
-
 import re
 from contextlib import closing
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The queue on the screen, whose cells are moved and skipped, and the Sessions tab: opening, naming, comparing,
 resuming and deleting sessions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The Race tab: its rows, names, columns, intervals and gains; in the app a replayed race, and how one is asked for."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

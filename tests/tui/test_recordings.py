@@ -1,7 +1,5 @@
 """Recordings of others, opened from the Sessions tab."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,8 +1,6 @@
 """Sessions that this app does not run: a log is replayed and shows the choices of the run, and what another process or
 jobs run is watched."""
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Requests for reports: their cell, waiting and end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The Roofline tab: drawing, table, measuring a peak; a session of collectives: its columns, its curve of busbw."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path

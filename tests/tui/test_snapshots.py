@@ -1,8 +1,6 @@
 """Snapshots of the whole screen at several sizes, from a replayed log, independent of clock and machine; and no tab
 cuts a word without an ellipsis."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator

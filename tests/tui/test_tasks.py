@@ -1,8 +1,6 @@
 """Tasks by keyboard alone: a run is started, stopped and resumed, choices are saved as a preset, code of others is
 trusted. And a person's settings: a theme is previewed and kept, keys are moved, what is wrong is told."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Themes: the bundled ones are readable and complete, a user's own are checked and never break the app."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

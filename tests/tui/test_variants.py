@@ -1,7 +1,5 @@
 """Choices of models and variants in Configure, a user's own among them, and those that this machine cannot run."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Parts of the screen: lines, of which only what changed is painted, rows with a cursor, entries of a form; and how
 texts and numbers are written."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

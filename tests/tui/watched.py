@@ -1,7 +1,5 @@
 """Driving the app in tests: a bench that plays a script, and waiting for what the screen shows."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Fixtures of the tests of the worker."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A user's folder whose models are made from specs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 """Dtypes read otherwise than by the tool: hooks on the course's toy model, written once more, and torch's own autocast
 of CUDA, without a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

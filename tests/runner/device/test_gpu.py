@@ -1,7 +1,5 @@
 """Reading the fields of one GPU, its loss and return, and the processes of others on it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Opening NVML and finding GPUs, through the real pynvml over a replaced library."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

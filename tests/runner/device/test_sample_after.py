@@ -1,7 +1,5 @@
 """A cell shorter than the sampling interval is sampled after its end: real benches on the CPU, with a stand-in GPU."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The sampling thread: interval, end, and failures that it survives."""
 
-from __future__ import annotations
-
 import os
 import queue
 import subprocess

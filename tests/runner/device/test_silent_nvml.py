@@ -1,7 +1,5 @@
 """NVML calls that block: in a stand-in library under the real pynvml, and in a real shared library."""
 
-from __future__ import annotations
-
 import os
 import queue
 import shutil

@@ -1,7 +1,5 @@
 """Made jobs: a launcher that says what a test tells it, and logs as jobs write them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path

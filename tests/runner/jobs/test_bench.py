@@ -1,7 +1,5 @@
 """Sessions whose cells run in jobs, started as plain processes of this machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

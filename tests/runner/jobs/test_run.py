@@ -1,7 +1,5 @@
 """A job as the machines that run it do: its log, and two processes of this machine in place of two nodes."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator, Sequence

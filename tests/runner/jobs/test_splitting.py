@@ -1,7 +1,5 @@
 """Cells split into jobs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

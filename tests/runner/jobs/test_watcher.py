@@ -1,7 +1,5 @@
 """The watcher of jobs: whatever a shared folder and a launcher may do, each cell ends once and with a name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A student's containers of several ranks, right ones and wrong ones, under the names of the course's adapters."""
 
-from __future__ import annotations
-
 import copy
 import os
 import threading

@@ -1,7 +1,5 @@
 """Chrome traces made event by event, with times in microseconds."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

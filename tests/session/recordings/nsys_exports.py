@@ -1,7 +1,5 @@
 """SQLite exports of nsys as NVIDIA documents them (*SQLite Export Schema Reference*), made by hand."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing

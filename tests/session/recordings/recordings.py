@@ -1,7 +1,5 @@
 """Recordings opened; the folder of those of real GPUs, and their figures counted in plain Python."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from decimal import Decimal

@@ -1,8 +1,6 @@
 """Operators, phases, ranges and steps of kernels in made traces, where each is known, and in traces of real GPUs, each
 held against the file itself as plain Python reads it."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
 from pathlib import Path

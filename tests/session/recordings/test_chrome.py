@@ -1,7 +1,5 @@
 """Chrome traces in the forms that torch and others write, cut where it hurts, and files that are none."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

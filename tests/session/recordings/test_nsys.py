@@ -1,7 +1,5 @@
 """nsys reports: exports of several versions made by hand, hostile databases, and nsys itself run as a stand-in."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import os

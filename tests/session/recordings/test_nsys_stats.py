@@ -1,7 +1,5 @@
 """CSV of nsys stats, of several versions and units, against what stands in it."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Plain pickles load as pickle itself loads them; every other is refused before anything of it runs."""
 
-from __future__ import annotations
-
 import copyreg
 import math
 import os

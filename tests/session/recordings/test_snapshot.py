@@ -1,7 +1,5 @@
 """Memory snapshots as reports: real ones held against their own segments and events, and small ones made by hand."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Sizes of blocks against a simulated allocator that knows them, and against what real segments say."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from collections.abc import Mapping

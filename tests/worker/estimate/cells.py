@@ -1,7 +1,5 @@
 """Cells for predictions: of named sizes, and small ones of any kind."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec

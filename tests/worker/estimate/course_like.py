@@ -1,8 +1,6 @@
 """A Transformer with the operations of the course's own model, as its memory snapshots show them: contractions by
 einsum; norm, rotation, softmax, SiLU and loss written out. No installed package has such a model."""
 
-from __future__ import annotations
-
 import math
 
 import torch

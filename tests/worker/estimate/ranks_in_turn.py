@@ -1,8 +1,6 @@
 """Steps of two real ranks on gloo: the collectives that torch's profiler sees, and what malloc has handed out. A
 program: its arguments are a folder and the ways to share a step; each rank writes what it saw there, as JSON."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

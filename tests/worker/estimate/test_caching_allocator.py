@@ -1,7 +1,5 @@
 """Model of torch's caching allocator: the block that a request gets, and its size."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

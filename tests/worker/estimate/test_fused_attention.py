@@ -1,7 +1,5 @@
 """Predicted memory of a step with fused attention, against torch's allocations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

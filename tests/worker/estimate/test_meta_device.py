@@ -1,8 +1,6 @@
 """Operations on meta tensors: autocast that torch itself never does there, against its own on a CPU, and results
 computed and cached."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Predictions against torch's profiler, closed formulas and published runs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Predictions of cells with checkpointing, a model's own too, or other optimizers, against the allocator of a CPU."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

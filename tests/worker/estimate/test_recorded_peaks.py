@@ -1,7 +1,5 @@
 """Predicted peaks of the course's model against memory snapshots and peaks that others took on a GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

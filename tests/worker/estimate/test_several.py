@@ -1,7 +1,5 @@
 """Predictions for several ranks, held against two real ranks on gloo, whose collectives and memory were watched."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

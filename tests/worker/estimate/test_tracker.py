@@ -1,7 +1,5 @@
 """The memory tracker on real and on meta tensors, and queries of its timeline."""
 
-from __future__ import annotations
-
 from inspect import getfile
 from typing import Any
 

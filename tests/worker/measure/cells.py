@@ -1,7 +1,5 @@
 """Small cells run in this process, alone or in turns, and their reports."""
 
-from __future__ import annotations
-
 import resource
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 """One round of two small cells in turns: the order of steps, how it ends, and what each side's model sets, imports and
 compiles, which is in force during its own turns only."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Logits and gradients by sketches: what rounds alone agrees, what is wrong differs, and the sketches' accuracy."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

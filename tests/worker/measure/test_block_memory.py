@@ -1,7 +1,5 @@
 """Memory over the backward of each block: gradients by hand, saved tensors by torch's hooks, the change as recorded."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

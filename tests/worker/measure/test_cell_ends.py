@@ -1,7 +1,5 @@
 """Ends of a cell that fails or is stopped, what any cell leaves behind, and clocks that a user's code replaces."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import time

@@ -1,8 +1,6 @@
 """Memory of a cell: tensors that a Transformer block saves for its backward, against a list made by hand; bytes held
 before the backward; peaks of resident memory on this machine."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from pathlib import Path

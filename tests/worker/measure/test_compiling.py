@@ -1,7 +1,5 @@
 """torch.compile on a CPU: it ends before the first step, changes no result, and its time and graphs are counted."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

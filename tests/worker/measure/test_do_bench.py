@@ -1,7 +1,5 @@
 """Timer do_bench against an implementation of its own of what `triton.testing.do_bench` does, and counts by time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Precision reports, against numpy's arithmetic and against hooks on hand-made models."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from types import SimpleNamespace

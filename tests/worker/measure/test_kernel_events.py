@@ -4,8 +4,6 @@ them, on events made up.
 Forward runs on thread 1, backward on thread 2; kernels run long after their launch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

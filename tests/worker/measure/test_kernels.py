@@ -1,7 +1,5 @@
 """A profiled step on a CPU, against the profiler's own tables."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

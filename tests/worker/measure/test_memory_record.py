@@ -1,7 +1,5 @@
 """Memory record of a step, against the allocator's count, arithmetic and the prediction."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 from pathlib import Path

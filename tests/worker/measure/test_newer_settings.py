@@ -1,7 +1,5 @@
 """torch 2.9's settings for float32 products: torch's older queries raise under them, but no cell fails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path

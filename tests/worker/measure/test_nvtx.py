@@ -1,7 +1,5 @@
 """NVTX ranges of a cell, as NVIDIA's library would receive them; none unless asked for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Causes of running out of memory: recorded in a second attempt if that is safe, else predicted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Measured peaks of this machine's CPU, against products and copies timed by hand, and their reports."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

@@ -1,8 +1,6 @@
 """The settings in force in a cell's process, not those asked for; and its run-queue delay as the kernel counts it,
 while real processes compete for a core."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """Kinds and short names of kernels recorded on real GPUs: an H100, a B200 and a V100."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

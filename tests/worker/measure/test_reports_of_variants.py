@@ -1,8 +1,6 @@
 """Reports on kernels, memory, dtypes and out-of-memory causes, for users' own models, wrapped ones too, and every
 variant."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Stopping rule of automatic step counts, on series of known truth."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Communication and compute of a Chrome trace, added up for themselves, to hold a report of several ranks against."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The process group of ranks, by stand-ins for torch's: on which GPU its barrier runs, what a rank tells that is asked,
 its threads on a CPU; and the check of a collective, with ranks that are played by this process."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Sequence

@@ -1,8 +1,6 @@
 """Containers of one's own, and all-gathers of a step with the modules that use them, under torch's FSDP and under
 users' own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A user's folder with files of the user's own, and models as users write them, each a file of its own."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from textwrap import dedent

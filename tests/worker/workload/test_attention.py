@@ -1,7 +1,5 @@
 """Attention that does not materialise its scores: the naive one's numbers, and a true report of the kernel that ran."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Activation checkpointing: the same gradients from less memory, in the reference and in users' models."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable

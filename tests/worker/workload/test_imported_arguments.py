@@ -1,7 +1,5 @@
 """Arguments of a user's model: configs in every form, further arguments, and texts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

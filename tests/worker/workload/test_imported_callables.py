@@ -1,7 +1,5 @@
 """A user's own loss, optimizer and attention: how each is called, and the message if it cannot be."""
 
-from __future__ import annotations
-
 import re
 import sys
 

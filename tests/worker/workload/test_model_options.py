@@ -1,7 +1,5 @@
 """Options of the reference model: dropout, biases, a tied head and the kind of GELU, against plain torch."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

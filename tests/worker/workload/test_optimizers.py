@@ -1,7 +1,5 @@
 """Optimizers by name: all make the same update, each by its own implementation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 """Attention or a norm alone: results and gradients of its formula, written out or by any kernel or implementation;
 norms of the reference model."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

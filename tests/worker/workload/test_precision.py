@@ -1,8 +1,6 @@
 """Setting precisions and reading them back; linear layers in float8, whose products torch computes on a CPU too, if
 slowly."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

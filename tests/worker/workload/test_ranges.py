@@ -1,7 +1,5 @@
 """Ranges: the part of a model that each operation belongs to, in the reference and in users' models."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

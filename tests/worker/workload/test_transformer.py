@@ -1,7 +1,5 @@
 """The reference model and its batch against plain torch, its number of parameters, and the time to create it."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
