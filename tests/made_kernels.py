@@ -5,6 +5,7 @@ from typing import Any
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import KernelGroup, KernelKind, KernelReport
 from cs336_tui.events.prediction import Prediction
+from tests.made_predictions import made_prediction
 from tests.samples import a_spec
 
 GEMM = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize2x1x1_execute_segment_k_off_kernel__5x_cublas"  # noqa: E501
@@ -39,15 +40,6 @@ FUSED_ADAM = (
     "float const*>(at::native::(anonymous namespace)::FusedOptimizerTensorListMetadata<4>, bool)"
 )
 """Name of torch 2.6's kernel."""
-GEMV = (
-    "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, float, float, false, true, "
-    "false, false, 7, false, cublasGemvParamsEx<int, float const, float const, float, float> >(int)"
-)
-MASKED_FILL = (
-    "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::masked_fill_kernel("
-    "at::TensorIterator&, c10::Scalar const&)::{lambda()#1}::operator()() const::{lambda(float, bool)#1}, "
-    "std::array<char*, 3ul> >(int)"
-)
 COPY = "Memcpy DtoD (Device -> Device)"
 
 _PHASE_ORDER = ("zero_grad", "forward", "loss", "backward", "optimizer")
@@ -85,17 +77,11 @@ def an_operator_report(spec: CellSpec | None = None, **changes: Any) -> KernelRe
     return a_kernel_report(spec, **fields | {"host_ns": None} | changes)
 
 
-def a_prediction_for(spec: CellSpec, **changes: Any) -> Prediction:
-    """FLOPs of one layer's attention beside kernels; memory is of no interest here and small."""
-    size = {"num_params": 1_000_000, "num_params_without_head": 800_000, "min_bytes_moved": 16_000_000}
-    work = {"flops": {"forward": 6_000_000, "backward": 12_000_000}, "softmax_flops": (50_000, 40_000)}
+def a_prediction_for(spec: CellSpec) -> Prediction:
+    """A prediction with the FLOPs of one layer's attention, to stand beside its kernels."""
     attention = dict.fromkeys(("attention scores", "final matmul"), (1_000_000, 2_000_000))
-    work["flops_by_range"] = attention | {"feed-forward": (4_000_000, 8_000_000)}
-    peak = {"peak_bytes": 40_000_000, "peak_phase": "backward", "by_category": {"parameters": 40_000_000}}
-    forward = {"forward_peak_bytes": 30_000_000, "forward_end_bytes": 30_000_000}
-    forward["forward_end_by_category"] = {"parameters": 30_000_000}
-    rest = {"residual_stream_bytes": spec.tokens_per_step * spec.d_model * 4, "largest": ()}
-    return Prediction(**{"spec": spec} | size | work | peak | forward | rest | changes)
+    by_range = attention | {"feed-forward": (4_000_000, 8_000_000)}
+    return made_prediction(spec, flops_by_range=by_range, softmax_flops=(50_000, 40_000))
 
 
 STEP: tuple[KernelGroup, ...] = (

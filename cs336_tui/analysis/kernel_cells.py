@@ -4,7 +4,7 @@ Attention in a profiled step: its matrix products against its softmax, in time a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
@@ -23,6 +23,7 @@ from cs336_tui.analysis.kernels import (
 )
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, without_cells
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import PHASES
 from cs336_tui.events import kernel_report
 from cs336_tui.events.kernel_report import FUSED, KernelGroup, KernelReport
 from cs336_tui.events.prediction import report_key
@@ -112,13 +113,6 @@ def tells_attention(report: KernelReport) -> bool:
 
 
 _MODEL = ("forward", "loss", "backward")
-_PHASES: Mapping[str, tuple[str, ...]] = {
-    "forward+loss": ("forward", "loss"),
-    "backward": ("backward",),
-    "forward+backward": _MODEL,
-    "train-step": ("zero_grad", *_MODEL, "optimizer"),
-}
-"""The phases of a pass if neither a profile nor a timing tells them; every other pass is a forward."""
 _SOFTMAX = "softmax"
 """The named range of attention's softmax, and the kind of its fused kernel."""
 _BY = ("size", "context", "batch", "pass", "precision", "device", "warmup")
@@ -246,7 +240,7 @@ def _parts_of(cells: Sequence[Result], report: KernelReport | None, ddof: int) -
     profile = "ok" if report else (latest.status or "unfinished") if latest else ""
     phases = tuple(report.phase_spans_ns) if report else tuple(result.cell.phase_times_s)
     forward: KernelRow | None = None
-    for name, chosen in step_parts(phases or _PHASES.get(result.spec.pass_, ("forward",)), whole(result.spec)):
+    for name, chosen in step_parts(phases or PHASES[result.spec.pass_], whole(result.spec)):
         found = profiled(report, chosen) if report else None
         top = found.top if found else None
         same = forward.name == top.name if forward and top else None

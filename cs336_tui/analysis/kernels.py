@@ -88,13 +88,6 @@ class StepUse(NamedTuple):
     matmul_share: float
 
 
-class TopKernel(NamedTuple):
-    """The kernel that takes the most time, and how often one forward launches it, None of a step without a forward."""
-
-    row: KernelRow
-    per_forward: int | None
-
-
 def rows(
     report: KernelReport, *, phase: Phases = None, range_: str | None = None, kind: str | None = None, ddof: int = 1
 ) -> tuple[KernelRow, ...]:
@@ -180,12 +173,11 @@ def matmul_shares(report: KernelReport) -> MatmulShares:
     )
 
 
-def top_kernel(report: KernelReport, phase: Phases = None) -> TopKernel | None:
-    """The kernel with the most time in the selection; None where nothing was launched."""
-    row = top_row(in_phases(report, phase))
-    if row is None or "forward" not in report.phase_spans_ns:
-        return row and TopKernel(row, None)
-    return TopKernel(row, _instances(group for group in in_phases(report, "forward") if group.name == row.name))
+def launches_in_forward(report: KernelReport, name: str) -> int | None:
+    """The number of times that one forward launches a kernel; None of a step without a forward."""
+    if "forward" not in report.phase_spans_ns:
+        return None
+    return _instances(group for group in in_phases(report, "forward") if group.name == name)
 
 
 def top_row(groups: Sequence[KernelGroup]) -> KernelRow | None:

@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import cast, get_args
@@ -148,10 +148,13 @@ def doctor(*, format_: str, code: tuple[str, ...], folders: tuple[str, ...]) -> 
 
 def sampled_gpus() -> tuple[GpuSample, ...]:
     """All GPUs of this machine that NVML knows, as they are now."""
-    from cs336_tui.runner.device.gpu import MachineMonitor
+    from cs336_tui.runner.device.gpu import GpuMonitor, read_each
 
-    with closing(MachineMonitor()) as monitor:
-        return monitor.sample(time.monotonic())
+    monitors: dict[str | None, GpuMonitor] = {}
+    found = read_each(nvml_report().gpus, monitors, time.monotonic())
+    for monitor in monitors.values():
+        monitor.close()
+    return found
 
 
 Measure = Callable[[str, Precision], DevicePeak]

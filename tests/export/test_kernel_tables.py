@@ -26,8 +26,6 @@ from cs336_tui.export.subjects.results import results_of
 from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.export.writing.formats import render, render_all
 from cs336_tui.export.writing.tables import Table
-from cs336_tui.session.recordings import chrome
-from cs336_tui.session.recordings.recording import Opening
 from cs336_tui.session.state import SessionState
 from tests.analysis.test_kernel_cells import TRAIN, a_session, report, train_state
 from tests.export.grids import unranked
@@ -36,6 +34,7 @@ from tests.made_kernels import GEMM, STEP, a_group, a_kernel_report, a_predictio
 from tests.made_ranks import a_traffic_report
 from tests.samples import a_spec
 from tests.session.made import Cell, cell
+from tests.session.recordings import recordings
 from tests.session.recordings.made_traces import launch, op, trace_of, write
 
 REPORT = a_kernel_report(trace="/sessions/a/kernels.json.gz")
@@ -101,8 +100,7 @@ def report_of(folder: Path, name: str, **kernels: list[float]) -> KernelReport:
         for duration in durations:
             at += 100
             events += [op("aten::mm", at, 10), *launch(kernel, at, at + 1, at + 20, duration)]
-    (cell,) = chrome.read(write(folder / name, trace_of(events)), Opening(), name)
-    return cell.report
+    return recordings.report_of(write(folder / name, trace_of(events)))
 
 
 def test_each_kernel_stands_beside_itself_the_largest_difference_first_and_all_of_them_last(

@@ -147,9 +147,6 @@ def test_records_of_variants_and_repeats_are_told_apart() -> None:
     assert found == [(*way, 1) for way in ways]
 
 
-(CPU,) = (device for device in ENVIRONMENT.devices if device.name == "cpu")
-
-
 def on_cpu(busy_cores: float, matmul_flops: float = 1e14) -> tuple[SessionState, DevicePeak]:
     """A measured cell, and a peak of its device that was measured beside others."""
     state = session_of(Cell(a_spec(device="cpu"), [0.1] * 12))
@@ -212,16 +209,15 @@ DISTURBED = {
 
 @pytest.mark.parametrize("why", DISTURBED)
 def test_a_peak_that_was_disturbed_is_kept_neither_in_memory_nor_on_disk(tmp_path: Path, why: str) -> None:
-    key = peak_key(ENVIRONMENT, "cuda:0", "fp32")
     good, cache = made_peak(disagreement=0.02, others=0), PeakCache(tmp_path)
     bad = made_peak(10e12, **DISTURBED[why])
     assert why in bad.disturbance
-    cache.put(key, bad)
-    assert cache.get(key) is None
-    assert PeakCache(tmp_path).get(key) is None
-    cache.put(key, good)
-    cache.put(key, bad)
-    assert cache.get(key) == PeakCache(tmp_path).get(key) == good
+    cache.put(KEY, bad)
+    assert cache.get(KEY) is None
+    assert PeakCache(tmp_path).get(KEY) is None
+    cache.put(KEY, good)
+    cache.put(KEY, bad)
+    assert cache.get(KEY) == PeakCache(tmp_path).get(KEY) == good
 
 
 def test_a_disturbed_peak_that_was_kept_before_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def test_a_snapshot_has_the_allocators_peak_and_end(tmp_path: Path, stacks: str,
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
     cells = read(tmp_path / "a.pickle", "a.pickle", Opening())
-    report = next(cell.report for cell in cells if cell.device == f"cuda:{torch.cuda.current_device()}")
+    report = next(cell.report for cell in cells if cell.report.spec.device == f"cuda:{torch.cuda.current_device()}")
     assert int(Timeline(report).live_total[-1]) == end
     if max_entries > 10_000:
         assert report.peak_bytes == peak
@@ -66,7 +66,7 @@ def test_a_report_of_nsys_has_every_kernel_that_ran(tmp_path: Path) -> None:
     inside = [group for group in cell.report.groups if group.phase == "forward"]
     assert sum(group.instances for group in inside) == 17
     assert {group.op for group in inside} <= {"aten::relu", "aten::clamp_min"}
-    assert cell.device_label == torch.cuda.get_device_name()
+    assert cell.facts.label == torch.cuda.get_device_name()
 
 
 @pytest.mark.parametrize("pass_", ["inference", "forward+backward", "train-step"])
@@ -86,4 +86,4 @@ def test_the_saved_trace_of_a_profiled_step_reads_as_its_report(tmp_path: Path, 
         return found
 
     assert times((*cell.report.groups, *cell.report.copies)) == times(own.groups)
-    assert cell.device_label == torch.cuda.get_device_name()
+    assert cell.facts.label == torch.cuda.get_device_name()

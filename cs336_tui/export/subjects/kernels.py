@@ -272,14 +272,14 @@ def _parts(report: KernelReport) -> tuple[_Part, ...]:
 
 def _phase_record(report: KernelReport, part: _Part) -> dict[str, Value]:
     name, phases = part
-    found, top = profiled(report, phases), kernels.top_kernel(report, phases)
+    found = profiled(report, phases)
     return {
         "phase": name,
         "total_ns": found.kernel_ns,
         "share": found.kernel_ns / report.total_ns if report.total_ns else None,
         **attributes(found, "span_ns", "instances", "matmul_share"),
         **attributes(found.top, top="name", top_short="short", top_share="share", top_instances="instances"),
-        "top_per_forward": top.per_forward if top else None,
+        "top_per_forward": kernels.launches_in_forward(report, found.top.name) if found.top else None,
     }
 
 

@@ -36,7 +36,8 @@ _LEGEND_COLUMNS = 110
 """Characters that fit beside one another below the narrowest figure."""
 _NAME_COLUMNS = 95
 """Characters of a cell's name in a line of its own, beside its marker."""
-_ALWAYS = ("size", "context", "pass", "precision")
+ALWAYS = ("size", "context", "pass", "precision")
+"""Fields that name a cell, if cells differ in them or not."""
 _Looks = dict[str, tuple[str, str]]
 """Colour and marker of each precision."""
 _Line = Literal["-", "-.", "--"]
@@ -57,7 +58,7 @@ def roofline_table(points: Sequence[RooflinePoint], left_out: Sequence[str] = ()
 
     `left_out` says which cells have no row and why.
     """
-    keys = _keys(points)
+    keys = naming_keys(points)
     rate = Rate.for_all(point.flops_per_s for point in points)
     alike = len({point.device_name for point in points}) < len({point.machine for point in points})
     columns: list[Source[RooflinePoint]] = [
@@ -87,11 +88,10 @@ def roofline_table(points: Sequence[RooflinePoint], left_out: Sequence[str] = ()
     return Table.of(points, columns, caption="Achieved FLOP/s against the peak", footnotes=notes, label="roofline")
 
 
-def _keys(points: Sequence[RooflinePoint]) -> tuple[str, ...]:
-    """The fields that name a cell on its device: some always, others where they tell cells apart."""
+def naming_keys(points: Sequence[RooflinePoint]) -> tuple[str, ...]:
+    """The fields that name a cell on its device: `ALWAYS`, and others where they tell cells apart."""
     results = [point.result for point in points]
-    more = telling(results, but=(*_ALWAYS, "device", "machine"), among=(*TELLING, "repeat"))
-    return (*_ALWAYS, *more)
+    return (*ALWAYS, *telling(results, but=(*ALWAYS, "device", "machine"), among=(*TELLING, "repeat")))
 
 
 def _name(result: Result, keys: Sequence[str]) -> str:
@@ -164,7 +164,7 @@ def roofline_figure(points: Sequence[RooflinePoint], left_out: Sequence[str] = (
     numbered = list(enumerate(shown, 1))
     panels = {each: [(number, point) for number, point in numbered if point.machine == each] for each in machines}
     drawn = {machine: members for machine, members in panels.items() if members}
-    keys = _keys(points)
+    keys = naming_keys(points)
     precisions = dict.fromkeys(str(point.precision) for point in shown)
     looks = dict(zip(precisions, cycle(LOOKS), strict=False))
 
@@ -192,7 +192,7 @@ def roofline_figure(points: Sequence[RooflinePoint], left_out: Sequence[str] = (
     columns = 2 if max(map(len, names.values())) <= _LEGEND_COLUMNS / 2 else 1
     lines = sum(text.count("\n") + 1 for text in names.values())
     height = 4.4 + 0.19 * (lines + 3) / columns + 0.17 * len(said)
-    same = shared([point.result for point in shown], (*_ALWAYS, *VARIANTS, "device"), among=SHARED)
+    same = shared([point.result for point in shown], (*ALWAYS, *VARIANTS, "device"), among=SHARED)
     title = f"Roofline{some}" + (f"\nevery cell: {same}" if same else "")
     return Drawing(name, title, (max(7.0, 5.5 * len(drawn)), height), draw)
 

@@ -4,7 +4,7 @@ lock, which the benchmark needs too: six a sample, four every `SLOW_S`, two ever
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import psutil
 
 from cs336_tui.events.environment import GpuProcess, GpuSample
 from cs336_tui.events.gpus import clock_reasons
-from cs336_tui.runner.device.nvml import LOST, GpuIdentity, Nvml, NvmlSilent, NvmlUnavailable, nvml_report, why_lost
+from cs336_tui.runner.device.nvml import LOST, Nvml, NvmlSilent, NvmlUnavailable, why_lost
 
 SLOW_S = 5.0
 PROCESSES_S = 2.0
@@ -45,7 +45,7 @@ class GpuReader:
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
         """Raises pynvml's NVMLError when the GPU does not answer, and like `Nvml`."""
-        self.identity: GpuIdentity = nvml.identify(handle)
+        self.identity: GpuSample = nvml.identify(handle)
         self.why: str | None = None
         """One line on the NVML calls that gave no answer in time for the latest sample."""
         self._api = nvml.api
@@ -206,11 +206,10 @@ class GpuMonitor:
         if self._reader is not None:
             try:
                 return self._reader.sample(now, child, fresh=fresh), self._reader.why
-            except (GpuLost, NvmlSilent) as error:
-                bare = GpuSample(uuid=self._reader.identity.uuid, name=self._reader.identity.name)
-                if isinstance(error, NvmlSilent):
-                    return bare, str(error)
-                self._lost = bare
+            except NvmlSilent as silent:
+                return self._reader.identity, str(silent)
+            except GpuLost as error:
+                self._lost = self._reader.identity
                 self._give_up(nvml, now, str(error))
         return self._lost, self._why
 
@@ -232,35 +231,18 @@ class GpuMonitor:
         self._retry_at = now + RETRY_S
 
 
-class MachineMonitor:
-    """Reads all GPUs of the machine, of which a benchmark may use one. The list is read once."""
-
-    def __init__(self) -> None:
-        self._gpus: tuple[GpuIdentity, ...] | None = None
-        self._monitors: dict[str, GpuMonitor] = {}
-
-    @property
-    def gpus(self) -> tuple[GpuIdentity, ...]:
-        """Each GPU followed by its MIG instances, in NVML's order; empty without NVML."""
-        if self._gpus is None:
-            self._gpus = nvml_report().gpus
-        return self._gpus
-
-    def sample(self, now: float) -> tuple[GpuSample, ...]:
-        """Each of `gpus`; one that does not answer has its name alone."""
-        found: list[GpuSample] = []
-        for identity in self.gpus:
-            monitor = self._monitors.setdefault(identity.uuid, GpuMonitor())
-            sample = None
-            with suppress(Exception):
-                monitor.follow(identity.uuid)
-                sample, _ = monitor.sample(now)
-            found.append(sample or GpuSample(uuid=identity.uuid, name=identity.name))
-        return tuple(found)
-
-    def close(self) -> None:
-        for monitor in self._monitors.values():
-            monitor.close()
+def read_each(gpus: Sequence[GpuSample], monitors: dict[str | None, GpuMonitor], now: float) -> tuple[GpuSample, ...]:
+    """These GPUs of the machine, of which a benchmark may use one, each by the monitor of its UUID, which is made if
+    there is none; one that does not answer has its name alone."""
+    found: list[GpuSample] = []
+    for identity in gpus:
+        monitor = monitors.setdefault(identity.uuid, GpuMonitor())
+        sample = None
+        with suppress(Exception):
+            monitor.follow(identity.uuid)
+            sample, _ = monitor.sample(now)
+        found.append(sample or identity)
+    return tuple(found)
 
 
 class OtherProcesses:

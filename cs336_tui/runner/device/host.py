@@ -41,6 +41,9 @@ class HostReader:
         memory = psutil.virtual_memory()
         self._children = {pid: self._children.get(pid) or _Child(pid) for pids in (*cells, *later) for pid in pids}
         self._read_cores()
+        load_1m: float | None = None
+        with suppress(OSError):  # runnable processes, on average; the system may not tell their number
+            load_1m = psutil.getloadavg()[0]
         found = []
         for pids in cells:
             ranks = tuple(self._children[pid].sample() for pid in pids)
@@ -54,7 +57,7 @@ class HostReader:
                 child_cores=sum(cores) if cores else None,
                 beside_cores=sum(beside) if beside else None,
                 steal=self._steal,
-                load_1m=_load_1m(),
+                load_1m=load_1m,
                 cpu_count=self._cpu_count,
                 ranks=ranks if len(ranks) > 1 else (),
             )
@@ -118,10 +121,3 @@ def _core_times() -> tuple[float, float | None]:
     times = psutil.cpu_times()
     guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in user and nice, too
     return sum(times) - guests, getattr(times, "steal", None)
-
-
-def _load_1m() -> float | None:
-    """Average number of runnable processes over the last minute; None if the system does not tell it."""
-    with suppress(OSError):
-        return psutil.getloadavg()[0]
-    return None

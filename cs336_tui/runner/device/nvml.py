@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from cs336_tui.events.environment import GpuSample
 from cs336_tui.runner.pipes import Aside
 
 ANSWER_S = 2.0
@@ -58,18 +59,12 @@ class NvmlSilent(NvmlUnavailable):
         self.waited = waited
 
 
-class GpuIdentity(msgspec.Struct, frozen=True):
-    """A GPU (``GPU-...``) or a MIG instance of one (``MIG-...``) as NVML names it."""
-
-    uuid: str
-    name: str | None = None
-
-
 class NvmlReport(msgspec.Struct, frozen=True):
     """NVML on this machine; `why` says in one line why there is no NVML or no GPU."""
 
     driver: str | None = None
-    gpus: tuple[GpuIdentity, ...] = ()
+    gpus: tuple[GpuSample, ...] = ()
+    """Their names alone."""
     why: str | None = None
     lost: tuple[str, ...] = ()
     """GPUs that do not answer, a line each."""
@@ -176,9 +171,9 @@ class Nvml:
             self._is_open = False
             self._module.nvmlShutdown()
 
-    def gpus(self) -> tuple[list[GpuIdentity], list[str]]:
+    def gpus(self) -> tuple[list[GpuSample], list[str]]:
         """Each GPU that answers, in NVML's order (not CUDA's), then its MIG instances; a line on each other GPU."""
-        found: list[GpuIdentity] = []
+        found: list[GpuSample] = []
         lost: list[str] = []
         for index in range(self.api.nvmlDeviceGetCount()):
             try:
@@ -189,13 +184,14 @@ class Nvml:
                 lost.append(f"GPU {index} does not answer: {why_lost(error.value, str(error))}")
         return found, lost
 
-    def identify(self, handle: Any) -> GpuIdentity:
-        """Raises pynvml's NVMLError when the GPU does not answer."""
+    def identify(self, handle: Any) -> GpuSample:
+        """The UUID and the name alone of a GPU (``GPU-...``) or a MIG instance of one (``MIG-...``). Raises pynvml's
+        NVMLError when it does not answer."""
         uuid = str(self.api.nvmlDeviceGetUUID(handle))
         try:
-            return GpuIdentity(uuid, str(self.api.nvmlDeviceGetName(handle)))
+            return GpuSample(uuid=uuid, name=str(self.api.nvmlDeviceGetName(handle)))
         except self.api.NVMLError:
-            return GpuIdentity(uuid)
+            return GpuSample(uuid=uuid)
 
     def find(self, uuid: str | None) -> Any:
         """The GPU or MIG instance with this UUID, whatever its prefix; None: CUDA's first. Raises `NvmlUnavailable`."""
@@ -215,16 +211,19 @@ class Nvml:
         raise NvmlUnavailable(f"NVML knows no GPU {uuid}")
 
     def _first_visible(self) -> Any:
-        """CUDA's order is not NVML's, so an index is a guess, good until the device in use gives its UUID."""
+        """The first GPU that ``CUDA_VISIBLE_DEVICES`` names, by an index or the beginning of a UUID; the list ends at
+        its first invalid entry (CUDA C++ programming guide, "CUDA environment variables"). CUDA's order is not NVML's,
+        so an index is a guess, good until the device in use gives its UUID."""
         listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-        first = first_visible(listed)
-        if isinstance(first, str):
+        first = "0" if listed is None else listed.split(",")[0].strip()
+        if first.startswith(("GPU-", "MIG-")):
             # CUDA accepts a UUID cut short, NVML does not.
-            return self._by_uuid(next((gpu.uuid for gpu in self.gpus()[0] if gpu.uuid.startswith(first)), first))
-        if first is None or first >= self.api.nvmlDeviceGetCount():
+            known = (gpu.uuid for gpu in self.gpus()[0] if gpu.uuid)
+            return self._by_uuid(next((uuid for uuid in known if uuid.startswith(first)), first))
+        if not first.isdecimal() or int(first) >= self.api.nvmlDeviceGetCount():
             setting = _NO_GPU if listed is None else f"CUDA_VISIBLE_DEVICES={listed!r} shows no GPU"
             raise NvmlUnavailable(setting)
-        gpu = self.api.nvmlDeviceGetHandleByIndex(first)
+        gpu = self.api.nvmlDeviceGetHandleByIndex(int(first))
         return next(self._mig_instances(gpu), gpu)
 
     def _mig_instances(self, gpu: Any) -> Iterator[Any]:
@@ -257,14 +256,3 @@ def import_pynvml() -> ModuleType:
 def why_lost(code: int, text: str) -> str:
     """One line on a GPU that does not answer; `text` is NVML's own wording for codes without a line here."""
     return f"{LOST.get(code, text)} (NVML error {code})"
-
-
-def first_visible(listed: str | None) -> int | str | None:
-    """The first GPU that ``CUDA_VISIBLE_DEVICES`` names: an index, the beginning of a UUID, or None when it hides all.
-    The list ends at its first invalid entry (CUDA C++ programming guide, "CUDA environment variables")."""
-    if listed is None:
-        return 0
-    first = listed.split(",")[0].strip()
-    if first.startswith(("GPU-", "MIG-")):
-        return first
-    return int(first) if first.isdecimal() else None

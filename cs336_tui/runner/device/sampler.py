@@ -15,7 +15,7 @@ from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.pipes import StopSignal
 
 if TYPE_CHECKING:
-    from cs336_tui.runner.device.gpu import GpuMonitor, MachineMonitor
+    from cs336_tui.runner.device.gpu import GpuMonitor
     from cs336_tui.runner.device.host import HostReader
 
 _Found = tuple[GpuSample | None, str | None]
@@ -66,7 +66,9 @@ class DeviceSampler:
         self._host: HostReader | None = None
         self._gpus: dict[Hashable, GpuMonitor] = {}
         """By UUID, for cells side by side, and by the ranks of one that runs alone."""
-        self._machine: MachineMonitor | None = None
+        self._machine: tuple[GpuSample, ...] | None = None
+        """All GPUs of the machine, a list that is read once."""
+        self._of_machine: dict[str | None, GpuMonitor] = {}
         self._machine_due = float("-inf")
 
     def start(self) -> None:
@@ -82,11 +84,12 @@ class DeviceSampler:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    def watch(
-        self, uuid: str | None, *pids: int | None, other_uuids: tuple[str, ...] = (), cell: int | None = None
+    def point(
+        self, device: DeviceInfo | None, *pids: int | None, others: Iterable[DeviceInfo] = (), cell: int | None = None
     ) -> None:
-        """Set the GPU (None: CUDA's first) and the PIDs of the running cell's ranks, if any, and the GPUs of its other
-        ranks; of a `cell` that runs beside others, its own. A change is sampled at once."""
+        """Watch the device (None: CUDA's first GPU) and the processes of the running cell's ranks, or none between
+        runs. `others` are the devices of its other ranks; `cell` runs beside others. A change is sampled at once."""
+        uuid, other_uuids = device.uuid if device else None, tuple(other.uuid for other in others if other.uuid)
         wanted = _Watched(uuid, tuple(pid for pid in pids if pid is not None), other_uuids)
         with self._changed:
             if cell is not None:
@@ -107,14 +110,6 @@ class DeviceSampler:
                 self._awaited.append((cell, handed_on))
                 self._wake(cell)
         return handed_on
-
-    def point(
-        self, device: DeviceInfo | None, *pids: int | None, others: Iterable[DeviceInfo] = (), cell: int | None = None
-    ) -> None:
-        """Watch the device and the processes of the running cell's ranks, or none between runs. `others` are the
-        devices of its other ranks; `cell` runs beside others."""
-        other_uuids = tuple(other.uuid for other in others if other.uuid)
-        self.watch(device.uuid if device else None, *pids, other_uuids=other_uuids, cell=cell)
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
@@ -167,10 +162,8 @@ class DeviceSampler:
                 self._changed.wait_for(lambda: self._soon or self._stopping, max(0.0, due_at - monotonic()))
         for _, event in self._awaited:  # nothing is added once we are stopping
             event.set()
-        for monitor in self._gpus.values():
+        for monitor in (*self._gpus.values(), *self._of_machine.values()):
             monitor.close()
-        if self._machine is not None:
-            self._machine.close()
 
     def _sample(self, watched: Mapping[int | None, _Watched], fresh: Collection[int | None]) -> None:
         """Read each GPU of these cells once, then hand on an event for each cell. Each rank of one that runs alone has
@@ -253,13 +246,13 @@ class DeviceSampler:
             return ()
         self._machine_due = now + MACHINE_S
         try:
-            if self._machine is None:
-                from cs336_tui.runner.device.gpu import MachineMonitor
+            from cs336_tui.runner.device.gpu import read_each
+            from cs336_tui.runner.device.nvml import nvml_report
 
-                self._machine = MachineMonitor()
-            if len(self._machine.gpus) < 2:
+            self._machine = nvml_report().gpus if self._machine is None else self._machine
+            if len(self._machine) < 2:
                 self._machine_due = float("inf")
                 return ()
-            return self._machine.sample(now)
+            return read_each(self._machine, self._of_machine, now)
         except Exception:  # the sample of the benchmark's own GPU is there
             return ()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,9 +27,9 @@ _DEEPEST = 64
 
 
 def reports_of(trace: Trace, name: str, path: str, opening: Opening) -> tuple[Recorded, ...]:
-    """A cell for each device of a trace, named `name`. `path` is its file. Raises `RecordingError`."""
+    """A cell for each device of a trace, named `name`. `path` is its file. Raises `Damaged`."""
     found = _Attributed(trace, opening)
-    recording.check_time(Path(path), found.duration.sum(dtype=float))
+    recording.check_time(found.duration.sum(dtype=float))
     devices = sorted({*found.device.tolist()})
     return tuple(_recorded(found, name, path, device) for device in devices)
 
@@ -57,7 +56,7 @@ class _Attributed:
         if self.of_host:
             self._take_operators()
         else:
-            self.begin, self.duration = _ints(trace.kernel_begin), _ints(trace.kernel_duration)
+            self.begin, self.duration = _view(trace.kernel_begin), _view(trace.kernel_duration)
             self.end = self.begin + self.duration
             self.device, self.kind = _view(trace.kernel_device), _view(trace.kernel_kind)
             self.name = _view(trace.kernel_name)
@@ -265,7 +264,7 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
         note=_note(found, kernels),
         steps_ns=found.steps_ns(),
     )
-    return Recorded(name=name, device=where, report=report, facts=facts, torch=trace.torch, host=trace.host)
+    return Recorded(report=report, facts=facts, torch=trace.torch, host=trace.host)
 
 
 def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
@@ -332,7 +331,3 @@ def _note(found: _Attributed, kernels: Ints) -> str:
 def _view(column: Any) -> Any:
     """An array's numbers without a copy."""
     return np.frombuffer(column, column.typecode) if len(column) else np.zeros(0, column.typecode)
-
-
-def _ints(column: Sequence[int]) -> Ints:
-    return np.asarray(_view(column), np.int64)

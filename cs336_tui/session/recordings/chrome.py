@@ -15,7 +15,7 @@ import msgspec
 from cs336_tui.config.reading import open_regular
 from cs336_tui.session.recordings import recording
 from cs336_tui.session.recordings.attribution import reports_of
-from cs336_tui.session.recordings.recording import DeviceFacts, Opening, Recorded, RecordingError, TooLarge, Watch
+from cs336_tui.session.recordings.recording import DeviceFacts, Opening, Recorded, RecordingError, Watch
 from cs336_tui.session.recordings.trace import COPY, FILL, KERNEL, OPERATOR, USER_RANGE, Trace
 
 _LONE = re.compile(r"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
@@ -191,8 +191,6 @@ class _Reader:
     def read(self) -> Trace:
         try:
             self._read()
-        except TooLarge as error:
-            raise self._error(str(error)) from None
         except zlib.error:
             raise self._error("damaged: not gzip to its end") from None
         except RecursionError:
@@ -300,16 +298,11 @@ class _Reader:
         except msgspec.ValidationError:
             self._take_one_by_one(listed)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return self._take_odd(text)
-        return True
-
-    def _take_odd(self, text: bytes) -> bool:
-        """Take events that only a lenient decoder reads, with NaN or bytes that are no UTF-8."""
-        try:
-            found = loads(b"[" + text + b"]")
-        except ValueError:
-            return False
-        self._take_one_by_one(msgspec.json.encode(found))
+            try:
+                found = loads(listed)  # with NaN or bytes that are no UTF-8
+            except ValueError:
+                return False
+            self._take_one_by_one(msgspec.json.encode(found))
         return True
 
     def _take_one_by_one(self, listed: bytes) -> None:
@@ -383,7 +376,8 @@ class _Reader:
 
     def _take_facts(self, around: Around) -> None:
         trace = self.trace
-        for place, each in enumerate(_listed(around.deviceProperties)):
+        listed = around.deviceProperties if isinstance(around.deviceProperties, list) else []
+        for place, each in enumerate(each for each in listed if isinstance(each, dict)):
             number = each.get("id", place)
             if isinstance(number, int) and isinstance(each.get("name"), str):
                 facts = map(each.get, ("name", "totalGlobalMem", "computeMajor", "computeMinor"))
@@ -398,7 +392,3 @@ class _Reader:
 def _or(*found: object) -> int:
     """The first whole number."""
     return next((each for each in found if isinstance(each, int)), 0)
-
-
-def _listed(found: object) -> list[dict[str, Any]]:
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

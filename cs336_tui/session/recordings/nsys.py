@@ -206,8 +206,6 @@ def _read_export(database: Path, path: Path, opening: Opening, name: str) -> tup
     try:
         with closing(Database(database, opening.watch, _ALL)) as base:
             traces, graphs = _Export(base).traces()
-    except (TooLarge, Damaged) as error:
-        raise RecordingError(path, str(error)) from None
     except sqlite3.Error as error:
         raise RecordingError(path, f"damaged: {error}") from None
     if traces is None:
@@ -315,7 +313,6 @@ class _Export:
         columns = ("end", "eventType", "text", "textId", "globalTid", "domainId")
         has_kinds = "eventType" in self._base.tables.get("NVTX_EVENTS", ())
         domains = self._base.select("NVTX_EVENTS", ("start",), columns, f"eventType = {_DOMAIN}") if has_kinds else ()
-        names = recording.RangeNames()
         libraries = {
             (self._thread(tid)[2], domain)
             for _, _, _, text, id_, tid, domain in domains
@@ -327,7 +324,7 @@ class _Export:
             if trace is None or not is_range or (libraries and (process, domain) in libraries):
                 continue
             if name := self._text(text, id_):
-                bare, of_torch, sequence, node = names.read(name)
+                bare, of_torch, sequence, node = recording.read_range(name)
                 ended = _NEVER if end is None else _time(end)  # a range that was open when recording ended
                 trace.add_span(bare, thread, _time(begin), ended, OPERATOR if of_torch else USER_RANGE)
                 if sequence >= 0:

@@ -71,8 +71,6 @@ def read(path: Path, opening: Opening, name: str) -> tuple[Recorded, ...]:
         raise RecordingError(path, "damaged: its compression is cut or broken") from None
     except csv.Error as error:
         raise RecordingError(path, f"damaged: {error}") from None
-    except (TooLarge, Damaged) as error:
-        raise RecordingError(path, str(error)) from None
     traces = [table for table in tables if isinstance(table, Trace) and KERNEL in table.kernel_kind]
     if traces:
         from cs336_tui.session.recordings.attribution import reports_of
@@ -261,7 +259,7 @@ def _recorded(groups: Sequence[KernelGroup], name: str, path: Path) -> Recorded:
     kernels = tuple(group for group in groups if not group.name.startswith("[CUDA mem"))
     if not kernels:
         raise RecordingError(path, "copies and fills alone, no kernel of a GPU")
-    recording.check_time(path, sum(group.total_ns for group in groups))
+    recording.check_time(sum(group.total_ns for group in groups))
     report = KernelReport(
         **recording.header(name, _ANY_DEVICE, "unknown GPU", ""),  # type: ignore[arg-type]
         activity="kernels",
@@ -275,4 +273,4 @@ def _recorded(groups: Sequence[KernelGroup], name: str, path: Path) -> Recorded:
         trace=str(path),
         note="totals as nsys stats counted them, no single launches: nothing tells when the GPU was idle",
     )
-    return Recorded(name=name, device=_ANY_DEVICE, report=report)
+    return Recorded(report=report)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from fnmatch import fnmatchcase
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -59,10 +61,10 @@ def most_inflated(size: int, most: int) -> int:
     return min(max(300 * size, INFLATED), most)
 
 
-def check_time(path: Path, total_ns: float) -> None:
-    """Raises `RecordingError` if all times together are so long that a sum of them could overflow."""
+def check_time(total_ns: float) -> None:
+    """Raises `Damaged` if all times together are so long that a sum of them could overflow."""
     if total_ns > 2**61:
-        raise RecordingError(path, "damaged: its times together are longer than a century")
+        raise Damaged("its times together are longer than a century")
 
 
 class OpeningCancelled(Exception):
@@ -73,10 +75,6 @@ class Watch(Protocol):
     """Told of progress in bytes of the file, whose `total` is 0 if unknown; raises `OpeningCancelled` to stop."""
 
     def __call__(self, done: int, total: int) -> None: ...
-
-
-def unwatched(done: int, total: int) -> None:
-    """A `Watch` for nobody."""
 
 
 class DeviceFacts(NamedTuple):
@@ -102,11 +100,8 @@ class DeviceFacts(NamedTuple):
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """One cell of a recording: what one device of one process did."""
 
-    name: str
-    """The file's name, with the rank if there is one, such as ``trace.json.gz, rank 1``."""
-    device: str
-    """As ``cuda:0``."""
     report: KernelReport | MemoryReport
+    """Of a spec whose `recording` is the file's name, with the rank if there is one: ``trace.json.gz, rank 1``."""
     facts: DeviceFacts = DeviceFacts()
     torch: str = ""
     host: str = ""
@@ -115,7 +110,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 class Opening(NamedTuple):
     """Options for reading a file."""
 
-    watch: Watch = unwatched
+    watch: Watch = lambda done, total: None  # noqa: ARG005
     phases: Mapping[str, tuple[str, ...]] = {}
     """Names of ranges, beside the usual ones, that are a phase, by the phase."""
 
@@ -166,45 +161,40 @@ def phase_finder(more: Mapping[str, tuple[str, ...]]) -> Callable[[str], str]:
         for phase in dict.fromkeys((*more, *USUAL_PHASES))
         for pattern in (*more.get(phase, ()), *USUAL_PHASES.get(phase, ()))
     ]
-    known: dict[str, str] = {}
 
+    @cache
     def phase_of(name: str) -> str:
-        if name not in known:
-            bare = name.casefold().removeprefix("phase/")
-            texts = (bare, bare.strip("# :-=<>[]"))
-            known[name] = next((p for p, pattern in patterns if any(fnmatchcase(t, pattern) for t in texts)), "")
-        return known[name]
+        bare = name.casefold().removeprefix("phase/")
+        texts = (bare, bare.strip("# :-=<>[]"))
+        return next((p for p, pattern in patterns if any(fnmatchcase(t, pattern) for t in texts)), "")
 
     return phase_of
 
 
-class RangeNames:
-    """Tells operators and autograd's nodes of torch by the names of their ranges."""
+def read_range(text: str) -> tuple[str, bool, int, bool]:
+    """The name without what torch adds, True for one of torch, autograd's sequence or -1, True for a node."""
+    at = text.find(", ")
+    while at >= 0 and not text.startswith(_ADDED, at):
+        at = text.find(", ", at + 1)
+    bare = text if at < 0 else text[:at]
+    of_torch, node = _of_torch(bare)
+    sequence = _SEQUENCE.search(text, at) if of_torch and at >= 0 else None
+    return bare, of_torch, int(sequence[1]) if sequence else -1, node
 
-    def __init__(self) -> None:
-        self._kinds: dict[str, tuple[bool, bool]] = {}
 
-    def read(self, text: str) -> tuple[str, bool, int, bool]:
-        """The name without what torch adds, True for one of torch, autograd's sequence or -1, True for a node."""
-        at = text.find(", ")
-        while at >= 0 and not text.startswith(_ADDED, at):
-            at = text.find(", ", at + 1)
-        bare = text if at < 0 else text[:at]
-        kinds = self._kinds.get(bare)
-        if kinds is None:
-            node = _NODE.fullmatch(bare) is not None
-            kinds = self._kinds[bare] = node or _KNOWN_OPERATOR.fullmatch(bare) is not None, node
-        of_torch, node = kinds
-        sequence = _SEQUENCE.search(text, at) if of_torch and at >= 0 else None
-        return bare, of_torch, int(sequence[1]) if sequence else -1, node
+@lru_cache(maxsize=4096)
+def _of_torch(name: str) -> tuple[bool, bool]:
+    """True for an operator or a node of autograd, and for a node."""
+    node = _NODE.fullmatch(name) is not None
+    return node or _KNOWN_OPERATOR.fullmatch(name) is not None, node
 
 
 _HEAD = 1 << 16
 
 
 class _Format(NamedTuple):
-    """A kind of file that can be opened. The module of this folder has `read`, and `recognises` a beginning; a name
-    that ends so does, too."""
+    """A kind of file that can be opened. The module of this folder has `read`, which also raises `TooLarge` and
+    `Damaged`, and `recognises` a beginning; a name that ends so does, too."""
 
     module: str
     what: str
@@ -247,6 +237,8 @@ def read(path: Path, name: str, opening: Opening) -> tuple[Recorded, ...]:
                 return found
     except OSError as error:
         raise RecordingError(path, (error.strerror or str(error)).lower()) from None
+    except (TooLarge, Damaged) as error:
+        raise RecordingError(path, str(error)) from None
     raise RecordingError(path, f"no recording; what can be opened: {', '.join(each.what for each in FORMATS)}")
 
 
@@ -278,15 +270,15 @@ def named(paths: Sequence[Path]) -> str:
 
 def _told_apart(cells: Sequence[Recorded]) -> list[Recorded]:
     """The cells, each once by name, device and kind of report: of equal ones the later gets a number."""
-    taken: dict[tuple[str, str, type], int] = {}
+    taken: Counter[tuple[CellSpec, type]] = Counter()
     found = []
     for cell in cells:
-        key = cell.name, cell.device, type(cell.report)
-        taken[key] = taken.get(key, 0) + 1
+        spec = cell.report.spec
+        key = spec, type(cell.report)
+        taken[key] += 1
         if taken[key] > 1:
-            name = f"{cell.name} ({taken[key]})"
-            spec = msgspec.structs.replace(cell.report.spec, recording=name)
-            cell = msgspec.structs.replace(cell, name=name, report=msgspec.structs.replace(cell.report, spec=spec))
+            spec = msgspec.structs.replace(spec, recording=f"{spec.recording} ({taken[key]})")
+            cell = msgspec.structs.replace(cell, report=msgspec.structs.replace(cell.report, spec=spec))
         found.append(cell)
     return found
 

@@ -109,7 +109,7 @@ def _recorded(
         annotations = _Annotations.of(found.get("external_annotations"), device, phase_of)
         go_on()
         report = _Report(history, stacks, annotations).made(name, f"cuda:{device}", str(path), segments.get(device, []))
-        recorded.append(Recorded(name=name, device=f"cuda:{device}", report=report))
+        recorded.append(Recorded(report=report))
     return tuple(recorded)
 
 

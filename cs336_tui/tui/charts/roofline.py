@@ -61,16 +61,6 @@ class CellPoint(NamedTuple):
     sign: str = "●"
 
 
-class Across(NamedTuple):
-    """The horizontal axis: its unit, and the text of a value on it."""
-
-    unit: str
-    text: Callable[[float], str]
-
-
-INTENSITY = Across("FLOP/B", "{:g}".format)
-
-
 def roofline_chart(
     roofs: Sequence[Roof],
     marks: Sequence[CellPoint],
@@ -78,11 +68,12 @@ def roofline_chart(
     width: int,
     height: int,
     unit: tuple[str, float],
-    below: Across = INTENSITY,
+    below: str = "FLOP/B",
+    text_below: Callable[[float], str] = "{:g}".format,
 ) -> list[Line]:
     """`height` rows of `width` characters, the last two the axis of intensities; none without room. `unit`: name of the
-    vertical axis's unit and its size, FLOP/s. Marks in one place have the style of the last, and all numbers that
-    fit."""
+    vertical axis's unit and its size, FLOP/s; `below`: that of the horizontal one, and `text_below` the text of a value
+    on it. Marks in one place have the style of the last, and all numbers that fit."""
     if width < _LEAST[0] or height < _LEAST[1] or not marks:
         return []
     columns, rows = width - _MARGIN, height - 2
@@ -105,7 +96,7 @@ def roofline_chart(
         label = "" if tick is None else f"{tick / unit[1]:.4g}"
         axis = f"{label:>{_LABEL}} ┤" if label and row else f"{unit[0] if row == 0 else '':>{_LABEL}} │"
         lines.append((Span(axis, "axis"), *runs(chars[row], roles[row])))
-    return [*lines, *_bottom(across, columns, below)]
+    return [*lines, *_bottom(across, columns, below, text_below)]
 
 
 def _dots(roof: Roof, across: Scale, up: Scale, columns: int, rows: int) -> Mapping[tuple[int, int], int]:
@@ -173,13 +164,12 @@ def _ticks(scale: Scale, places: int, free: range) -> dict[int, float]:
     return found
 
 
-def _bottom(across: Scale, columns: int, below: Across) -> list[Line]:
-    title = below.unit
+def _bottom(across: Scale, columns: int, title: str, text_of: Callable[[float], str]) -> list[Line]:
     axis, labels = ["─"] * columns, [" "] * columns
     labels[columns - len(title) :] = title
     for column, value in _ticks(across, columns, range(columns)).items():
         axis[column] = "┴"
-        text = below.text(value)
+        text = text_of(value)
         start = max(column - len(text) // 2, 0)
         room = labels[max(start - 1, 0) : start + len(text) + 1]
         if start + len(text) < columns and not "".join(room).strip():
@@ -224,7 +214,7 @@ def bandwidth_lines(
         for point in curve.points
     ]
     room = height - len(heading)
-    chart = roofline_chart(roofs, marks, width=width, height=room, unit=("GB/s", 1e9), below=Across("size", _size))
+    chart = roofline_chart(roofs, marks, width=width, height=room, unit=("GB/s", 1e9), below="size", text_below=_size)
     return [*heading, *chart] if chart else []
 
 

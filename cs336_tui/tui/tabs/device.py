@@ -17,7 +17,7 @@ from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import graph, marks, nice_ceiling, window
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.tabs.device_rows import device_rows, places, sample_of, table, table_of_gpus
+from cs336_tui.tui.tabs.device_rows import device_rows, rows_round, sample_of, table, table_of_gpus
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, paragraphs, wrapped
 
 _LABEL = 9
@@ -138,13 +138,14 @@ def lines_of_several(
     first."""
     sample = sample_of(state, followed) if followed else None
     least = _LEAST_HISTORY if sample else 0
-    room, total = max(height - 3 - least, 3), len(places(state))
-    rows = device_rows(state, followed, room if total <= room else room - 1)
+    every = device_rows(state)
+    at = next((n for n, row in enumerate(every) if followed and row.cell is followed), 0)
+    rows = rows_round(at, every, max(height - 3 - least, 3))
     names = {row.gpu.name for row in rows if row.gpu and row.gpu.name}
     in_lanes = any(row.cell is None or row.cell.lanes for row in rows)
-    count = format.plural(total, "GPU" if names else "lane" if in_lanes else "job")
+    count = format.plural(len(every), "GPU" if names else "lane" if in_lanes else "job")
     title = line((f"{count}: {', '.join(sorted(names))}" if names else count, "title"))
-    lines = [title, *table(rows, followed, width, total - len(rows))]
+    lines = [title, *table(rows, followed, width, len(every) - len(rows))]
     if sample is None or followed is None:
         return [*lines, (), line((_WAITING, "muted"))]
     lines.append(line(("host ", "muted"), f"CPU {format.percent(sample.host.cpu)}, load {_load(sample.host)}"))

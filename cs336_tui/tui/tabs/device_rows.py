@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from cs336_tui.tui.tabs import status
 from cs336_tui.tui.widgets.columns import middle
 from cs336_tui.tui.widgets.lines import Line, line
 
+T = TypeVar("T")
 _FOLLOWED = "▸"
 _ASIDE = "off"
 _ROOMY = 36
@@ -49,45 +50,35 @@ def sample_of(state: SessionState, cell: CellState) -> DeviceSampled | None:
     return next((sample for sample, number in reversed(state.devices) if number == cell.cell), None)
 
 
-class Place(msgspec.Struct, frozen=True):
-    """A lane, or a rank of a cell that has none."""
-
-    lane: LaneState | None
-    cell: int | None
-    rank: int = 0
-
-
-def places(state: SessionState) -> list[Place]:
-    """Each lane, of lanes in jobs those that run a cell, then each rank of the other cells."""
-    lanes = [Place(lane, lane.cell) for lane in state.lanes.values() if lane.cell is not None or not state.jobs]
+def device_rows(state: SessionState) -> list[DeviceRow]:
+    """A row for each lane, of lanes in jobs for those that run a cell, then for each rank of the other cells."""
+    lanes = [_of_lane(state, lane) for lane in state.lanes.values() if lane.cell is not None or not state.jobs]
     alone = (state.cells[number] for number in state.running if not state.cells[number].lanes)
-    return [*lanes, *(Place(None, cell.cell, rank) for cell in alone for rank in range(cell.spec.ranks))]
+    return [*lanes, *(_of_rank(state, cell, rank) for cell in alone for rank in range(cell.spec.ranks))]
 
 
-def device_rows(state: SessionState, followed: CellState | None = None, most: int | None = None) -> list[DeviceRow]:
-    """A row for each place; at most so many, the followed cell's among them."""
-    found = places(state)
-    if most is not None and len(found) > most:
-        at = next((n for n, place in enumerate(found) if followed and place.cell == followed.cell), 0)
-        first = min(max(at - most // 2, 0), len(found) - most)
-        found = found[first : first + most]
-    return [_row(state, place) for place in found]
+def rows_round(at: int, rows: Sequence[T], most: int) -> Sequence[T]:
+    """The rows; if there are more than so many those round a place, one fewer, which leaves a line to count the
+    others."""
+    room = len(rows) if len(rows) <= most else max(most - 1, 1)
+    first = min(max(at - room // 2, 0), len(rows) - room)
+    return rows[first : first + room]
 
 
-def _row(state: SessionState, place: Place) -> DeviceRow:
-    cell = state.cells.get(-1 if place.cell is None else place.cell)
+def _of_lane(state: SessionState, place: LaneState) -> DeviceRow:
+    lane, cell = place.lane, state.cells.get(-1 if place.cell is None else place.cell)
+    _, _, index = lane.device.partition(":")
+    machine = lane.machine or (status.node_of(state, cell) if cell else "")
+    rank = cell.lanes.index(lane.lane) if cell and lane.lane in cell.lanes else 0
     sample = state.samples.get(cell.cell) if cell else None
-    if place.lane is not None:
-        lane, is_aside = place.lane.lane, place.lane.set_aside is not None
-        _, _, index = lane.device.partition(":")
-        machine = lane.machine or (status.node_of(state, cell) if cell else "")
-        rank = cell.lanes.index(lane.lane) if cell and lane.lane in cell.lanes else 0
-        return DeviceRow(index or str(lane.lane), machine, cell, rank, sample, is_aside)
-    assert cell is not None
+    return DeviceRow(index or str(lane.lane), machine, cell, rank, sample, place.set_aside is not None)
+
+
+def _of_rank(state: SessionState, cell: CellState, rank: int) -> DeviceRow:
     _, _, index = cell.spec.device.partition(":")
     node = status.node_of(state, cell) if index else ""  # a process on a CPU is named by its job
-    name = str(int(index) + place.rank) if index else status.job_of(state, cell)
-    return DeviceRow(name, node, cell, place.rank, sample)
+    name = str(int(index) + rank) if index else status.job_of(state, cell)
+    return DeviceRow(name, node, cell, rank, state.samples.get(cell.cell))
 
 
 class _Figure(msgspec.Struct, frozen=True):
@@ -125,9 +116,7 @@ def table_of_gpus(gpus: Sequence[Numbered], shown: str | None, used: str | None,
     """A heading and a row for each GPU of the machine, at most so many; ``▸`` marks the shown one's, ``!`` one whose
     clocks are lower than they should be. `shown` and `used`, by the benchmark, are UUIDs; processes are others'."""
     at = next((n for n, each in enumerate(gpus) if each.gpu.uuid == shown), 0)
-    room = len(gpus) if len(gpus) <= most else max(most - 1, 1)
-    first = min(max(at - room // 2, 0), len(gpus) - room)
-    rows, looks = gpus[first : first + room], list[_Look]()
+    rows, looks = rows_round(at, gpus, most), list[_Look]()
     for number, _, gpu in rows:
         limited = bool(doubtful_reasons(gpu))
         role = "caution" if limited else "strong" if gpu.uuid == used else "text"
@@ -139,7 +128,7 @@ def table_of_gpus(gpus: Sequence[Numbered], shown: str | None, used: str | None,
         _Figure("MHz", _whole([gpu.sm_clock_mhz for gpu in found]), 4, 4),
         _Figure("processes" if width >= _ROOMY else "pr", _whole(others), 5),
     ]
-    return _laid_out("GPU", looks, figures, width, len(gpus) - room)
+    return _laid_out("GPU", looks, figures, width, len(gpus) - len(rows))
 
 
 class _Look(NamedTuple):

@@ -24,11 +24,9 @@ from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 NAME_WIDTH = 38
 """Least width of a kernel's name in a list."""
 NO_PART = "no named part"
-WITHOUT_BACKWARD = ("optimizer", "zero_grad")
-"""Phases, and parts of the same name, that have no backward."""
 _MS_FROM = 100
 """Times of single launches are in µs up to so many ms: most kernels take a few µs."""
-WHOLE_STEP, WHOLE_RECORDING = "whole step", "whole recording"
+WHOLE_STEP = "whole step"
 _NO_PHASE = "no phase"
 _labelled = partial(labelled, label_width=15)
 
@@ -90,15 +88,15 @@ def described(report: KernelReport, selection: Selection, found: Sequence[Kernel
     """``backward · final matmul · /gemm · 12 of 48 kernels · 3.21 ms, 14.2 % of the step``."""
     count, some, total_ns = _count(report), selection.filters, sum(row.total_ns for row in found)
     share = total_ns / report.total_ns if report.total_ns else 0.0
+    whole = kernels.whole(report.spec)
     parts = [
-        whole_label(report) if selection.phase is None else phase_label(selection.phase),
+        f"whole {whole}" if selection.phase is None else phase_label(selection.phase),
         selection.range if selection.range != NO_RANGE else NO_PART,
         selection.kind,
         selection.within and f"in {format.plain(selection.within)}",
         selection.text and "/" + format.plain(selection.text),
         f"{len(found)} of {count}" if some else count,
-        some
-        and f"{time_text(total_ns)}, {tenth_percent(share)} of the {'recording' if report.spec.recording else 'step'}",
+        some and f"{time_text(total_ns)}, {tenth_percent(share)} of the {whole}",
     ]
     return " · ".join(part for part in parts if part)
 
@@ -149,7 +147,7 @@ def phases(report: KernelReport) -> tuple[Phases, ...]:
 
 def model_phases(report: KernelReport) -> tuple[str, ...]:
     """The phases of the model, without those of the optimizer."""
-    return tuple(share.name for share in kernels.by_phase(report) if share.name not in WITHOUT_BACKWARD)
+    return tuple(share.name for share in kernels.by_phase(report) if share.name not in kernels.OPTIMIZER_PHASES)
 
 
 def choices(report: KernelReport, selection: Selection, field: str) -> tuple[Any, ...]:
@@ -182,25 +180,15 @@ def range_choices(report: KernelReport, names: Sequence[str]) -> list[tuple[str,
     return [(format.plain(name), f"{counted(count, 'launch')}, {time_text(ns)}") for name, (count, ns) in found.items()]
 
 
-def whole_label(report: KernelReport) -> str:
-    """``whole step``, of what others recorded ``whole recording``."""
-    return WHOLE_RECORDING if report.spec.recording else WHOLE_STEP
-
-
 def phase_label(phase: Phases) -> str:
     if phase is None:
         return WHOLE_STEP
     return (phase or _NO_PHASE) if isinstance(phase, str) else " + ".join(name or _NO_PHASE for name in phase)
 
 
-def noun(report: KernelReport, count: int) -> str:
-    """``kernel`` or ``operator``, in the plural unless `count` is 1."""
-    return report.activity if count != 1 else report.activity.removesuffix("s")
-
-
 def _count(report: KernelReport) -> str:
     """``48 kernels`` of the whole step."""
-    return f"{len({group.name for group in report.groups})} {noun(report, 2)}"
+    return f"{len({group.name for group in report.groups})} {report.activity}"
 
 
 def _figures(row: KernelRow) -> list[Line]:

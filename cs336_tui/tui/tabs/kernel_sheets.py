@@ -29,7 +29,7 @@ from cs336_tui.stats.quantities import FLOP_RATES, NONE, counted, scale, tenth_p
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_role
 from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.tabs.kernel_listing import NAME_WIDTH, NO_PART, model_phases, noun, phase_label, whole_label
+from cs336_tui.tui.tabs.kernel_listing import NAME_WIDTH, NO_PART, model_phases, phase_label
 from cs336_tui.tui.widgets.columns import Sheet, middle, on_screen, shown_table, table_lines, without_shared
 from cs336_tui.tui.widgets.lines import Line, Span, labelled, line, paragraphs, wrapped
 
@@ -179,7 +179,7 @@ def _matmul_sentence(report: KernelReport) -> str:
     if not said:
         share = next((found.share for found in kernels.by_kind(report) if found.name == kernels.MATMUL), 0.0)
         phases_of_model = model_phases(report)
-        part = phase_label(phases_of_model) if any(phases_of_model) else f"the {whole_label(report)}"
+        part = phase_label(phases_of_model) if any(phases_of_model) else f"the whole {kernels.whole(report.spec)}"
         said = [f"{tenth_percent(share)} of {part}"]
     return f"Matrix multiplication takes {', '.join(said)}."
 
@@ -191,16 +191,16 @@ def _tops(report: KernelReport) -> tuple[str, ...]:
         parts["forward + backward"] = model
     if "optimizer" in report.phase_spans_ns or not parts:
         alone = len(report.phase_spans_ns) < 2 and any(model)
-        parts[phase_label(model) if alone else f"the {whole_label(report)}"] = None
+        parts[phase_label(model) if alone else f"the whole {kernels.whole(report.spec)}"] = None
     said = []
     for part, phase in parts.items():
-        if top := kernels.top_kernel(report, phase):
-            name = middle(format.plain(top.row.short), _LONGEST_TOP)
-            inside = part != "forward" and top.per_forward is not None
-            each = f", {top.per_forward} of them in forward" if inside else ""
-            times = "once" if top.row.instances == 1 else f"{top.row.instances} times"
-            share = f"{tenth_percent(top.row.share)}, {time_text(top.row.total_ns)}"
-            said.append(f"Top {noun(report, 1)} of {part}: {name}, {share}, {times}{each}.")
+        if top := kernels.top_row(kernels.in_phases(report, phase)):
+            name = middle(format.plain(top.short), _LONGEST_TOP)
+            inside = kernels.launches_in_forward(report, top.name)
+            each = f", {inside} of them in forward" if part != "forward" and inside is not None else ""
+            times = "once" if top.instances == 1 else f"{top.instances} times"
+            share = f"{tenth_percent(top.share)}, {time_text(top.total_ns)}"
+            said.append(f"Top {kernel_use.nouns(report)[0]} of {part}: {name}, {share}, {times}{each}.")
     if "loss" in model and len(model) > 1:
         said.append("Forward + backward includes the loss.")
     return tuple(said)

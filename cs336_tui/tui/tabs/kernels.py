@@ -14,6 +14,7 @@ from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernel_cells import CellPart, kernel_cells
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.export.subjects.kernel_use import nouns
 from cs336_tui.session.states import ReportState
 from cs336_tui.tui import format
 from cs336_tui.tui.background import Works
@@ -245,7 +246,7 @@ class KernelsPane(ReportPane, Works[Sequence[CellPart]]):
             return
         key = self._laid.sheet.keys[self.cursor]
         if self.view == "kernels" and key is not None:
-            title = kernel_listing.noun(content, 1).capitalize()
+            title = nouns(content)[0].capitalize()
             self.app.push_screen(Reader(title, lambda width: kernel_listing.detail(content, key, phase, width)))
         elif self.view == "ranks" and key is not None:
             rank = int(key)

@@ -12,12 +12,12 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.events import Resize
 
-from cs336_tui.analysis.grouping import TELLING, label, shown, telling
+from cs336_tui.analysis.grouping import label, shown
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoint, doubt, points
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
-from cs336_tui.export.subjects.roofline import NOISY, left_out, roofline_table
+from cs336_tui.export.subjects.roofline import ALWAYS, NOISY, left_out, naming_keys, roofline_table
 from cs336_tui.export.writing.formats import render
 from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
@@ -48,8 +48,6 @@ _RANKS = {
 }
 _MOST_NAME = 48
 """Most columns that are kept free for a cell's name."""
-_ALWAYS = ("size", "context", "pass", "precision")
-"""Fields that name a cell if the cells differ in them."""
 _SECONDS_EACH = 10
 """About the time to measure a peak, with the start of its process."""
 
@@ -263,7 +261,7 @@ def _sheet(found: Sequence[RooflinePoint], table: Table, peaks: Sequence[DeviceP
     measured = {"share_of_measured": lambda text: NONE if text == NOT_MEASURED else text}
     exported = on_screen(table.without("cell"), _RANKS, shows=measured)
     numbers = [str(status.number(point.result.cell)) for point in found]
-    names, shared = _names([point.result for point in found])
+    names, shared = _names(found)
     shown = Table(
         columns=(Column("#"), *exported.columns, Column("cell", left=True)),
         rows=tuple((number, *row, name) for number, row, name in zip(numbers, exported.rows, names, strict=True)),
@@ -272,15 +270,16 @@ def _sheet(found: Sequence[RooflinePoint], table: Table, peaks: Sequence[DeviceP
     return Sheet(shown, keys=tuple(numbers), rest=min(max(map(len, names)), _MOST_NAME))
 
 
-def _names(results: Sequence[Result]) -> tuple[tuple[str, ...], str]:
+def _names(found: Sequence[RooflinePoint]) -> tuple[tuple[str, ...], str]:
     """A name for each cell by what it does not share, and the name of what all share."""
-    more = telling(results, but=(*_ALWAYS, "device", "machine"), among=(*TELLING, "repeat"))
-    keys = (*(key for key in _ALWAYS if len({shown(result, (key,)) for result in results}) > 1), *more)
+    results = [point.result for point in found]
+    alike = {key for key in ALWAYS if len({shown(result, (key,)) for result in results}) == 1}
+    keys = tuple(key for key in naming_keys(found) if key not in alike)
     told = told_variants(result.spec for result in results)
     unusual = tuple(key for key, values in told.items() if len(values) == 1 and key not in keys)
     if not keys:
-        return tuple(_name(result, (*_ALWAYS, *unusual)) for result in results), ""
-    shared = (*(key for key in _ALWAYS if key not in keys), *unusual)
+        return tuple(_name(result, (*ALWAYS, *unusual)) for result in results), ""
+    shared = (*(key for key in ALWAYS if key in alike), *unusual)
     return tuple(_name(result, keys) for result in results), _name(results[0], shared)
 
 

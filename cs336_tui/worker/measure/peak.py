@@ -111,6 +111,9 @@ def measure_peak(
         layouts = {best.layout: _layouts(_dtype(precision))[best.layout]}
         again = _matmul_trial(place, _dtype(precision), best.size, layouts, _AGAIN_SHARE * budget_s)
         disagreement = max(_apart(best.median_s, again.median_s), _apart(*(copy.median_s for copy in copies)))
+        # Of others, time stolen by a hypervisor included.
+        wall_s, all_s, own_s = (now - then for now, then in zip(_times_spent(), before, strict=True))
+        index = torch.cuda.current_device() if place.type == "cuda" and place.index is None else place.index
         return DevicePeak(
             device=str(place),
             device_name=device_label(place),
@@ -123,10 +126,10 @@ def measure_peak(
             at=time(),
             matmul=tuple(min(trial, again, key=attrgetter("median_s")) if trial == best else trial for trial in trials),
             copy=max(copies, key=lambda trial: trial.bytes_per_s),
-            busy_cores=_busy_cores(before) if place.type == "cpu" else None,
+            busy_cores=max(all_s - own_s, 0.0) / wall_s if place.type == "cpu" else None,
             note="; ".join(filter(None, (note, "" if copy_bytes else why_small))),
             disagreement=disagreement,
-            uuid=_uuid(place),
+            uuid=nvml_uuid(index, torch.cuda.get_device_properties(index)) if place.type == "cuda" else None,
         )
 
 
@@ -193,13 +196,6 @@ def _apart(one_s: float, other_s: float) -> float:
     return 1 - min(one_s, other_s) / max(one_s, other_s)
 
 
-def _uuid(device: torch.device) -> str | None:
-    if device.type != "cuda":
-        return None
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return nvml_uuid(index, torch.cuda.get_device_properties(index))
-
-
 def _copy_trial(device: torch.device, size: int, budget_s: float) -> CopyTrial:
     source = torch.ones(size // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
@@ -251,12 +247,6 @@ def _copied_bytes(device: torch.device) -> tuple[int, str]:
     wanted = max(_LEAST_COPIED[device.type], outside)
     size = min(wanted, _free_bytes(device) // 8)
     return size, "" if size >= (outside or wanted) else "little memory is free: the copied array may lie in caches"
-
-
-def _busy_cores(before: tuple[float, ...]) -> float:
-    """Average number of cores that other processes kept busy since then, time stolen by a hypervisor included."""
-    wall_s, all_s, own_s = (now - then for now, then in zip(_times_spent(), before, strict=True))
-    return max(all_s - own_s, 0.0) / wall_s
 
 
 def _times_spent() -> tuple[float, float, float]:

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from cs336_tui.runner.device.nvml import NO_LIBRARY, GpuIdentity, Nvml, NvmlUnavailable, first_visible, nvml_report
+from cs336_tui.events.environment import GpuSample
+from cs336_tui.runner.device.nvml import NO_LIBRARY, Nvml, NvmlUnavailable, nvml_report
 from tests.runner.device import fake_nvml as fake
 from tests.runner.device.conftest import Install
 from tests.runner.device.fake_nvml import FakeGpu, FakeNvmlLibrary
@@ -16,19 +17,26 @@ def test_report_lists_driver_and_gpus_and_closes_nvml(nvml_library: FakeNvmlLibr
     report = nvml_report()
     assert report.driver == nvml_report(gpus=False).driver == "580.65.06"
     assert report.gpus == (
-        GpuIdentity("GPU-a", "NVIDIA H100 80GB HBM3"),
-        GpuIdentity("MIG-1", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
-        GpuIdentity("GPU-b", "NVIDIA L4"),
+        GpuSample(uuid="GPU-a", name="NVIDIA H100 80GB HBM3"),
+        GpuSample(uuid="MIG-1", name="NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
+        GpuSample(uuid="GPU-b", name="NVIDIA L4"),
     )
     assert report.why is None
     assert nvml_library.open == 0
 
 
-def test_a_gpu_that_does_not_answer_is_left_out_of_the_list(nvml_library: FakeNvmlLibrary) -> None:
+def test_a_gpu_that_does_not_answer_is_left_out_of_the_list_and_told(nvml_library: FakeNvmlLibrary) -> None:
     nvml_library.gpus[0].errors["*"] = fake.GPU_IS_LOST
     nvml_library.gpus.append(FakeGpu("GPU-c", errors={"handle": fake.NO_PERMISSION}))
     nvml_library.gpus.append(FakeGpu("GPU-d", errors={"nvmlDeviceGetName": fake.UNKNOWN}))
-    assert nvml_report().gpus == (GpuIdentity("GPU-b", "NVIDIA L4"), GpuIdentity("GPU-d"))
+    nvml_library.gpus.append(FakeGpu("GPU-e", errors={"handle": 16}))
+    report = nvml_report()
+    assert report.gpus == (GpuSample(uuid="GPU-b", name="NVIDIA L4"), GpuSample(uuid="GPU-d"))
+    assert report.lost == (
+        "GPU 0 does not answer: the GPU is lost: it fell off the bus or became inaccessible (NVML error 15)",
+        "GPU 2 does not answer: Insufficient Permissions (NVML error 4)",
+        "GPU 4 does not answer: the GPU must be reset (NVML error 16)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +101,7 @@ def test_an_unknown_uuid_is_named_and_a_gpu_that_is_there_but_dead_is_not_called
     [
         (None, "GPU-a1"),
         ("0", "GPU-a1"),
-        ("1,0", "MIG-1"),
+        (" 1 ,0", "MIG-1"),
         ("GPU-a2,0", "GPU-a2"),
         ("MIG-2", "MIG-2"),
         ("GPU-a2-e", "GPU-a2-e9"),  # cut short
@@ -110,7 +118,7 @@ def test_without_a_uuid_the_first_visible_gpu_is_taken(
     assert nvml.identify(nvml.find(None)).uuid == found
 
 
-@pytest.mark.parametrize("listed", ["", "-1", "2", "none", None])
+@pytest.mark.parametrize("listed", ["", "-1", "2", "none", "x,0", None])
 def test_a_driver_without_gpus_and_hidden_ones(
     install_nvml: Install, monkeypatch: pytest.MonkeyPatch, listed: str | None
 ) -> None:
@@ -122,14 +130,6 @@ def test_a_driver_without_gpus_and_hidden_ones(
         why = f"CUDA_VISIBLE_DEVICES='{listed}' shows no GPU"
     with pytest.raises(NvmlUnavailable, match=why):
         Nvml().find(None)
-
-
-@pytest.mark.parametrize(
-    ("listed", "first"),
-    [(None, 0), ("3,1", 3), (" 2 ", 2), ("", None), ("-1", None), ("x,0", None), ("GPU-ab,1", "GPU-ab")],
-)
-def test_first_visible(listed: str | None, first: int | str | None) -> None:
-    assert first_visible(listed) == first
 
 
 @pytest.mark.parametrize("shim", ["pynvml/__init__.py", "pynvml.py"])

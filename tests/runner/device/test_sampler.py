@@ -44,6 +44,10 @@ def start() -> Iterator[Start]:
     assert "device-sampler" not in {thread.name for thread in threading.enumerate()}
 
 
+def gpu(uuid: str) -> DeviceInfo:
+    return DeviceInfo(name="cuda:0", label="", precisions=(), uuid=uuid)
+
+
 QUIET = {"interval_s": NEVER, "idle_interval_s": NEVER}
 """Samples that are asked for, after the first ones, and no others."""
 
@@ -53,6 +57,11 @@ def take(events: queue.Queue[DeviceSampled], count: int = 1) -> DeviceSampled:
     for _ in range(count - 1):
         events.get(timeout=20)
     return events.get(timeout=20)
+
+
+def until(events: queue.Queue[DeviceSampled], seen: Callable[[DeviceSampled], object]) -> DeviceSampled:
+    """The first of the next events of which this is true."""
+    return next(event for event in iter(lambda: events.get(timeout=20), None) if seen(event))
 
 
 def test_first_the_host_alone_then_the_gpu(nvml_library: FakeNvmlLibrary, start: Start) -> None:
@@ -77,14 +86,14 @@ def test_a_machine_without_nvml_shows_its_host(start: Start) -> None:
 def test_a_change_of_interest_is_sampled_at_once(start: Start) -> None:
     sampler, events = start(**QUIET)
     assert take(events, 2).host.child_rss_bytes is None
-    sampler.watch("GPU-b", os.getpid())
+    sampler.point(gpu("GPU-b"), os.getpid())
     event = take(events)
     assert event.gpu.uuid == "GPU-b"
     assert event.host.child_rss_bytes
-    sampler.watch("GPU-b", None)
+    sampler.point(gpu("GPU-b"), None)
     assert take(events).host.child_rss_bytes is None
-    sampler.watch("GPU-b", None)  # no news, no sample
-    sampler.watch("GPU-a", None)
+    sampler.point(gpu("GPU-b"), None)  # no news, no sample
+    sampler.point(gpu("GPU-a"), None)
     assert take(events).gpu.uuid == "GPU-a"
     assert events.empty()
 
@@ -150,11 +159,10 @@ def test_the_interval_is_short_only_while_a_cell_runs(start: Start) -> None:
     take(events, 2)
     with pytest.raises(queue.Empty):
         events.get(timeout=0.2)
-    sampler.watch(None, os.getpid())
+    sampler.point(None, os.getpid())
     take(events, 5)
-    sampler.watch(None, None)
-    while take(events).host.child_rss_bytes is not None:
-        pass
+    sampler.point(None, None)
+    until(events, lambda event: event.host.child_rss_bytes is None)
     with pytest.raises(queue.Empty):
         events.get(timeout=0.2)
 
@@ -162,7 +170,7 @@ def test_the_interval_is_short_only_while_a_cell_runs(start: Start) -> None:
 def test_off_says_nothing_and_opens_nothing(nvml_library: FakeNvmlLibrary, start: Start) -> None:
     sampler, events = start(interval_s=0)
     assert "device-sampler" not in {thread.name for thread in threading.enumerate()}
-    sampler.watch("GPU-a", os.getpid())
+    sampler.point(gpu("GPU-a"), os.getpid())
     assert sampler.sample_soon().is_set()
     with pytest.raises(queue.Empty):
         events.get(timeout=0.2)
@@ -189,12 +197,10 @@ def test_a_slow_driver_holds_up_neither_start_nor_host_nor_stop(install_nvml: In
 
 def test_a_gpu_lost_during_a_run_is_not_frozen_on_screen(nvml_library: FakeNvmlLibrary, start: Start) -> None:
     sampler, events = start(interval_s=0.01)
-    sampler.watch("GPU-a", os.getpid())
-    while (event := take(events)).gpu is None or event.host.child_rss_bytes is None:
-        pass
+    sampler.point(gpu("GPU-a"), os.getpid())
+    until(events, lambda event: event.gpu and event.host.child_rss_bytes)
     nvml_library.gpus[0].errors["*"] = fake.GPU_IS_LOST
-    while (event := take(events)).why is None:
-        pass
+    event = until(events, lambda event: event.why)
     assert (event.gpu.uuid, event.gpu.memory_used_bytes, event.gpu.temperature_c) == ("GPU-a", None, None)
     assert event.why.startswith("the GPU is lost")
     assert event.host.memory_total_bytes
@@ -207,27 +213,21 @@ def test_an_error_that_nobody_expected_is_reported_and_outlived(
         raise RuntimeError("surprise")
 
     sampler, events = start(interval_s=0.01)
-    sampler.watch("GPU-a", os.getpid())
-    while take(events).gpu is None:
-        pass
+    sampler.point(gpu("GPU-a"), os.getpid())
+    until(events, lambda event: event.gpu)
     with monkeypatch.context() as patch:
         patch.setattr(nvml_library, "_fill_nvmlDeviceGetMemoryInfo_v2", breaks)
         patch.setattr("pynvml._nvmlGetFunctionPointer_cache", {})
-        while (event := take(events)).why is None:
-            pass
+        event = until(events, lambda event: event.why)
         assert (event.gpu, event.why) == (None, "the GPU cannot be sampled: RuntimeError: surprise")
         assert event.host.memory_total_bytes
     with monkeypatch.context() as patch:
         patch.setattr("pynvml._nvmlGetFunctionPointer_cache", {})
         patch.setattr(psutil, "virtual_memory", breaks)
-        while (event := take(events)).host != HostSample():
-            pass
+        event = until(events, lambda event: event.host == HostSample())
         assert event.why == "the host cannot be sampled: RuntimeError: surprise"
-        while take(events).gpu is None:
-            pass
-    while (event := take(events)).why is not None:
-        pass
-    assert event.host.memory_total_bytes
+        until(events, lambda event: event.gpu)
+    assert until(events, lambda event: event.why is None).host.memory_total_bytes
 
 
 @pytest.mark.usefixtures("nvml_library")
@@ -265,7 +265,7 @@ def test_the_process_and_the_gpu_of_every_rank_are_sampled_in_their_order(start:
     sampler, events = start(**QUIET)
     event = take(events, 2)
     assert (event.host.ranks, event.other_gpus) == ((), ())
-    first, second, gone = (DeviceInfo(name="cuda:0", label="", precisions=(), uuid=f"GPU-{name}") for name in "abc")
+    first, second, gone = (gpu(f"GPU-{name}") for name in "abc")
     sampler.point(first, os.getpid(), os.getppid(), others=(gone, second))
     event = take(events)
     assert [rank.pid for rank in event.host.ranks] == [os.getpid(), os.getppid()]
@@ -281,7 +281,7 @@ def test_cells_side_by_side_have_samples_of_their_own_and_each_gpu_is_asked_once
 ) -> None:
     sampler, events = start(**QUIET)
     take(events, 2)
-    a, b = (DeviceInfo(name=f"cuda:{n}", label="", precisions=(), uuid=f"GPU-{name}") for n, name in enumerate("ab"))
+    a, b = (gpu(f"GPU-{name}") for name in "ab")
     sampler.point(a, os.getpid(), cell=3)
     first = take(events)
     sampler.point(b, os.getppid(), cell=5)
@@ -304,11 +304,6 @@ def test_cells_side_by_side_have_samples_of_their_own_and_each_gpu_is_asked_once
     assert (events.get_nowait().cells, events.empty()) == ((), True)
 
 
-def until_machine(events: queue.Queue[DeviceSampled]) -> DeviceSampled:
-    """The next event with all GPUs of the machine."""
-    return next(event for event in iter(lambda: events.get(timeout=20), None) if event.machine_gpus)
-
-
 def test_all_gpus_of_the_machine_are_read_where_one_is_watched(
     install_nvml: Install, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,12 +311,12 @@ def test_all_gpus_of_the_machine_are_read_where_one_is_watched(
     monkeypatch.setattr(sampler_module, "MACHINE_S", 0.02)
     library = install_nvml(FakeNvmlLibrary(*(FakeGpu(f"GPU-{n}", temperature=40 + n) for n in range(count))))
     sampler, events = start(interval_s=0.02, idle_interval_s=0.02)
-    sampler.watch("GPU-1", os.getpid())
-    event = until_machine(events)
+    sampler.point(gpu("GPU-1"), os.getpid())
+    event = until(events, lambda event: event.machine_gpus)
     assert [gpu.uuid for gpu in event.machine_gpus] == [f"GPU-{n}" for n in range(count)]
     assert [gpu.temperature_c for gpu in event.machine_gpus] == [40.0 + n for n in range(count)]
     library.gpus[2].errors["*"] = fake.GPU_IS_LOST
-    lost = next(each for each in iter(lambda: until_machine(events), None) if each.machine_gpus[2].power_w is None)
+    lost = until(events, lambda event: event.machine_gpus and event.machine_gpus[2].power_w is None)
     assert lost.machine_gpus[2].name
     assert lost.machine_gpus[3].power_w
     sampler.stop(timeout_s=10)
@@ -332,8 +327,8 @@ def test_mig_instances_follow_their_gpu(install_nvml: Install, start: Start) -> 
     parts = [fake.mig_instance("MIG-0"), None, fake.mig_instance("MIG-1")]
     install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a", mig=parts)))
     sampler, events = start(**QUIET)
-    sampler.watch("MIG-1")
-    event = until_machine(events)
+    sampler.point(gpu("MIG-1"))
+    event = until(events, lambda event: event.machine_gpus)
     assert [gpu.uuid for gpu in event.machine_gpus] == ["GPU-a", "MIG-0", "MIG-1"]
     assert event.machine_gpus[0].utilisation == 0.42
     assert event.machine_gpus[2].utilisation is None

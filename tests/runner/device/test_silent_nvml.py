@@ -23,6 +23,7 @@ from tests.commands import COMMAND, SMALL, bench
 from tests.runner.device.conftest import Install
 from tests.runner.device.fake_nvml import FakeGpu, FakeNvmlLibrary
 from tests.runner.device.test_gpu import following
+from tests.runner.device.test_sampler import gpu, until
 from tests.terminal import Terminal
 
 NEVER = 3600.0
@@ -184,13 +185,11 @@ def test_host_samples_go_on_while_nvml_is_silent_and_values_come_back_if_it_answ
 ) -> None:
     events: queue.Queue[DeviceSampled] = queue.Queue()
     sampler = DeviceSampler(events.put, interval_s=0.02)
-    sampler.watch("GPU-a", os.getpid())
+    sampler.point(gpu("GPU-a"), os.getpid())
     sampler.start()
-    while events.get(timeout=20).gpu is None:
-        pass
+    until(events, lambda event: event.gpu)
     library.blocked = {"nvmlDeviceGetMemoryInfo_v2"}
-    while (event := events.get(timeout=20)).why is None:
-        pass
+    until(events, lambda event: event.why)
     blind = [events.get(timeout=20) for _ in range(10)]
     assert all(event.host.child_rss_bytes and event.gpu and event.gpu.memory_used_bytes is None for event in blind)
     assert blind[-1].at - blind[0].at < 5
@@ -198,8 +197,7 @@ def test_host_samples_go_on_while_nvml_is_silent_and_values_come_back_if_it_answ
     if answers_again:
         library.blocked.clear()
         library.go_on.set()
-        while (event := events.get(timeout=20)).gpu is None or event.gpu.utilisation is None:
-            pass
+        until(events, lambda event: event.gpu and event.gpu.utilisation is not None)
     sampler.stop(timeout_s=10)
     assert "device-sampler" not in {thread.name for thread in threading.enumerate()}
     assert library.open == (0 if answers_again else 1)

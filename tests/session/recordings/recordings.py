@@ -3,6 +3,7 @@
 import gzip
 import json
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ def cells_of(path: Path, opening: Opening | None = None) -> tuple[Recorded, ...]
     return read(path, path.name, opening or Opening())
 
 
-def report_of(path: Path) -> KernelReport:
+def report_of(path: Path, opening: Opening | None = None) -> KernelReport:
     """The report on kernels of a file's only cell."""
-    (cell,) = cells_of(path)
+    (cell,) = cells_of(path, opening)
     assert isinstance(cell.report, KernelReport)
     return cell.report
 
@@ -30,6 +31,17 @@ def refusal(path: Path) -> str:
     assert str(caught.value).startswith(f"{path}: ")
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value).removeprefix(f"{path}: ")
+
+
+def cells_if_any(path: Path) -> tuple[Recorded, ...]:
+    """The cells of a file; none if it is refused, in one line."""
+    message = ""
+    try:
+        return cells_of(path)
+    except RecordingError as refused:
+        message = str(refused)
+    assert "\n" not in message
+    return ()
 
 
 FOLDER = Path(__file__).parents[4] / "shared/recordings"
@@ -59,6 +71,7 @@ def trace_path(name: str) -> Path:
     return PART if name == "part" else recording(f"{name}.trace.json.gz")
 
 
+@cache
 def events_of(name: str) -> list[dict[str, Any]]:
     """The events of a trace as Python's own reader has them, times to the last digit."""
     data = trace_path(name).read_bytes()

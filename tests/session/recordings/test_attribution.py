@@ -3,6 +3,7 @@ held against the file itself as plain Python reads it."""
 
 import random
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,18 @@ import pytest
 
 from cs336_tui.analysis import kernels
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport, Overlap
-from cs336_tui.session.recordings import chrome
-from cs336_tui.session.recordings.recording import Opening, Recorded
+from cs336_tui.session.recordings.recording import Opening
 from cs336_tui.session.recordings.trace import Spans
 from tests.session.recordings import made_traces as made
+from tests.session.recordings import recordings
 from tests.session.recordings.made_traces import AUTOGRAD, launch, op, trace_of, user, write
 from tests.session.recordings.recordings import PART_KERNELS, TRACES, events_of, trace_path
 
 ADAM = "multi_tensor_apply_kernel<FusedAdamMathFunctor>"
 
 
-def cells_of(folder: Path, trace: Any, **how: Any) -> tuple[Recorded, ...]:
-    return chrome.read(write(folder / "made.json", trace), Opening(**how), "made.json")
-
-
 def report_of(folder: Path, trace: Any, **how: Any) -> KernelReport:
-    (cell,) = cells_of(folder, trace, **how)
-    assert isinstance(cell.report, KernelReport)
-    return cell.report
+    return recordings.report_of(write(folder / "made.json", trace), Opening(**how))
 
 
 def by_name(report: KernelReport) -> dict[str, KernelGroup]:
@@ -148,11 +143,8 @@ def test_each_device_is_a_cell(tmp_path: Path) -> None:
         deviceProperties=about,
         distributedInfo={"rank": 3},
     )
-    cells = cells_of(tmp_path, trace)
-    assert [(cell.name, cell.device, cell.facts.label, cell.facts.memory_bytes) for cell in cells] == [
-        ("made.json, rank 3", "cuda:0", "GPU A", 100),
-        ("made.json, rank 3", "cuda:1", "GPU B", None),
-    ]
+    cells = recordings.cells_of(write(tmp_path / "made.json", trace))
+    assert [(cell.facts.label, cell.facts.memory_bytes) for cell in cells] == [("GPU A", 100), ("GPU B", None)]
     assert [cell.report.spec.title for cell in cells] == ["made.json, rank 3 · cuda:0", "made.json, rank 3 · cuda:1"]
 
 
@@ -181,10 +173,8 @@ def test_a_range_without_kernels_names_those_that_have_some(tmp_path: Path) -> N
 
 def test_without_kernels_the_hosts_operators_stand_in_by_self_time(tmp_path: Path) -> None:
     events = [each for each in made.TRAINING["traceEvents"] if each["cat"] in ("cpu_op", "user_annotation")]
-    (cell,) = cells_of(tmp_path, trace_of(events))
-    report = cell.report
-    assert isinstance(report, KernelReport)
-    assert (cell.device, report.activity, report.gaps, report.overlap) == ("cpu", "operators", None, None)
+    report = report_of(tmp_path, trace_of(events))
+    assert (report.spec.device, report.activity, report.gaps, report.overlap) == ("cpu", "operators", None, None)
     engine = "autograd::engine::evaluate_function: AddmmBackward0"
     found = {group.name: (group.kind, group.phase, group.range, group.durations_ns) for group in report.groups}
     assert found["aten::linear"] == ("other", "forward", "block 0", (2_000,))
@@ -201,15 +191,9 @@ KNOWN = TRACES | {"part": PART_KERNELS}
 each_trace = pytest.mark.parametrize("name", KNOWN)
 
 
-def real_cell(name: str) -> Recorded:
-    (cell,) = chrome.read(trace_path(name), Opening(), name)
-    return cell
-
-
+@cache
 def real_report(name: str) -> KernelReport:
-    report = real_cell(name).report
-    assert isinstance(report, KernelReport)
-    return report
+    return recordings.report_of(trace_path(name))
 
 
 @each_trace

@@ -1,6 +1,5 @@
 """nsys reports: exports of several versions made by hand, hostile databases, and nsys itself run as a stand-in."""
 
-import contextlib
 import gzip
 import os
 import re
@@ -18,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.session.recordings.recording import Opening, OpeningCancelled, RecordingError
+from cs336_tui.session.recordings.recording import Opening, OpeningCancelled
 from tests.session.recordings import nsys_exports as made
 from tests.session.recordings.nsys_exports import A_STEP, PID, call, export, kernel, nvtx
-from tests.session.recordings.recordings import cells_of, refusal, report_of
+from tests.session.recordings.recordings import cells_if_any, cells_of, refusal, report_of
 
 Groups = list[tuple[str, str, str, str, bool, tuple[int, ...]]]
 
@@ -37,7 +36,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_kernels_have_their_times_operators_phases_and_ranges_and_the_device_is_told(file: Path) -> None:
     (cell,) = cells_of(export(file, A_STEP))
-    assert (cell.device, cell.facts) == ("cuda:0", ("NVIDIA H100 80GB HBM3", 85_000_000_000, "9.0"))
+    assert (cell.report.spec.device, cell.facts) == ("cuda:0", ("NVIDIA H100 80GB HBM3", 85_000_000_000, "9.0"))
     report = report_of(file)
     assert not [path for group in report.groups for path in group.path if "nccl" in path], "no range of the user"
     assert (report.launches, report.total_ns) == (4, 1050)
@@ -103,14 +102,13 @@ def test_processes_and_devices_are_cells_of_their_own(file: Path) -> None:
         "CUPTI_ACTIVITY_KIND_RUNTIME": [call(100, 1), call(105, 2), call(100, 1, pid=PID + 1)],
     }  # fmt: skip
     found = cells_of(export(file, rows))
-    told = [(cell.name, cell.device, cell.report.total_ns) for cell in found if isinstance(cell.report, KernelReport)]
-    assert told == [
+    reports = [cell.report for cell in found if isinstance(cell.report, KernelReport)]
+    assert [(report.spec.recording, report.spec.device, report.total_ns) for report in reports] == [
         (f"report.sqlite, process {PID}", "cuda:0", 10),
         (f"report.sqlite, process {PID}", "cuda:1", 30),
         (f"report.sqlite, process {PID + 1}", "cuda:0", 4),
     ]
-    ops = [group.op for cell in found if isinstance(cell.report, KernelReport) for group in cell.report.groups]
-    assert ops == ["aten::mm", "aten::mm", ""]
+    assert [group.op for report in reports for group in report.groups] == ["aten::mm", "aten::mm", ""]
 
 
 def test_numbers_and_times_are_those_that_sqlite_counts(file: Path) -> None:
@@ -199,13 +197,7 @@ def test_a_changed_or_cut_database_opens_or_is_refused(tmp_path: Path, place: in
     for content in (data, data[:place]):
         damaged = tmp_path / "damaged.sqlite"
         damaged.write_bytes(content)
-        try:
-            cells_of(damaged)
-        except RecordingError as refused:
-            message = str(refused)
-        else:
-            message = ""
-        assert "\n" not in message
+        cells_if_any(damaged)
 
 
 @pytest.mark.parametrize("text", [b"CUPTI_ACTIVITY_KIND_KERNEL", b"CREATE TABLE", b"StringIds", b"INTEGER", b"start"])
@@ -217,8 +209,7 @@ def test_bytes_that_are_no_text_anywhere_in_a_database_open_or_are_refused(file:
     for place in places:
         for at in (place - 1, place, place + len(text) // 2, place + len(text)):
             file.write_bytes(data[:at] + b"\xff" + data[at + 1 :])
-            with contextlib.suppress(RecordingError):
-                cells_of(file)
+            cells_if_any(file)
 
 
 def test_reading_can_be_cancelled(file: Path) -> None:

@@ -9,9 +9,9 @@ from cs336_tui.analysis.published import published
 from cs336_tui.session.recordings import safe_pickle
 from cs336_tui.worker.estimate.predict import predict
 from tests.samples import a_spec, sized
+from tests.session.recordings.recordings import recording
 
 ROOT = Path(__file__).parents[3]
-RECORDINGS = ROOT.parent / "shared" / "recordings"
 WORKSPACE = 8_519_680
 SMALL_WORKSPACE = (8, 0)
 """A compute capability with cuBLAS workspaces of that size, as the snapshots hold."""
@@ -23,7 +23,7 @@ TRAINING = {"pass_": "train-step", "optimizer": "adamw-for-loop", "loss": LOSS}
 
 def recorded(name: str) -> tuple[int, int]:
     """Peak bytes of the allocator while it was recorded, and the number of cuBLAS's workspaces in them."""
-    found = safe_pickle.load((RECORDINGS / f"medium-256-{name}.memory-snapshot.pickle").read_bytes())
+    found = safe_pickle.load(recording(f"medium-256-{name}.memory-snapshot.pickle").read_bytes())
     blocks = [block for segment in found["segments"] for block in segment["blocks"]]
     at_end = [block["size"] for block in blocks if block["state"].startswith("active")]
     (trace,) = [trace for trace in found["device_traces"] if trace]
@@ -34,7 +34,6 @@ def recorded(name: str) -> tuple[int, int]:
     return sum(at_end) - totals[-1] + max(totals), at_end.count(WORKSPACE)
 
 
-@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the recordings of real GPUs are not here")
 @pytest.mark.parametrize(
     ("name", "more", "gigabytes"),
     [("inference", {"pass_": "inference"}, 1.796), ("training", TRAINING, 9.112)],

@@ -1,19 +1,15 @@
 """Kinds and short names of kernels recorded on real GPUs: an H100, a B200 and a V100."""
 
-import gzip
-import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cs336_tui.analysis.kernels import short_name
 from cs336_tui.events.kernel_report import kernel_kind, operator_kind
+from tests.session.recordings.recordings import events_of
 
-ROOT = Path(__file__).parents[3]
-NAMES = ROOT / "tests/data/kernel-names.tsv"
-RECORDINGS = ROOT.parent / "shared/recordings"
+NAMES = Path(__file__).parents[2] / "data/kernel-names.tsv"
 COUNTS = {
     "h100-bert-small-inference": {"elementwise": 19, "reduction": 11, "copy": 1, "matrix multiply": 26, "other": 4},
     "h100-timesformer-inference": {
@@ -39,11 +35,7 @@ def rows() -> list[tuple[str, ...]]:
 
 def recorded(name: str) -> list[tuple[str, str | None]]:
     """Each kernel's name, and the operator that launched it, of a recording."""
-    path = RECORDINGS / f"{name}.trace.json.gz"
-    if not path.is_file():
-        pytest.skip("the recordings are not here")
-    with gzip.open(path) as file:
-        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    events = events_of(name)
     operators = {each["args"].get("External id"): each["name"] for each in events if each.get("cat") == "cpu_op"}
     kernels = [each for each in events if each.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     return [(each["name"], operators.get(each["args"].get("External id"))) for each in kernels]
