@@ -220,6 +220,9 @@ def _phases(answer: Answer, material: Material) -> Iterator[Table]:
     timed = [result for result in measured(material.where(answer.where).results) if result.cell.phase_times_s]
     ddof = ddof_of(timed)
 
+    def setting(key: str) -> Column[Runs]:
+        return Column(key, FIELDS[key].title, key not in NUMBERS, read=lambda runs: FIELDS[key].show(runs.first))
+
     def column(name: str) -> Column[Runs]:
         def text(runs: Runs) -> str:
             return MILLISECONDS.mean_and_std(summary) if (summary := runs.phase(name)) else NONE
@@ -230,15 +233,9 @@ def _phases(answer: Answer, material: Material) -> Iterator[Table]:
         return Column(f"{name}_s", f"{name} (ms)", read=read, text=text)
 
     keys = [key for key in (*_CELL, "warmup") if key in FIELDS and (key in ("size", "pass") or varies(timed, key))]
-    settings = [
-        Column[Runs](
-            key, FIELDS[key].title, key not in NUMBERS, read=lambda runs, key=key: FIELDS[key].show(runs.first)
-        )
-        for key in keys
-    ]
     if timed:
         rows, caption = [Runs([result], ddof) for result in timed], "Phases of a step: mean ± std of the device's time"
-        yield Table.of(rows, [*settings, *map(column, phase_names(timed))], caption=caption, label="phases")
+        yield Table.of(rows, [*map(setting, keys), *map(column, phase_names(timed))], caption=caption, label="phases")
 
 
 def _reports(answer: Answer, material: Material) -> Iterable[Table]:

@@ -111,7 +111,7 @@ def tables_of(
         tables.append(
             Table.of(
                 rows,
-                (lambda _, extra=extra: extra, *columns),
+                (_always(extra), *columns),
                 caption=f"{caption}, {said}" if said else caption,
                 footnotes=(*notes, *_counted(members), *_fixed(members, named), *provenance_notes(members)),
                 settings=settings_of(members, named),
@@ -120,6 +120,11 @@ def tables_of(
             )
         )
     return tuple(tables)
+
+
+def _always(values: Mapping[str, Value]) -> Source[Runs]:
+    """The same values of every row."""
+    return lambda _: values
 
 
 def _counted(results: Sequence[Result]) -> Iterator[str]:
