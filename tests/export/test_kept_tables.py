@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.estimates import judge_all
 from cs336_tui.analysis.merge import merge
-from cs336_tui.analysis.problems import Material, progress_of
+from cs336_tui.analysis.problems import progress_of
 from cs336_tui.analysis.scaling import Device, plan
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.config.problems import problem_named
@@ -19,8 +19,8 @@ from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import Collective
 from cs336_tui.events.reports import Report
 from cs336_tui.export.folder import figures_of, tables_of
-from cs336_tui.export.problems import Needs, export_problem, problems_table
-from cs336_tui.export.reports import drawings_of_reports, report_tables, tables_of_reports
+from cs336_tui.export.problems import Needs, problems_table
+from cs336_tui.export.reports import report_tables, tables_of_reports
 from cs336_tui.export.subjects.estimates import category_table, communication_table, estimate_table, prediction_tables
 from cs336_tui.export.subjects.roofline import PeakRow, peak_table
 from cs336_tui.export.subjects.scaling import limit_table, plan_figure, rank_table
@@ -59,11 +59,6 @@ def of_session(state: SessionState) -> Tables:
     return {**tables_of(results), **report_tables([state], results)}
 
 
-@pytest.mark.parametrize("name", REPORTS)
-def test_figures_of_reports(name: str, snapshot: SnapshotAssertion) -> None:
-    assert "\n\n".join(map(as_drawn, drawings_of_reports(REPORTS[name]))) == snapshot
-
-
 def test_figures_of_a_session(snapshot: SnapshotAssertion) -> None:
     state = load(DEMO)
     figures = figures_of([state], merge([("a session", state)]))
@@ -73,12 +68,6 @@ def test_figures_of_a_session(snapshot: SnapshotAssertion) -> None:
 @pytest.mark.parametrize("name", REPORTS)
 def test_reports(name: str, snapshot: SnapshotAssertion) -> None:
     assert as_text({name: tables_of_reports(REPORTS[name])}) == snapshot
-
-
-@pytest.mark.parametrize("name", ["data_parallel_calcs", "fsdp_calcs", "tp_calcs", "fsdp_tp_calcs"])
-def test_calculations(name: str, snapshot: SnapshotAssertion) -> None:
-    sections = export_problem(name, Material((), ())).sections
-    assert as_text({"\n".join((each.heading, *each.lines)): each.tables for each in sections}) == snapshot
 
 
 def test_the_list_of_problems(snapshot: SnapshotAssertion) -> None:

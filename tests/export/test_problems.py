@@ -88,6 +88,7 @@ def test_a_part_without_data_names_the_command_in_one_line(edition: str, problem
     state = SessionState()
     found = export_problem(f"{edition}/{problem.name}", Material((state,), ()))
     for part, section in zip(problem.parts, found.sections, strict=True):
+        assert section.heading == (f"({part.letter}) {part.asks}" if part.letter else part.asks)
         assert not section.tables
         assert not section.figures
         lines = [line for line in section.lines if not line.startswith(("for a person", "by calculation"))]
