@@ -25,7 +25,7 @@ from cs336_tui.export.problems import Exported, export_problem
 from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import report_tables
-from cs336_tui.export.subjects.results import NO_RESULTS, TableError, results_markdown, results_of, results_table
+from cs336_tui.export.subjects.results import TableError, results_markdown, results_of, results_parts, results_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writeups import LAYOUTS, layout_tables
 from cs336_tui.export.writing.drawing import FIGURE_FORMATS, Drawing
@@ -162,11 +162,10 @@ def results_document(state: SessionState, format_: str) -> str:
             return to_json(state)
         case "markdown":
             return results_markdown(state)
-    try:
-        table = results_table(results_of(state))
-    except TableError:
-        table = Table(columns=(Column("results", left=True),), rows=(), footnotes=(NO_RESULTS,), caption="Results")
-    return answer([table], format_, f"cs336-tui: {title_of(state)}")
+    (found,) = results_parts(state)
+    if isinstance(found, str):
+        found = Table(columns=(Column("results", left=True),), rows=(), footnotes=(found,), caption="Results")
+    return answer([found], format_, f"cs336-tui: {title_of(state)}")
 
 
 def text_of(choice: Choice, state: SessionState, path: Path | None = None) -> str:

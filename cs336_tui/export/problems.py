@@ -11,7 +11,8 @@ import msgspec
 
 from cs336_tui.analysis.estimates import Estimate, duration_range, stream_text
 from cs336_tui.analysis.fields import FIELDS, NUMBERS, PivotError, varies
-from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, without_visits
+from cs336_tui.analysis.measures import Runs
+from cs336_tui.analysis.merge import ddof_of, grouped, measured, without_visits
 from cs336_tui.analysis.pivot import pivot, suggest
 from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
 from cs336_tui.config.problem import Answer, Part, Problem
@@ -29,7 +30,6 @@ from cs336_tui.export.writing.formats import Section, render_sections
 from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, cell_record
 from cs336_tui.export.writing.texts import untaken
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, gigabytes
-from cs336_tui.stats.summaries import Summary, summarize
 
 _PROGRESS = ("done", "begun", "missing", "persons")
 """Parts of a problem by how far they came."""
@@ -220,27 +220,22 @@ def _phases(answer: Answer, material: Material) -> Iterator[Table]:
     timed = [result for result in measured(material.where(answer.where).results) if result.cell.phase_times_s]
     ddof = ddof_of(timed)
 
-    def column(name: str) -> Column[Result]:
-        def phase(result: Result) -> Summary | None:
-            times_s = result.cell.phase_times_s.get(name, ())
-            return summarize(times_s, ddof) if times_s else None
+    def setting(key: str) -> Column[Runs]:
+        return Column(key, FIELDS[key].title, key not in NUMBERS, read=lambda runs: FIELDS[key].show(runs.first))
 
-        def text(result: Result) -> str:
-            return MILLISECONDS.mean_and_std(summary) if (summary := phase(result)) else NONE
+    def column(name: str) -> Column[Runs]:
+        def text(runs: Runs) -> str:
+            return MILLISECONDS.mean_and_std(summary) if (summary := runs.phase(name)) else NONE
 
-        def read(result: Result) -> float | None:
-            return summary.mean_s if (summary := phase(result)) else None
+        def read(runs: Runs) -> float | None:
+            return summary.mean_s if (summary := runs.phase(name)) else None
 
         return Column(f"{name}_s", f"{name} (ms)", read=read, text=text)
 
     keys = [key for key in (*_CELL, "warmup") if key in FIELDS and (key in ("size", "pass") or varies(timed, key))]
-    settings = [Column[Result](key, FIELDS[key].title, key not in NUMBERS, read=FIELDS[key].show) for key in keys]
     if timed:
-        columns, caption = (
-            [*settings, *map(column, phase_names(timed))],
-            "Phases of a step: mean ± std of the device's time",
-        )
-        yield Table.of(timed, columns, caption=caption, label="phases")
+        rows, caption = [Runs([result], ddof) for result in timed], "Phases of a step: mean ± std of the device's time"
+        yield Table.of(rows, [*map(setting, keys), *map(column, phase_names(timed))], caption=caption, label="phases")
 
 
 def _reports(answer: Answer, material: Material) -> Iterable[Table]:

@@ -222,15 +222,6 @@ def test_sessions_of_two_variants_pair() -> None:
     assert any(note.startswith(f"model: reference | {OWN}") for note in found.notes)
 
 
-def test_a_table_has_a_column_for_what_is_not_as_usual() -> None:
-    def headers(*cells: Cell) -> set[str]:
-        return {column.header for column in results_table(results_of(*cells)).columns}
-
-    several = {"attention", "model", "compile", "checkpoint", "optimizer"}
-    assert headers(cell(TIMES), cell(TIMES, attention="sdpa")) & several == {"attention"}
-    assert "compile" in headers(cell(TIMES, compile="default"))
-
-
 def test_published_figures_are_no_match_without_a_word() -> None:
     plain = matching(a_spec(pass_="forward"))
     sdpa = matching(a_spec(pass_="forward", attention="sdpa"))

@@ -139,16 +139,10 @@ def test_reference_points_beside_a_sessions_cells(tmp_path: Path) -> None:
 
 
 def test_published_peaks_and_kernels_follow_the_times(tmp_path: Path) -> None:
-    big = sized("2.7B", "2025")
-    put(tmp_path, "one", cell([0.9], **big, pass_="train-step"), cell([0.1], pass_="forward", context_length=512))
+    put(tmp_path, "one", cell([0.9], **sized("2.7B", "2025"), pass_="train-step"))
     said = reference_view("one", tmp_path, tmp_path / "own.csv").splitlines()
-    forward = next(place for place, line in enumerate(said) if "peak in forward" in line)
-    assert said[forward + 1].startswith("  46.0 GB: write-up A (2025), 80 GB data-centre GPU")
     whole = said.index("2.7B train-step fp32, ctx 128, peak: 1.00 GB here")
     assert said[whole + 1].startswith("  55.2 GB, here / there 0.02: public repository EnzoDing-rgb")
-    kernels = next(place for place, line in enumerate(said) if "kernels of forward" in line)
-    assert said[kernels].endswith("not profiled here")
-    assert any("72.1 % void cutlass::Kernel2" in line and "luke396" in line for line in said[kernels:])
 
 
 def test_pairs_of_several_variants_are_told_apart_and_a_common_one_is_named(tmp_path: Path) -> None:

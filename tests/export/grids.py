@@ -48,6 +48,10 @@ def usual_times(spec: CellSpec) -> list[float]:
     return times if spec.warmup_steps else [mean * 10, *times[1:]]
 
 
+def _usual_end(spec: CellSpec) -> dict[str, Any]:
+    return {"peak_allocated_bytes": 10**9 * spec.context_length // 128}
+
+
 def grid_events(
     specs: Sequence[CellSpec],
     *,
@@ -56,6 +60,7 @@ def grid_events(
     times: Callable[[CellSpec], list[float]] = usual_times,
     oom: Iterable[int] = (),
     repeats: Sequence[int] = (),
+    ends: Callable[[CellSpec], dict[str, Any]] = _usual_end,
 ) -> list[Event]:
     """A session in which every cell finished, those in `oom` without a step."""
     events: list[Event] = [
@@ -69,7 +74,7 @@ def grid_events(
             events.append(cell_end(cell, "oom", error="CUDA out of memory", stage="building", step=0))
             continue
         events += steps(cell, [0.4] * spec.warmup_steps_of(0.4), times(spec))
-        events.append(cell_end(cell, peak_allocated_bytes=10**9 * spec.context_length // 128))
+        events.append(cell_end(cell, **ends(spec)))
     return events
 
 

@@ -40,17 +40,15 @@ def specs(**axes: Iterable[Any]) -> list[CellSpec]:
 
 def ran(cells: list[CellSpec], *, oom: Iterable[int] = (), held: int | None = 3 * MIB) -> tuple[Result, ...]:
     """Cells as in a log; those with a backward report the memory they held."""
-    events = session_start(cells)
-    for number, spec in enumerate(cells):
-        events += cell_start(number)
-        if number in oom:
-            events.append(cell_end(number, "oom", error="CUDA out of memory", stage="warm-up", step=0))
-            continue
-        time_s = MS[spec.attention, spec.compile] * PASSES[spec.pass_] * spec.context_length / 256 / 1e3
-        events += steps(number, (), [time_s * 0.99, time_s * 1.01])
-        told = held if spec.pass_ == "backward" else None
-        events.append(cell_end(number, before_backward_bytes=told))
-    return merged(state_of(events))
+
+    def times(spec: CellSpec) -> list[float]:
+        time_s = MS[spec.method, spec.compile] * PASSES[spec.pass_] * spec.context_length / 256 / 1e3
+        return [time_s * 0.99, time_s * 1.01]
+
+    def ends(spec: CellSpec) -> dict[str, int | None]:
+        return {"before_backward_bytes": held if "backward" in spec.pass_ else None}
+
+    return merged(grid(cells, times=times, oom=oom, ends=ends))
 
 
 def test_methods_stand_side_by_side_and_memory_beside_what_was_accounted_for(snapshot: SnapshotAssertion) -> None:
@@ -117,11 +115,11 @@ def test_norms_stand_side_by_side_with_their_bandwidth(snapshot: SnapshotAsserti
         attention_spec(workload="norm", device="cuda:0", d_model=width, norm=norm, compile=mode, pass_=pass_)
         for width, norm, mode, pass_ in norms
     ]
-    events = session_start(cells)
-    for number, spec in enumerate(cells):
-        time_s = (1e-3 if spec.compile == "default" else 2e-3) * (3 if "backward" in spec.pass_ else 1)
-        events += [*cell_start(number), *steps(number, (), [time_s, time_s]), cell_end(number)]
-    times, bandwidth, memory = layout_tables(merged(state_of(events)), "norm")
+
+    def both(spec: CellSpec) -> list[float]:
+        return [(1e-3 if spec.compile == "default" else 2e-3) * (3 if "backward" in spec.pass_ else 1)] * 2
+
+    times, bandwidth, memory = layout_tables(merged(grid(cells, times=both, ends=lambda _: {})), "norm")
     one = bandwidth.records[0]
     assert one["rmsnorm, compiled: forward (GB/s)"] == pytest.approx(2 * 48 * 1000 * 4 / 1e-3 / 1e9)
     assert one["rmsnorm, compiled: forward+backward (GB/s)"] == pytest.approx(4 * 48 * 1000 * 4 / 3e-3 / 1e9)

@@ -12,7 +12,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.export.figures import passes_by_size
 from cs336_tui.export.subjects.results import results_of
-from cs336_tui.export.writeups import LAYOUTS, PLAIN_LAYOUTS, layout_tables
+from cs336_tui.export.writeups import LAYOUTS, layout_tables
 from cs336_tui.session.state import SessionState
 from tests.export.grids import with_in_force
 from tests.samples import ENVIRONMENT, START, a_spec, state_of
@@ -100,14 +100,6 @@ def test_a_machine_that_changed_before_it_makes_no_second_table_for_a_cell_witho
 def test_threads_that_were_asked_for_are_a_choice_also_of_a_cell_without_numbers() -> None:
     specs = [a_spec(threads=4), a_spec(threads=2)]
     assert len(layout_tables(results_of(session(specs, "oom")), "min-max")) == 2
-
-
-def test_a_cell_that_was_never_run_has_its_row_in_every_layout() -> None:
-    results = results_of(session(SWEEPS["sizes"], "queued"))
-    for name in PLAIN_LAYOUTS:
-        (table,) = layout_tables(results, name)
-        assert len(table.rows) == 3, name
-    assert "not run" in layout_tables(results, "min-max")[0].rows[2]
 
 
 def test_a_cell_that_was_skipped_says_why_below_the_table() -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.estimates import judge_all
 from cs336_tui.analysis.merge import merge
-from cs336_tui.analysis.problems import Material, progress_of
+from cs336_tui.analysis.problems import progress_of
 from cs336_tui.analysis.scaling import Device, plan
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.config.problems import problem_named
@@ -20,9 +19,8 @@ from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import Collective
 from cs336_tui.events.reports import Report
 from cs336_tui.export.folder import figures_of, tables_of
-from cs336_tui.export.problems import Needs, export_problem, problems_table
-from cs336_tui.export.reports import drawings_of_reports, report_tables, tables_of_reports
-from cs336_tui.export.subjects.comparison import comparison_table
+from cs336_tui.export.problems import Needs, problems_table
+from cs336_tui.export.reports import report_tables, tables_of_reports
 from cs336_tui.export.subjects.estimates import category_table, communication_table, estimate_table, prediction_tables
 from cs336_tui.export.subjects.roofline import PeakRow, peak_table
 from cs336_tui.export.subjects.scaling import limit_table, plan_figure, rank_table
@@ -31,7 +29,6 @@ from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.export.writing.terminal import Looks, terminal_text
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
-from tests.export.grids import by, grid, merged
 from tests.export.keeping import Tables, as_drawn, as_text
 from tests.made_kernels import a_kernel_report, a_prediction_for, an_operator_report
 from tests.made_memory import a_memory_report, an_oom_report
@@ -40,7 +37,7 @@ from tests.made_precision import a_cpu_report, a_precision_report
 from tests.made_predictions import made_prediction
 from tests.made_problems import problem_state
 from tests.made_race import race_events
-from tests.made_ranks import a_traffic_report
+from tests.made_ranks import a_rank_memory_report, a_traffic_report
 from tests.samples import ENVIRONMENT, a_spec, state_of
 
 DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
@@ -52,29 +49,14 @@ REPORTS: Mapping[str, tuple[Report, ...]] = {
     "operators": (an_operator_report(),),
     "ranks": (a_traffic_report(),),
     "memory": (a_memory_report(), an_oom_report()),
+    "memory of ranks": (a_rank_memory_report(a_spec(ranks=2, parallel="zero1", pass_="train-step")),),
     "precision": (a_precision_report(), a_cpu_report()),
 }
-PROBLEMS: Mapping[str, tuple[str, ...]] = {
-    "pytorch_attention": ("attention",),
-    "torch_compile": ("compiled",),
-    "gradient_checkpointing": ("checkpointing", "predictions"),
-    "benchmarking_mixed_precision": ("mixed-precision",),
-    "distributed_communication_single_node": ("collectives",),
-    "naive_ddp_benchmarking": ("data-parallel", "scaling"),
-    "optimizer_state_sharding_accounting": ("sharding", "rank-memory"),
-    "fsdp_accounting": ("kernels-over-cells",),
-}
-"""Problems whose cells fill these tables."""
 
 
 def of_session(state: SessionState) -> Tables:
     results = merge([("a session", state)])
     return {**tables_of(results), **report_tables([state], results)}
-
-
-@pytest.mark.parametrize("name", REPORTS)
-def test_figures_of_reports(name: str, snapshot: SnapshotAssertion) -> None:
-    assert "\n\n".join(map(as_drawn, drawings_of_reports(REPORTS[name]))) == snapshot
 
 
 def test_figures_of_a_session(snapshot: SnapshotAssertion) -> None:
@@ -86,12 +68,6 @@ def test_figures_of_a_session(snapshot: SnapshotAssertion) -> None:
 @pytest.mark.parametrize("name", REPORTS)
 def test_reports(name: str, snapshot: SnapshotAssertion) -> None:
     assert as_text({name: tables_of_reports(REPORTS[name])}) == snapshot
-
-
-@pytest.mark.parametrize("name", ["data_parallel_calcs", "fsdp_calcs", "tp_calcs", "fsdp_tp_calcs"])
-def test_calculations(name: str, snapshot: SnapshotAssertion) -> None:
-    sections = export_problem(name, Material((), ())).sections
-    assert as_text({"\n".join((each.heading, *each.lines)): each.tables for each in sections}) == snapshot
 
 
 def test_the_list_of_problems(snapshot: SnapshotAssertion) -> None:
@@ -113,11 +89,6 @@ def test_a_plan(snapshot: SnapshotAssertion) -> None:
     assert as_drawn(plan_figure(made)) == snapshot
 
 
-def test_two_sessions(snapshot: SnapshotAssertion) -> None:
-    a, b = merged(grid(by())), merged(grid(by(), session="box", times=lambda _: [0.011, 0.012, 0.011]))
-    assert as_text({"comparison": [comparison_table(compare(a, b))]}) == snapshot
-
-
 def test_predictions(snapshot: SnapshotAssertion) -> None:
     cells = ({}, {"batch_size": 4000}, {"pass_": "inference", "context_length": 512, "arch": "gelu-learned"})
     made = [made_prediction(a_spec(**each)) for each in cells]
@@ -130,12 +101,6 @@ def test_predictions(snapshot: SnapshotAssertion) -> None:
     measured = PeakRow(device=device, precision="bf16", peak=made_peak(precision="bf16"))
     peaks = peak_table([measured, PeakRow(device=device, precision="fp32", error="out of memory")])
     assert as_text({"estimates": tables, "peaks": [peaks]}) == snapshot
-
-
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_problems(name: str, snapshot: SnapshotAssertion) -> None:
-    tables = of_session(problem_state(*problem_named(name)))
-    assert as_text({key: tables[key] for key in PROBLEMS[name]}) == snapshot
 
 
 def test_a_race(snapshot: SnapshotAssertion) -> None:

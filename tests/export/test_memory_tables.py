@@ -61,11 +61,11 @@ def test_the_figure_names_the_activations_at_the_peak(snapshot: SnapshotAssertio
 
 
 def test_a_long_timeline_and_one_without_events_can_be_drawn() -> None:
-    assert len(memory_figure(many_events(50_000)).render("svg")) < 2_000_000
+    assert len(memory_figure(many_events(50_000)).files(["svg"])["svg"]) < 2_000_000
     made = MemoryMaker()
     made.allocate(MB, "parameters")
     made.phase("forward")
-    assert memory_figure(made.report()).render("svg")
+    assert memory_figure(made.report()).files(["svg"])["svg"]
 
 
 WHOLE, SHARDED = (a_spec(ranks=2, parallel=parallel, pass_="train-step") for parallel in ("ddp", "zero1"))

@@ -16,7 +16,7 @@ from cs336_tui.export.writing.tables import Table
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, usual_times
 from tests.export.keeping import kept
 from tests.made_memory import a_memory_report
-from tests.samples import START, a_spec, cell_end, cell_start, session_start, sized, state_of, steps
+from tests.samples import START, a_spec, session_start, sized, state_of
 from tests.session.made import Cell, results_of
 
 GRID = by(pass_=["forward", "train-step"])
@@ -43,11 +43,8 @@ def test_a_speedup_has_its_interval_and_memory_of_the_whole_process_its_name(sna
     cells = by([SMALL], pass_=["forward", "train-step"], precision=["fp32", "bf16-mixed"])
     results = merged(grid(cells, times=often))
     speedups = pivot_table(pivot(results, ["pass"], ["precision"], "speedup", {"precision": "fp32"}), results)
-    specs = by(pass_=["forward"], device=["cpu"])
-    events = session_start(specs, environment=LAPTOP)
-    for cell in range(len(specs)):
-        events += [*cell_start(cell), *steps(cell, (), (0.1, 0.1)), cell_end(cell, peak_rss_bytes=900_000_000)]
-    results = merged(state_of(events))
+    on_cpu = {"environment": LAPTOP, "times": lambda _: [0.1, 0.1], "ends": lambda _: {"peak_rss_bytes": 900_000_000}}
+    results = merged(grid(by(pass_=["forward"], device=["cpu"]), **on_cpu))
     assert kept(speedups, pivot_table(pivot(results, ["size"], [], "memory"), results)) == snapshot
 
 

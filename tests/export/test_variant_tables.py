@@ -21,9 +21,12 @@ from cs336_tui.export.writing.tables import Table
 from tests.export.grids import MEDIUM, SMALL
 from tests.export.keeping import csv_rows, kept, shown
 from tests.made_memory import a_memory_report, a_prediction
-from tests.samples import ENVIRONMENT, SCHEMA, START, a_spec, cell_end, cell_start, session_start, state_of, steps
+from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of
 
 GB = 10**9
+
+
+BREAK = "own.py, line 8: trace builtin operator `print`"
 
 
 class Cell(NamedTuple):
@@ -36,6 +39,9 @@ class Cell(NamedTuple):
     recorded: int | None = None
     activations: int | None = None
     """The predicted activation peak."""
+    recompiled: int = 0
+    host_share: float = 1.0
+    """Of a step, the time that the host takes to launch it."""
 
 
 def k(every: int, step_s: float = 1.0, *, status: str = "ok", gb: tuple[float | None, ...] = (), **spec: Any) -> Cell:
@@ -47,20 +53,20 @@ def k(every: int, step_s: float = 1.0, *, status: str = "ok", gb: tuple[float | 
 
 
 def results_of(*cells: Cell) -> tuple[Result, ...]:
-    events: list[ev.Event] = [
-        ev.SessionStarted(at=START, schema=SCHEMA, session="made", app="0.1.0"),
-        ev.EnvironmentRead(at=START, environment=ENVIRONMENT),
-        ev.CellsQueued(at=START, first=0, specs=tuple(cell.spec for cell in cells), ddof=1),
-    ]
+    """Those compiled took 12 s and broke once."""
+    events = session_start([cell.spec for cell in cells])
     for number, cell in enumerate(cells):
         events += cell_start(number)
+        if cell.spec.compile != "off":
+            broken = {"compile_s": 12.34, "graphs": 2, "graph_breaks": (BREAK,)}
+            events.append(ev.ModelPrepared(at=START + 4, cell=number, **broken))
         events.append(ev.StageChanged(at=START + 1, cell=number, stage="measuring"))
         for first, step_s in enumerate(cell.steps_s):
             phases = {"zero_grad": (step_s * 0.02,), "optimizer": (step_s * 0.1,), "forward": (step_s * 0.88,)}
-            times = {"times_s": (step_s,), "host_s": (step_s,), "phases_s": phases}
+            times = {"times_s": (step_s,), "host_s": (step_s * cell.host_share,), "phases_s": phases}
             events.append(ev.StepsTimed(at=START + 2, cell=number, kind="measured", first=first, **times))
-        rss = 5 * GB if cell.status == "ok" else None
-        events.append(cell_end(number, cell.status, peak_allocated_bytes=cell.allocated, peak_rss_bytes=rss))
+        end = {"peak_allocated_bytes": cell.allocated, "recompilations": cell.recompiled}
+        events.append(cell_end(number, cell.status, peak_rss_bytes=5 * GB if cell.status == "ok" else None, **end))
         if cell.predicted:
             prediction = a_prediction(cell.spec, peak_bytes=cell.predicted, activation_peak_bytes=cell.activations)
             events.append(ev.CellsPredicted(at=START, predictions=(prediction,)))
@@ -164,24 +170,10 @@ def test_the_optimizer_s_share_of_each_step_without_passes_that_have_none(snapsh
         layout_tables(results_of(forward), "optimizers")
 
 
-BREAK = "own.py, line 8: trace builtin operator `print`"
-
-
 def results(*cells: tuple[dict[str, Any], Sequence[float] | None], recompiled: int = 0) -> tuple[Result, ...]:
-    """Finished cells with these times, None for one that ran out of memory; those compiled took 12 s and broke once."""
-    specs = tuple(a_spec(**changes) for changes, _ in cells)
-    events: list[ev.Event] = [*session_start(specs)]
-    for cell, (spec, (_, times_s)) in enumerate(zip(specs, cells, strict=True)):
-        events += cell_start(cell)
-        is_compiled = spec.compile != "off"
-        if is_compiled:
-            events.append(ev.ModelPrepared(at=START + 4, cell=cell, compile_s=12.34, graphs=2, graph_breaks=(BREAK,)))
-        if times_s is None:
-            events.append(cell_end(cell, "oom", error="CUDA out of memory", stage="warm-up", step=0))
-            continue
-        events += steps(cell, (), times_s)
-        events.append(cell_end(cell, recompilations=recompiled if is_compiled else 0))
-    return merge([("one", state_of(events))])
+    """Finished cells with these times, None for one that ran out of memory."""
+    made = [Cell(a_spec(**spec), times_s or (), "ok" if times_s else "oom", host_share=0.1) for spec, times_s in cells]
+    return results_of(*(each._replace(recompiled=recompiled * (each.spec.compile != "off")) for each in made))
 
 
 COMPILED: dict[str, tuple[Result, ...]] = {

@@ -152,11 +152,3 @@ def test_data_of_pivots(case: str, snapshot: SnapshotAssertion) -> None:
     found, rows, columns = PIVOTS[case]
     table = pivot_table(pivot(found, [rows], [columns], "mean"), found)
     assert [render(table, format_) for format_ in ("csv", "json")] == snapshot
-
-
-@pytest.mark.parametrize("layout", PLAIN_LAYOUTS)
-def test_every_layout_s_csv_tells_them_too(layout: str) -> None:
-    tables = layout_tables(of_passes(model=["my_gpt:GPT"]), layout)
-    for row in csv_rows(render_all(tables, "csv")):
-        assert (row["context"], row["batch"], row["precision"]) == ("128", "4", "fp32")
-        assert row["variants"] == "GPT"

@@ -14,7 +14,7 @@ from textual.widgets import Button, Input, Label, OptionList
 
 from cs336_tui.config.settings import Found, Settings
 from cs336_tui.export import catalogue
-from cs336_tui.export.catalogue import Choice, remember
+from cs336_tui.export.catalogue import Choice
 from cs336_tui.export.writing.files import FORMATS, SUFFIXES
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.controllers.commands import commands
@@ -117,14 +117,6 @@ async def test_it_opens_with_what_was_exported_last_and_where(app: Cs336App, her
     async with exporting(other) as pilot:
         await until(pilot, lambda screen: "●typst" in screen and "▸min-max" in screen)
         assert dialog(other).path == here / f"cs336-tui-min-max-{SESSION}.typ"
-
-
-async def test_a_format_that_one_thing_alone_has_is_kept_too(app: Cs336App, here: Path) -> None:
-    remember(Choice(what="figures", format="png"))
-    async with exporting(app) as pilot:
-        await until(pilot, lambda screen: "●png" in screen and "▸Figures" in screen)
-        await pilot.press("escape")
-    assert not list(here.iterdir())
 
 
 async def test_it_says_that_it_writes_and_hears_keys(

@@ -165,14 +165,12 @@ NO_RESULTS = "No cell has a result yet."
 
 def results_markdown(state: SessionState) -> str:
     """The results table of a session and its footnotes, as GitHub-flavoured markdown."""
-    try:
-        return render(results_table(results_of(state)), "markdown")
-    except TableError:
-        return f"{NO_RESULTS}\n"
+    (found,) = results_parts(state)
+    return f"{found}\n" if isinstance(found, str) else render(found, "markdown")
 
 
 def results_parts(state: SessionState) -> tuple[Table | str]:
-    """The results table of a session, or that there is none, for a terminal."""
+    """The results table of a session, or that there is none."""
     try:
         return (results_table(results_of(state)),)
     except TableError:

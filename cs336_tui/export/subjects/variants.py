@@ -193,10 +193,6 @@ def _share_of(phase: str) -> Maker:
     return lambda header, _: share_column(header, read, lambda runs: UNKNOWN if runs.summary else NONE)
 
 
-def _peak_bytes(runs: Runs) -> int | None:
-    return largest(map(tensor_bytes, runs.counted))
-
-
 def _in_force(runs: Runs) -> str:
     said = {run.cell.in_force.optimizer for run in runs.runs if run.cell.in_force and run.cell.in_force.optimizer}
     return ", ".join(sorted(said)) or UNKNOWN
@@ -215,7 +211,9 @@ OPTIMIZERS = Layout(
         "step std (ms)": "std",
         "share of step (%)": _share_of("optimizer"),
         "zero_grad (%)": _share_of("zero_grad"),
-        "peak allocated (GB)": lambda header, _: size_column(header, _peak_bytes, otherwise=lambda _: UNKNOWN),
+        "peak allocated (GB)": lambda header, _: size_column(
+            header, lambda runs: largest(map(tensor_bytes, runs.counted)), otherwise=lambda _: UNKNOWN
+        ),
     },
     (
         "optimizer: the phase that updates the parameters, mean over the measured steps; share of step: all steps' "
@@ -229,8 +227,13 @@ OPTIMIZERS = Layout(
 
 Mark = Literal["best", "least activations", "neighbour"]
 
-_BASES = ("measured", "predicted")
-"""Measures by which memory is compared, the most telling first. Not by RSS, of which tensors are but a part."""
+_BASES = ("measured peak", "predicted peak")
+"""Peaks by which memory is compared, the most telling first. Not by RSS, of which tensors are but a part."""
+_ACTIVATIONS = ("recorded activation peak", "predicted activation peak")
+_RSS = "peak RSS"
+"""Resident memory of the whole process."""
+_PEAKS = ("predicted peak", "measured peak", "predicted activation peak", "recorded activation peak", _RSS)
+"""Columns of peaks, by their headings without a unit."""
 
 _ROWS_BY = ("checkpoint", "nesting")
 
@@ -253,17 +256,8 @@ class _Choice(NamedTuple):
 _PLAIN = _Choice(0)
 
 
-class _Point(NamedTuple):
-    """Peaks of one choice, in bytes."""
-
-    choice: _Choice
-    summary: Summary | None
-    predicted: int | None
-    measured: int | None
-    rss: int | None
-    """Resident memory of the whole process."""
-    predicted_activations: int | None
-    recorded_activations: int | None
+_Peaks = Mapping[_Choice, Mapping[str, int | None]]
+"""Bytes of each choice, by `_PEAKS`."""
 
 
 def checkpointing_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
@@ -289,68 +283,61 @@ def _checkpointing_tables(
     members: Sequence[Result], apart: Sequence[str], notation: Notation, notes: Sequence[str]
 ) -> tuple[Table, ...]:
     by_choice = grouped(members, lambda result: _Choice.of(result.spec))
-    points = {choice: _point(choice, by_choice[choice]) for choice in sorted(by_choice)}
-    basis, best = _best(list(points.values()))
-    activations, least = _least_activations(list(points.values()))
-    marks = _marks(points, best, least)
+    peaks = {choice: _peaks(by_choice[choice]) for choice in sorted(by_choice)}
+    summaries = {choice: pooled(runs, ddof_of(runs)) for choice, runs in by_choice.items()}
+    means_s = {choice: summary.mean_s for choice, summary in summaries.items() if summary and summary.mean_s}
+    basis, best = _best(peaks, means_s)
+    activations, least = _least_activations(peaks)
+    marks = _marks(peaks, best, least)
     signs = Signs()
     shown: dict[Mark, str] = {}
     if best is not None:
-        peaks = {choice: getattr(point, basis) for choice, point in points.items()}
-        alike = [choice.words for choice in points if choice != best and peaks[choice] == peaks[best]]
+        alike = [choice.words for choice, of in peaks.items() if choice != best and of[basis] == peaks[best][basis]]
         # Not memory chose between them.
         faster = f", which k = {' and '.join(alike)} has too; of these the fastest" if alike else ""
-        shown["best"] = signs.of(f"least memory by {basis} peak{faster}")
+        shown["best"] = signs.of(f"least memory by {basis}{faster}")
         if any("neighbour" in found for found in marks.values()):
             shown["neighbour"] = signs.of(f"one block more or less than k = {best.words}")
     if least is not None and least != best:
-        shown["least activations"] = signs.of(f"least {activations} activation peak, but not the least memory")
+        shown["least activations"] = signs.of(f"least {activations}, but not the least memory")
 
-    def point(row: Runs) -> _Point:
-        return points[_Choice.of(row.first.spec)]
+    def choice_of(row: Runs) -> _Choice:
+        return _Choice.of(row.first.spec)
 
-    def peak(header: str, read: Callable[[_Point], int | None]) -> Column[Runs]:
-        return size_column(f"{header} ({unit.name})", lambda row: read(point(row)), unit.bytes, unit.figure)
+    def peak(name: str) -> Column[Runs]:
+        return size_column(f"{name} ({unit.name})", lambda row: peaks[choice_of(row)][name], unit.bytes, unit.figure)
 
     def time(header: str, field: str, otherwise: Callable[[Runs], str]) -> Column[Runs]:
-        return time_column(header, lambda row: point(row).summary, field, notation, otherwise)
+        return time_column(header, lambda row: summaries[choice_of(row)], field, notation, otherwise)
 
-    sizes = (size for point in points.values() for size in (point.predicted, point.measured, point.rss) if size)
-    unit = ByteUnit.for_largest(max(sizes, default=0))
-    base = points[_PLAIN].summary if _PLAIN in points else None
-    has_rss = any(point.rss for point in points.values())
+    unit = ByteUnit.for_largest(max((of[key] or 0 for of in peaks.values() for key in (*_BASES, _RSS)), default=0))
+    base_s = means_s.get(_PLAIN)
 
     def slowdown(row: Runs) -> float | None:
-        mean_s = found.mean_s if (found := point(row).summary) else None
-        return mean_s / base.mean_s if mean_s and base and base.mean_s else None
+        mean_s = means_s.get(choice_of(row))
+        return mean_s / base_s if mean_s and base_s else None
 
     def marks_of(row: Runs) -> tuple[Mark, ...]:
-        return marks.get(point(row).choice, ())
+        return marks.get(choice_of(row), ())
 
     mark = Column[Runs]("mark", read=lambda row: ", ".join(marks_of(row)))
-    columns = [
-        layout_column("k", lambda row: point(row).choice.k),
-        layout_column("nesting", lambda row: "halves" if point(row).choice.nested else "off", left=True),
+    columns = [layout_column("k", lambda row: choice_of(row).k)]
+    if any(choice.nested for choice in peaks):
+        columns.append(layout_column("nesting", lambda row: "halves" if choice_of(row).nested else "off", left=True))
+    columns += [
         mark._replace(text=lambda row: "".join(map(shown.__getitem__, marks_of(row)))),
-        peak("predicted peak", lambda point: point.predicted),
-        peak("measured peak", lambda point: point.measured),
-        peak("predicted activation peak", lambda point: point.predicted_activations),
-        peak("recorded activation peak", lambda point: point.recorded_activations),
-        peak("peak RSS", lambda point: point.rss),
+        *(peak(header) for header in _PEAKS if header != _RSS or _any_known(peaks, _RSS)),
         time("step time (ms)", "mean_s", lambda row: row.first.ending),
         time("std (ms)", "std_s", lambda _: NONE),
         Column("time / k = 0", read=slowdown, show=known("{:.2f}", NONE)),
     ]
-    if not has_rss:
-        del columns[7]
-    if not any(choice.nested for choice in points):
-        del columns[1]
-    said = (*signs.notes, *_checkpointing_notes(points, best, members[0].spec.num_layers), *notes, *not_timed(members))
+    said = (*signs.notes, *_checkpointing_notes(peaks, best, members[0].spec.num_layers), *notes, *not_timed(members))
     caption = "Activations recomputed in groups of k blocks"
     return tables_of(members, columns, caption, said, rows_by=_ROWS_BY, apart=apart, places=_ROWS_BY)
 
 
-def _point(choice: _Choice, runs: Sequence[Result]) -> _Point:
+def _peaks(runs: Sequence[Result]) -> Mapping[str, int | None]:
+    """The peaks of one choice."""
     from cs336_tui.analysis.memory import activation_peak
 
     first, ran = runs[0], measured(runs)
@@ -359,37 +346,36 @@ def _point(choice: _Choice, runs: Sequence[Result]) -> _Point:
     tensors = largest(map(tensor_bytes, ran))
     if tensors is None and recorded:
         tensors = recorded.peak_bytes
-    return _Point(
-        choice=choice,
-        summary=pooled(runs, ddof_of(runs)),
-        predicted=prediction.peak_bytes if prediction else None,
-        measured=tensors,
-        rss=None if tensors is not None else largest(resident_bytes(run.cell) for run in ran),
-        predicted_activations=prediction.activation_peak_bytes if prediction else None,
-        recorded_activations=activation_peak(recorded) if recorded else None,
-    )
+    return {
+        "predicted peak": prediction.peak_bytes if prediction else None,
+        "measured peak": tensors,
+        "predicted activation peak": prediction.activation_peak_bytes if prediction else None,
+        "recorded activation peak": activation_peak(recorded) if recorded else None,
+        _RSS: None if tensors is not None else largest(resident_bytes(run.cell) for run in ran),
+    }
 
 
-def _least_activations(points: Sequence[_Point]) -> tuple[str, _Choice | None]:
-    """By what the activation peaks of all points are known, and the choice with the least; None where two have it."""
-    for basis in ("recorded", "predicted"):
-        sizes = {point.choice: getattr(point, f"{basis}_activations") for point in points}
-        found = {choice: size for choice, size in sizes.items() if size is not None}
-        if len(found) == len(points) > 1:
+def _any_known(peaks: _Peaks, key: str) -> bool:
+    return any(of[key] for of in peaks.values())
+
+
+def _least_activations(peaks: _Peaks) -> tuple[str, _Choice | None]:
+    """By what the activation peaks of all choices are known, and the one with the least; None where two have it."""
+    for basis in _ACTIVATIONS:
+        found = {choice: size for choice, of in peaks.items() if (size := of[basis]) is not None}
+        if len(found) == len(peaks) > 1:
             least = min(found, key=lambda choice: found[choice])
             return basis, least if list(found.values()).count(found[least]) == 1 else None
     return "", None
 
 
-def _best(points: Sequence[_Point]) -> tuple[str, _Choice | None]:
-    """By what the points can be compared, and the choice with the least of it; of equals the fastest. None of a single
-    point, or where nothing is known of all that were measured."""
-    timed = [point for point in points if point.summary]
+def _best(peaks: _Peaks, means_s: Mapping[_Choice, float]) -> tuple[str, _Choice | None]:
+    """By what the choices can be compared, and the one with the least of it; of equals the fastest. None of a single
+    choice, or where nothing is known of all that were measured."""
     for basis in _BASES:
-        found = {point.choice: size for point in points if (size := getattr(point, basis))}
-        if len(found) > 1 and all(point.choice in found for point in timed):
-            times = {point.choice: point.summary.mean_s for point in timed if point.summary}
-            return basis, min(found, key=lambda choice: (found[choice], times.get(choice, float("inf")), choice))
+        found = {choice: size for choice, of in peaks.items() if (size := of[basis])}
+        if len(found) > 1 and means_s.keys() <= found.keys():
+            return basis, min(found, key=lambda choice: (found[choice], means_s.get(choice, float("inf")), choice))
     return "", None
 
 
@@ -398,38 +384,36 @@ def _beside(best: _Choice) -> tuple[_Choice, ...]:
     return tuple(_Choice(k, best.nested and k > 0) for k in (best.k - 1, best.k + 1))
 
 
-def _marks(
-    points: Mapping[_Choice, _Point], best: _Choice | None, least: _Choice | None
-) -> dict[_Choice, tuple[Mark, ...]]:
+def _marks(peaks: _Peaks, best: _Choice | None, least: _Choice | None) -> dict[_Choice, tuple[Mark, ...]]:
     """The marks of each choice; `best` may have the least activations too."""
     marks: dict[_Choice, tuple[Mark, ...]] = {}
     if best is not None:
-        marks |= {choice: ("neighbour",) for choice in _beside(best) if choice in points} | {best: ("best",)}
+        marks |= {choice: ("neighbour",) for choice in _beside(best) if choice in peaks} | {best: ("best",)}
     if least is not None and least != best:
         marks[least] = (*marks.get(least, ()), "least activations")
     return marks
 
 
-def _checkpointing_notes(points: Mapping[_Choice, _Point], best: _Choice | None, layers: int) -> Iterator[str]:
+def _checkpointing_notes(peaks: _Peaks, best: _Choice | None, layers: int) -> Iterator[str]:
     blocks = counted(layers, "block")
     yield (
         "k: each group of k consecutive blocks keeps only its input for backward; 0: every block keeps its activations"
     )
-    if any(choice.nested for choice in points):
+    if any(choice.nested for choice in peaks):
         yield (
             f"nesting halves: of N = {blocks} each half keeps what enters it, and so on down to groups "
             "of k: about log2(N/k) + 1 inputs at once, and N (1 + log2(N/k)) / 2 blocks computed again instead of N"
         )
-    if any(point.measured for point in points.values()):
+    if _any_known(peaks, "measured peak"):
         yield ("measured peak: the device allocator's peak; where a run cannot count it, the memory report's")
-    elif not any(point.rss for point in points.values()):
+    elif not _any_known(peaks, _RSS):
         yield f"measured peak {NONE}: no allocator counts it here, and no memory report was made"
     yield ACTIVATIONS_MEAN
-    if any(point.rss for point in points.values()):
+    if _any_known(peaks, _RSS):
         yield "peak RSS: the whole process since its start, with the interpreter and torch; not tensors alone"
     if best is None:
         yield "the best k is not marked: peaks of tensors are not known, see cs336-tui estimate and cs336-tui memory"
-    elif missing := [choice.words for choice in _beside(best) if 0 <= choice.k <= layers and choice not in points]:
+    elif missing := [choice.words for choice in _beside(best) if 0 <= choice.k <= layers and choice not in peaks]:
         yield f"not run: k = {' and '.join(missing)}, beside the best"
     yield (
         f"of N = {blocks} N/k inputs are kept and the activations of k live at a time, which is least at "

@@ -26,6 +26,7 @@ FIGURE_FORMATS: tuple[str, ...] = get_args(FigureFormat)
 _TITLE_PER_INCH = 11
 """Characters of a title that fit into an inch."""
 
+_DPI = 150
 _STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -77,12 +78,8 @@ class Drawing(NamedTuple):
     size: tuple[float, float]
     draw: Callable[[Figure], None]
 
-    def render(self, format_: str, dpi: float = 150) -> bytes:
-        """The figure as a file of one of `FIGURE_FORMATS`."""
-        return self.files([format_], dpi)[format_]
-
     @_without_remarks()
-    def files(self, formats: Sequence[str] = FIGURE_FORMATS, dpi: float = 150) -> dict[str, bytes]:
+    def files(self, formats: Sequence[str] = FIGURE_FORMATS) -> dict[str, bytes]:
         """The figure's file by format. Its layout, which takes most of the time, is found once for all."""
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -96,7 +93,7 @@ class Drawing(NamedTuple):
             figure.set_layout_engine("none")
             files = {format_: io.BytesIO() for format_ in formats}
             for format_, file in files.items():
-                figure.savefig(file, format=format_, dpi=dpi, metadata=_NO_DATE[format_])
+                figure.savefig(file, format=format_, dpi=_DPI, metadata=_NO_DATE[format_])
         return {format_: file.getvalue() for format_, file in files.items()}
 
 
