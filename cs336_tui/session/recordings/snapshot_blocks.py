@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 UNIT = 512
@@ -24,15 +25,15 @@ class SnapshotError(ValueError):
     """A snapshot that contradicts its format; the message says how, in one clause."""
 
 
+@dataclass(slots=True)
 class SnapshotBlock:
     """A block that was allocated at event `born`, 0 if before the recording, and freed at `died`, -1 if not."""
 
-    __slots__ = ("address", "born", "bytes", "died", "frames")
-
-    def __init__(self, address: int, size: int, born: int, frames: object = None) -> None:
-        self.address, self.bytes, self.born = address, size, born
-        self.died = -1
-        self.frames = frames
+    address: int
+    bytes: int
+    born: int
+    frames: object = None
+    died: int = -1
 
 
 class MemoryEvent(NamedTuple):

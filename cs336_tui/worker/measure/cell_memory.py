@@ -10,7 +10,7 @@ import sys
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -325,20 +325,16 @@ def saved_for_backward(workload: Workload, annotations: Sequence[Annotation] = (
     groups = block_groups(model)
     watch = _Watch((*model.parameters(), *model.buffers(), *workload.batch), "" if groups else WHOLE_MODEL)
     name_parts(model, watch.range, annotations)
-    hooks: list[Any] = []
-    for group in groups:
-        hooks.append(group.entry.register_forward_pre_hook(partial(watch.enter, group.name)))
-        hooks.append(group.entry.register_forward_hook(partial(watch.enter, "")))
-    try:
+    with ExitStack() as undo:
+        undo.callback(watch.saved.clear)  # the model's named parts go on to hold the watch
+        for group in groups:
+            undo.callback(group.entry.register_forward_pre_hook(partial(watch.enter, group.name)).remove)
+            undo.callback(group.entry.register_forward_hook(partial(watch.enter, "")).remove)
         with torch.autograd.graph.saved_tensors_hooks(watch.pack, watch.unpack), workload.autocast():
             logits = logits_of(model(workload.batch.inputs))
         if not any(isinstance(group.entry, StandIn) for group in groups):  # a node would recompute its saved tensors
             watch.name_nodes(logits)
         return watch.blocks()
-    finally:
-        for hook in hooks:
-            hook.remove()
-        watch.saved.clear()  # the model's named parts go on to hold the watch
 
 
 _SavedKind = tuple[str, str, str, tuple[int, ...]]  # Node, range, dtype and shape
