@@ -165,14 +165,9 @@ class Timeline:
     def _block(self, place: int) -> MemoryBlock:
         report = self.report
         form = report.form_of[place] if report.form_of else -1
-        known = report.forms[form] if form >= 0 else None
-        return MemoryBlock(
-            report.bytes[place],
-            ALL_CATEGORIES[report.categories[place]],
-            report.sites[report.site_of[place]],
-            known.shape if known else None,
-            known.dtype if known else None,
-        )
+        known = msgspec.structs.astuple(report.forms[form]) if form >= 0 else ()
+        category, site = ALL_CATEGORIES[report.categories[place]], report.sites[report.site_of[place]]
+        return MemoryBlock(report.bytes[place], category, site, *known)
 
     def _allocation(self, place: int) -> Allocation:
         born, died = self.report.born[place], self.report.died[place]
