@@ -121,11 +121,11 @@ class Timeline:
         place = int(np.searchsorted(self._phase_first, event, side="right")) - 1
         return self.report.phases[place].phase if place >= 0 else ""
 
-    def at(self, event: int, n: int = 20, min_bytes: int = 0) -> Moment:
-        """The live memory at an event, with its `n` largest blocks of at least `min_bytes`."""
+    def at(self, event: int, n: int = 20) -> Moment:
+        """The live memory at an event, with its `n` largest blocks."""
         live = self._live(event)
         by_category: dict[Category, int] = dict(zip(self.categories, self.by_category[:, event].tolist(), strict=True))
-        blocks = tuple(map(self._block, self._largest(live, n, min_bytes).tolist()))
+        blocks = tuple(map(self._block, self._largest(live, n).tolist()))
         return Moment(event, self.phase_at(event), sum(by_category.values()), by_category, blocks)
 
     def allocations(self, min_bytes: int = 0, n: int | None = None) -> tuple[Allocation, ...]:
@@ -153,7 +153,7 @@ class Timeline:
         born_by_then = int(np.searchsorted(self._born, event, side="right"))
         return np.flatnonzero(self._died[:born_by_then] > event)
 
-    def _largest(self, places: Ints, n: int | None, min_bytes: int) -> Ints:
+    def _largest(self, places: Ints, n: int | None, min_bytes: int = 0) -> Ints:
         """Those of `places` with the most bytes, largest first, equals in order of birth."""
         places = places[self._bytes[places] >= min_bytes]
         if n is not None and 0 < n < len(places):
