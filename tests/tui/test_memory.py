@@ -268,7 +268,7 @@ async def test_the_cursor_goes_by_columns_to_the_ends_to_the_peak_and_to_where_p
 
 async def test_a_column_stands_for_its_highest_moment_and_zooming_keeps_it_and_says_what_is_in_sight() -> None:
     report = many_events(20_001)
-    async with recorded(report, PANEL) as (pilot, pane, _):
+    async with recorded(report) as (pilot, pane, _):
         await pressed(pilot, "home", "right", "right")
         live = Timeline(report).live_total
         in_column = range(pane.window.edge(2), pane.window.edge(3))

@@ -241,7 +241,8 @@ class _Report:
             return "unknown"
         if site.phase in (Phase.FORWARD, Phase.LOSS):
             return "activations" if self._place(block.born) < self._last_backward else "unknown"
-        return {Phase.BACKWARD: "gradients", Phase.OPTIMIZER: "optimizer_state"}.get(site.phase, "unknown")
+        uses: dict[str, Category] = {Phase.BACKWARD: "gradients", Phase.OPTIMIZER: "optimizer_state"}
+        return uses.get(site.phase, "unknown")
 
     def _note(self, before: int, segments: Sequence[Mapping[str, Any]]) -> str:
         history = self._history
