@@ -1,32 +1,24 @@
 """Memory reports, made up but plausible, for tests of their readers."""
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.prediction import CATEGORIES, Category, MemoryBlock, Prediction, Site
-from cs336_tui.events.reports import (
-    BlockMemory,
-    MemoryReport,
-    OomReport,
-    PhaseSpan,
-    SavedBlock,
-    SavedTensor,
+from cs336_tui.events.prediction import (
+    CATEGORIES,
+    Allocation,
+    Category,
+    MemoryBlock,
+    Prediction,
+    Site,
     TensorForm,
+    TrackedTimeline,
 )
+from cs336_tui.events.reports import BlockMemory, MemoryReport, OomReport, SavedBlock, SavedTensor
 from tests.samples import a_spec
 
 MB = 10**6
-
-
-class _Allocation(NamedTuple):
-    bytes: int
-    category: Category
-    site: Site
-    form: TensorForm | None
-    born: int
 
 
 class MemoryMaker:
@@ -34,12 +26,11 @@ class MemoryMaker:
 
     def __init__(self) -> None:
         self.events = 1
-        self._made: list[_Allocation] = []
-        self._died: dict[int, int] = {}
-        self._phases: list[tuple[str, int]] = []
+        self._made: list[Allocation] = []
+        self._begins: list[tuple[str, int]] = []
 
     def phase(self, name: str) -> None:
-        self._phases.append((name, self.events))
+        self._begins.append((name, self.events))
 
     def allocate(
         self,
@@ -53,50 +44,22 @@ class MemoryMaker:
         form: TensorForm | None = None,
     ) -> int:
         """Allocate a block; the number that it is freed by."""
-        phase = self._phases[-1][0] if self._phases else ""
-        born = self.events if self._phases else 0
-        self._made.append(_Allocation(bytes_, category, Site(op, frame, range_, phase, backward), form, born))
-        self.events += bool(self._phases)
+        phase = self._begins[-1][0] if self._begins else ""
+        born = self.events if self._begins else 0
+        site = Site(op, frame, range_, phase, backward)
+        self._made.append(Allocation(bytes_, site, born, category=category, form=form))
+        self.events += bool(self._begins)
         return len(self._made) - 1
 
     def free(self, block: int) -> None:
-        self._died[block] = self.events
+        self._made[block].died = self.events
         self.events += 1
 
     def report(self, **more: Any) -> MemoryReport:
-        totals = self._totals()
-        sites = list(dict.fromkeys(made.site for made in self._made))
-        forms = list(dict.fromkeys(made.form for made in self._made if made.form))
-        ends = [first for _, first in self._phases[1:]] + [self.events]
-        spans = [
-            PhaseSpan(name, first, end, max(totals[first - 1 : end]))
-            for (name, first), end in zip(self._phases, ends, strict=True)
-        ]
-        place = {site: index for index, site in enumerate(sites)}
-        of_run = {"spec": a_spec(), "recorder": "CUDA allocator history", "torch": "2.13.0", "events": self.events}
-        of_run |= {"device_name": "NVIDIA H100 80GB HBM3", "sites": tuple(sites), "forms": tuple(forms)}
-        of_blocks: dict[str, Any] = {"bytes": tuple(made.bytes for made in self._made)}
-        of_blocks |= {"born": tuple(made.born for made in self._made)}
-        of_blocks |= {"died": tuple(self._died.get(number, -1) for number in range(len(self._made)))}
-        of_blocks |= {"categories": tuple(CATEGORIES.index(made.category) for made in self._made)}
-        of_blocks |= {"site_of": tuple(place[made.site] for made in self._made)}
-        of_blocks |= {"form_of": tuple(forms.index(made.form) if made.form else -1 for made in self._made)}
-        of_phases = {"phases": tuple(spans), "peak_bytes": max(totals), "peak_event": totals.index(max(totals))}
-        of_phases |= {"allocator_peak_bytes": max(totals)}
-        of_phases |= {"forward_end_bytes": next((totals[s.end - 1] for s in spans if s.phase == "forward"), 0)}
-        return MemoryReport(**of_run | of_blocks | of_phases | more)
-
-    def _totals(self) -> list[int]:
-        change = [0] * self.events
-        for number, made in enumerate(self._made):
-            change[made.born] += made.bytes
-            if number in self._died:
-                change[self._died[number]] -= made.bytes
-        totals, live = [], 0
-        for value in change:
-            live += value
-            totals.append(live)
-        return totals
+        timeline = TrackedTimeline(self._made, self.events, self._begins)
+        of_run = {"spec": a_spec(), "recorder": "CUDA allocator history", "torch": "2.13.0"}
+        of_run |= {"device_name": "NVIDIA H100 80GB HBM3", "allocator_peak_bytes": max(timeline.totals)}
+        return MemoryReport(**(of_run | timeline.fields() | more))
 
 
 SCORES = TensorForm((4, 12, 128, 128), "float32")
@@ -222,7 +185,7 @@ def an_oom_report(*, observed: bool = True, **more: Any) -> OomReport:
     return OomReport(**(fields | more))
 
 
-def many_events(events: int, *, live: int = 5_000, phases: Iterable[str] = ("forward", "backward")) -> MemoryReport:
+def many_events(events: int, *, live: int = 5_000) -> MemoryReport:
     """A report of this many events: blocks of growing sizes come and go, with up to `live` at once."""
     blocks = (events - 1) // 2
     sites = tuple(
@@ -233,25 +196,9 @@ def many_events(events: int, *, live: int = 5_000, phases: Iterable[str] = ("for
     born = [1 + number if number < live else 2 * number - live + 2 for number in range(blocks)]
     last = blocks - live
     died = [live + 1 + 2 * number if number < last else blocks + number + 1 for number in range(blocks)]
-    sizes = [512 * (1 + number * 7919 % 4001) for number in range(blocks)]
-    names = tuple(phases)
-    events = 2 * blocks + 1
-    edges = [1 + (events - 1) * number // len(names) for number in range(len(names) + 1)]
-    change = [0] * (events + 1)
-    for number, size in enumerate(sizes):
-        change[born[number]] += size
-        change[died[number]] -= size
-    totals, total = [], 0
-    for value in change[:events]:
-        total += value
-        totals.append(total)
-    spans = tuple(
-        PhaseSpan(name, edges[number], edges[number + 1], max(totals[edges[number] - 1 : edges[number + 1]]))
-        for number, name in enumerate(names)
-    )
-    of_blocks: dict[str, Any] = {"bytes": tuple(sizes), "born": tuple(born), "died": tuple(died), "events": events}
-    of_blocks |= {"categories": tuple(number % len(CATEGORIES) for number in range(blocks)), "form_of": (), "forms": ()}
-    of_blocks |= {"site_of": tuple(number % len(sites) for number in range(blocks)), "sites": sites}
-    of_phases = {"phases": spans, "peak_bytes": max(totals), "peak_event": totals.index(max(totals))}
-    of_phases |= {"forward_end_bytes": totals[spans[0].end - 1], "allocator_peak_bytes": max(totals)}
-    return msgspec.structs.replace(a_memory_report(), **of_blocks | of_phases)
+    made = [
+        Allocation(512 * (1 + number * 7919 % 4001), sites[number % len(sites)], first, end, CATEGORIES[number % 6])
+        for number, (first, end) in enumerate(zip(born, died, strict=True))
+    ]
+    timeline = TrackedTimeline(made, 2 * blocks + 1, [("forward", 1), ("backward", 1 + blocks)])
+    return msgspec.structs.replace(a_memory_report(), **timeline.fields(), allocator_peak_bytes=max(timeline.totals))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.prediction import (
     ACTIVE_PHASES,
     ALL_CATEGORIES,
@@ -20,8 +19,9 @@ from cs336_tui.events.prediction import (
     UNKNOWN_USE,
     Category,
     MemoryBlock,
+    PhaseSpan,
 )
-from cs336_tui.events.reports import MemoryReport, PhaseSpan, SavedTensor
+from cs336_tui.events.reports import BlockMemory, MemoryReport, SavedTensor
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -121,11 +121,11 @@ class Timeline:
         place = int(np.searchsorted(self._phase_first, event, side="right")) - 1
         return self.report.phases[place].phase if place >= 0 else ""
 
-    def at(self, event: int, n: int = 20, min_bytes: int = 0) -> Moment:
-        """The live memory at an event, with its `n` largest blocks of at least `min_bytes`."""
+    def at(self, event: int, n: int = 20) -> Moment:
+        """The live memory at an event, with its `n` largest blocks."""
         live = self._live(event)
         by_category: dict[Category, int] = dict(zip(self.categories, self.by_category[:, event].tolist(), strict=True))
-        blocks = tuple(map(self._block, self._largest(live, n, min_bytes).tolist()))
+        blocks = tuple(map(self._block, self._largest(live, n).tolist()))
         return Moment(event, self.phase_at(event), sum(by_category.values()), by_category, blocks)
 
     def allocations(self, min_bytes: int = 0, n: int | None = None) -> tuple[Allocation, ...]:
@@ -153,7 +153,7 @@ class Timeline:
         born_by_then = int(np.searchsorted(self._born, event, side="right"))
         return np.flatnonzero(self._died[:born_by_then] > event)
 
-    def _largest(self, places: Ints, n: int | None, min_bytes: int) -> Ints:
+    def _largest(self, places: Ints, n: int | None, min_bytes: int = 0) -> Ints:
         """Those of `places` with the most bytes, largest first, equals in order of birth."""
         places = places[self._bytes[places] >= min_bytes]
         if n is not None and 0 < n < len(places):
@@ -165,14 +165,9 @@ class Timeline:
     def _block(self, place: int) -> MemoryBlock:
         report = self.report
         form = report.form_of[place] if report.form_of else -1
-        known = report.forms[form] if form >= 0 else None
-        return MemoryBlock(
-            report.bytes[place],
-            ALL_CATEGORIES[report.categories[place]],
-            report.sites[report.site_of[place]],
-            known.shape if known else None,
-            known.dtype if known else None,
-        )
+        known = msgspec.structs.astuple(report.forms[form]) if form >= 0 else ()
+        category, site = ALL_CATEGORIES[report.categories[place]], report.sites[report.site_of[place]]
+        return MemoryBlock(report.bytes[place], category, site, *known)
 
     def _allocation(self, place: int) -> Allocation:
         born, died = self.report.born[place], self.report.died[place]
@@ -185,11 +180,15 @@ def _ints(values: Sequence[int]) -> Ints:
 
 
 class AlikeBlocks(NamedTuple):
-    """Allocations of one size from one place of the model's code, such as one in each layer."""
+    """Allocations of one size from one place of the model's code, such as one in each layer; `when` they live."""
 
     block: MemoryBlock
-    times: int
-    phase: str
+    when: str
+    allocations: tuple[Allocation, ...] = ()
+
+    @property
+    def times(self) -> int:
+        return len(self.allocations)
 
     @property
     def total_bytes(self) -> int:
@@ -197,47 +196,32 @@ class AlikeBlocks(NamedTuple):
         return self.block.bytes * self.times
 
 
-def alike(allocations: Iterable[Allocation]) -> tuple[AlikeBlocks, ...]:
-    """Equal allocations as one, in the order of the first of each."""
-    found = Counter((allocation.block, allocation.phase) for allocation in allocations)
-    return tuple(AlikeBlocks(block, times, phase) for (block, phase), times in found.items())
+def alike(
+    allocations: Iterable[Allocation], when: Callable[[Allocation], str] = attrgetter("phase")
+) -> tuple[AlikeBlocks, ...]:
+    """Allocations that differ only in their moments as one, in the order of the first of each."""
+    found: dict[AlikeBlocks, list[Allocation]] = {}
+    for allocation in allocations:
+        found.setdefault(AlikeBlocks(allocation.block, when(allocation)), []).append(allocation)
+    return tuple(each._replace(allocations=tuple(together)) for each, together in found.items())
 
 
-class PhasePeaks(NamedTuple):
-    """Peaks of one report in bytes; None for a phase that its pass does not have. `step` is the peak of the whole
-    recorded step, `allocator` the allocator's own count of it, `activations` that of `activation_peak`."""
-
-    spec: CellSpec
-    forward: int | None
-    backward: int | None
-    optimizer: int | None
-    step: int
-    allocator: int | None
-    predicted_forward: int | None
-    predicted_step: int | None
-    activations: int | None
-    predicted_activations: int | None
-
-
-def phase_peaks(report: MemoryReport) -> PhasePeaks:
-    """Its peaks, and those that were predicted."""
-
-    def peak(phase: str) -> int | None:
-        return max((span.peak_bytes for span in report.phases if span.phase == phase), default=None)
-
-    found = report.prediction
-    return PhasePeaks(
-        spec=report.spec,
-        forward=peak("forward"),
-        backward=peak("backward"),
-        optimizer=peak("optimizer"),
-        step=report.peak_bytes,
-        allocator=report.allocator_peak_bytes,
-        predicted_forward=found.forward_peak_bytes if found else None,
-        predicted_step=found.peak_bytes if found else None,
-        activations=activation_peak(report),
-        predicted_activations=found.activation_peak_bytes if found else None,
-    )
+def phase_peaks(report: MemoryReport) -> dict[str, int | None]:
+    """Its peaks in bytes, and those that were predicted; None for a phase that its pass does not have. ``step`` is the
+    peak of the whole recorded step, ``allocator`` the allocator's own count of it, ``activations`` `activation_peak`.
+    """
+    predicted = report.prediction
+    phases: dict[str, int | None] = dict.fromkeys(("forward", "backward", "optimizer"))
+    for phase in phases:
+        phases[phase] = max((span.peak_bytes for span in report.phases if span.phase == phase), default=None)
+    return phases | {
+        "step": report.peak_bytes,
+        "activations": activation_peak(report),
+        "allocator": report.allocator_peak_bytes,
+        "predicted_forward": predicted.forward_peak_bytes if predicted else None,
+        "predicted_step": predicted.peak_bytes if predicted else None,
+        "predicted_activations": predicted.activation_peak_bytes if predicted else None,
+    }
 
 
 def activation_peak(report: MemoryReport) -> int | None:
@@ -252,46 +236,39 @@ def activation_peak(report: MemoryReport) -> int | None:
     return max(map(timeline.activations_in, spans))
 
 
-class BlockRow(NamedTuple):
+class BlockRow(BlockMemory, frozen=True, kw_only=True):
     """The backward of one Transformer block, or of blocks that are recomputed together, in bytes: what its gradients
     add and what is let go, beside how live memory changed."""
 
-    module: str
-    gradient_bytes: int
-    """Of its parameters, by their sizes."""
     saved_bytes: int | None
     """Saved for backward; None if that is not known, as all that follows from it."""
-    expected_bytes: int | None
-    """Gradients come, saved tensors go."""
-    change_bytes: int
-    """Change of live memory over its backward."""
-    difference_bytes: int | None
-    """Change less what is expected."""
-    seen_gradient_bytes: int | None
-    """The bytes that must have come: change and saved tensors together."""
-    before_bytes: int
-    after_bytes: int
-    peak_bytes: int
-    forward_bytes: int
-    """Change of live memory over its forward."""
+
+    @property
+    def expected_bytes(self) -> int | None:
+        """Gradients come, saved tensors go."""
+        return None if self.saved_bytes is None else self.gradient_bytes - self.saved_bytes
+
+    @property
+    def change_bytes(self) -> int:
+        """Change of live memory over its backward."""
+        return self.after_bytes - self.before_bytes
+
+    @property
+    def difference_bytes(self) -> int | None:
+        """Change less what is expected."""
+        return None if self.expected_bytes is None else self.change_bytes - self.expected_bytes
+
+    @property
+    def seen_gradient_bytes(self) -> int | None:
+        """The bytes that must have come: change and saved tensors together."""
+        return None if self.saved_bytes is None else self.change_bytes + self.saved_bytes
 
 
 def block_rows(report: MemoryReport) -> tuple[BlockRow, ...]:
     """A row a block, in the model's order; none without a backward, or in an old record."""
-    saved_of = {block.module: block.bytes for block in report.saved}
-    found = []
-    for block in report.blocks:
-        saved, change = saved_of.get(block.module), block.after_bytes - block.before_bytes
-        row = BlockRow(
-            **msgspec.structs.asdict(block),
-            saved_bytes=saved,
-            expected_bytes=None if saved is None else block.gradient_bytes - saved,
-            change_bytes=change,
-            difference_bytes=None if saved is None else change + saved - block.gradient_bytes,
-            seen_gradient_bytes=None if saved is None else change + saved,
-        )
-        found.append(row)
-    return tuple(found)
+    saved = {block.module: block.bytes for block in report.saved}
+    asdict = msgspec.structs.asdict
+    return tuple(BlockRow(**asdict(block), saved_bytes=saved.get(block.module)) for block in report.blocks)
 
 
 class SavedRow(NamedTuple):

@@ -3,7 +3,10 @@
 The keys are of cells that share a prediction, a measurement or a report: one spec that stands for all that are alike.
 """
 
-from typing import Literal, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -53,6 +56,124 @@ class MemoryBlock(msgspec.Struct, frozen=True):
     site: Site
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
+
+
+class TensorForm(msgspec.Struct, frozen=True):
+    """Shape and dtype with which an allocation was first seen."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+TOP = 20  # Number of the largest allocations
+
+
+class PhaseSpan(msgspec.Struct, frozen=True):
+    """A phase of a memory report: its events from `first` up to, not including, `end`."""
+
+    phase: str
+    first: int
+    end: int
+    peak_bytes: int
+
+
+@dataclass(slots=True)
+class Allocation:
+    """Memory that is live at events ``born <= event < died``, to the end if `died` is None. `bytes` may be 0."""
+
+    bytes: int
+    site: Site
+    born: int = 0
+    died: int | None = None
+    category: Category = "temporary"
+    form: TensorForm | None = None  # Of the tensor that it was allocated for, if an operation returned one
+    address: int = 0  # Of the memory; 0 for a tensor without data
+
+    @property
+    def block(self) -> MemoryBlock:
+        form = msgspec.structs.astuple(self.form) if self.form else ()
+        return MemoryBlock(self.bytes, self.category, self.site, *form)
+
+
+class TrackedTimeline:
+    """Allocations in order of birth. Event 0 is the state before the first phase; each further event is a birth or a
+    death. `begins` are the phases, in order, by their first events; a phase's peak includes what lives at its begin."""
+
+    def __init__(self, allocations: Iterable[Allocation], events: int, begins: Sequence[tuple[str, int]]) -> None:
+        self.allocations = tuple(allocations)
+        self.events, self.begins = events, tuple(begins)
+        self.totals = self._live(self.allocations)  # Live bytes after each event
+        ends = (*(first for _, first in begins), events)[1:]
+        self.phases = tuple(
+            PhaseSpan(phase, first, end, max(self.totals[first - 1 : end]))
+            for (phase, first), end in zip(begins, ends, strict=True)
+        )
+
+    def _live(self, allocations: Iterable[Allocation]) -> tuple[int, ...]:
+        """Bytes of these that are live after each event."""
+        change = [0] * self.events
+        for allocation in allocations:
+            change[allocation.born] += allocation.bytes
+            if allocation.died is not None:
+                change[allocation.died] -= allocation.bytes
+        return tuple(accumulate(change))
+
+    def phase(self, name: str) -> PhaseSpan | None:
+        """The last run of this phase."""
+        return next((span for span in reversed(self.phases) if span.phase == name), None)
+
+    def phase_at(self, event: int) -> str:
+        """The phase that an event belongs to; of event 0 the first one."""
+        return next((span.phase for span in reversed(self.phases) if span.first <= event), self.phases[0].phase)
+
+    def peak_event(self) -> int:
+        """The first event with the most live bytes."""
+        return self.totals.index(max(self.totals))
+
+    def activation_peak(self) -> tuple[int, str]:
+        """The most bytes of activations and temporary memory that live at once in forward, loss or backward, without
+        what lives since before the step, such as a workspace; and its phase."""
+        live = self._live(each for each in self.allocations if each.category in OF_ACTIVATIONS and each.born)
+        spans = [(max(live[span.first - 1 : span.end]), span) for span in self.phases if span.phase in ACTIVE_PHASES]
+        most, span = max(spans, key=lambda peak: peak[0])
+        return most, span.phase
+
+    def live_at(self, event: int) -> Iterator[Allocation]:
+        return (a for a in self.allocations if a.born <= event and (a.died is None or event < a.died))
+
+    def by_category(self, event: int) -> dict[str, int]:
+        """Live bytes of every one of `CATEGORIES`; their sum is ``totals[event]``."""
+        sums = dict.fromkeys(CATEGORIES, 0)
+        for allocation in self.live_at(event):
+            sums[allocation.category] += allocation.bytes
+        return sums
+
+    def largest(self, event: int) -> tuple[MemoryBlock, ...]:
+        """The largest live allocations, largest first, then by birth."""
+        by_size = sorted(self.live_at(event), key=lambda allocation: -allocation.bytes)
+        return tuple(allocation.block for allocation in by_size[:TOP] if allocation.bytes)
+
+    def fields(self) -> dict[str, Any]:
+        """As the fields of a `MemoryReport`: phases, peak, end of forward, and the allocations column by column."""
+        peak, forward = self.peak_event(), self.phase("forward")
+        made = self.allocations
+        sites = {site: place for place, site in enumerate(dict.fromkeys(each.site for each in made))}
+        forms = {form: place for place, form in enumerate(dict.fromkeys(each.form for each in made if each.form))}
+        return {
+            "events": self.events,
+            "phases": self.phases,
+            "peak_bytes": self.totals[peak],
+            "peak_event": peak,
+            "forward_end_bytes": self.totals[forward.end - 1] if forward else 0,
+            "bytes": tuple(each.bytes for each in made),
+            "born": tuple(each.born for each in made),
+            "died": tuple(-1 if each.died is None else each.died for each in made),
+            "categories": tuple(ALL_CATEGORIES.index(each.category) for each in made),
+            "site_of": tuple(sites[each.site] for each in made),
+            "sites": tuple(sites),
+            "form_of": tuple(forms[each.form] if each.form else -1 for each in made) if forms else (),
+            "forms": tuple(forms),
+        }
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,16 +12,7 @@ import msgspec
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import AskedReport
 from cs336_tui.events.kernel_report import KernelReport
-from cs336_tui.events.prediction import MemoryBlock, Prediction, Site
-
-
-class PhaseSpan(msgspec.Struct, frozen=True):
-    """A phase of a memory report: its events from `first` up to, not including, `end`."""
-
-    phase: str
-    first: int
-    end: int
-    peak_bytes: int
+from cs336_tui.events.prediction import MemoryBlock, PhaseSpan, Prediction, Site, TensorForm
 
 
 class SavedTensor(msgspec.Struct, frozen=True):
@@ -56,13 +47,6 @@ class BlockMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The most that was live in between."""
     gradient_bytes: int
     """Of the gradients of its parameters, as many bytes as these that are trained."""
-
-
-class TensorForm(msgspec.Struct, frozen=True):
-    """Shape and dtype with which an allocation was first seen."""
-
-    shape: tuple[int, ...]
-    dtype: str
 
 
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):

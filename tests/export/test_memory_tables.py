@@ -14,7 +14,7 @@ from cs336_tui.export.subjects.memory_peaks import memory_figure, oom_table, pea
 from tests.export.keeping import as_drawn, kept
 from tests.made_memory import MB, MemoryMaker, a_memory_report, an_oom_report, many_events
 from tests.made_predictions import made_prediction
-from tests.made_ranks import MOMENTS, a_rank_memory_report
+from tests.made_ranks import a_rank_memory_report
 from tests.samples import a_spec
 
 REPORT = a_memory_report()
@@ -69,16 +69,6 @@ def test_a_long_timeline_and_one_without_events_can_be_drawn() -> None:
 
 
 WHOLE, SHARDED = (a_spec(ranks=2, parallel=parallel, pass_="train-step") for parallel in ("ddp", "zero1"))
-
-
-def test_ways_of_sharing_are_neighbours_and_the_rest_is_what_no_use_has() -> None:
-    table = rank_memory_table([a_rank_memory_report(WHOLE), a_rank_memory_report(SHARDED)])
-    order = [(record["step"], record["moment"], record["rank"], record["parallel"]) for record in table.records]
-    assert order == [(*moment, rank, way) for moment in MOMENTS for rank in (0, 1) for way in ("ddp", "zero1")]
-    parts = ("parameters", "gradients", "optimizer_state", "activations", "communication", "buffers", "rest")
-    for record in table.records:
-        assert sum(record[f"{part}_bytes"] for part in parts) == record["live_bytes"]
-        assert record["rest_bytes"] == 3_000_000
 
 
 def test_predictions_stand_beside_the_later_step() -> None:

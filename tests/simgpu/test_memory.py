@@ -66,13 +66,14 @@ def test_95_percent_of_300_cells_peak_within_0_3_percent_of_the_prediction_and_a
     _judge([Peaks(*each) for some in made for each in some], CELLS)
 
 
-def _judge(peaks: Sequence[Peaks], count: int) -> None:
+def _judge(peaks: Sequence[Peaks], count: int, near: float = 0.95) -> None:
+    """All within 1 % of the prediction, and this share of them within 0.3 %."""
     assert [str(each) for each in peaks if each.why] == []
     said = _distribution(peaks)
     print(f"\npredicted peaks, {said}")
     deviations = [abs(each.deviation) for each in peaks]
     assert len(peaks) == count
-    assert sum(each <= 0.003 for each in deviations) >= 0.95 * count, said
+    assert sum(each <= 0.003 for each in deviations) >= near * count, said
     assert max(deviations) <= 0.01, said
 
 
@@ -81,19 +82,10 @@ def test_peaks_with_expandable_segments(tmp_path: Path) -> None:
 
 
 def test_peaks_of_two_ranks(tmp_path: Path) -> None:
-    copies_alone = {
-        "COMPUTE": 1,
-        "COMPUTE_MB": 0.001,
-        "COMPUTE_MFLOP": 0.001,
-        "COMPUTE_MAX_MB": 256,
-        "COPY_MAX_MB": 256,
-    }
-    peaks = [Peaks(*each) for each in _made(tmp_path, "ranks", 0, OF_RANKS, DEVICES=2, **copies_alone)]
-    assert [str(each) for each in peaks if each.why] == []
-    said = _distribution(peaks)
-    print(f"\npredicted peaks of a rank, {said}")
-    assert len(peaks) == OF_RANKS
-    assert max(abs(each.deviation) for each in peaks) <= 0.01, said
+    copies_alone = {"COMPUTE": 1, "COMPUTE_MB": 0.001, "COMPUTE_MFLOP": 0.001}
+    copies_alone |= {"COMPUTE_MAX_MB": 256, "COPY_MAX_MB": 256}
+    made = _made(tmp_path, "ranks", 0, OF_RANKS, DEVICES=2, **copies_alone)
+    _judge([Peaks(*each) for each in made], OF_RANKS, near=0)
 
 
 @pytest.mark.parametrize("expandable", [False, True])

@@ -1,11 +1,9 @@
 """The Memory tab at each of its sizes: its views, the timeline's cursor and zoom, details, why a cell did not fit."""
 
-from itertools import accumulate
-
 import pytest
 from msgspec.structs import replace
 
-from cs336_tui.analysis.memory import phase_peaks
+from cs336_tui.analysis.memory import Timeline, phase_peaks
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.events import CellsPredicted, Event, ReportStage
 from cs336_tui.events.prediction import CATEGORIES
@@ -84,7 +82,7 @@ def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicted() ->
         "activ. pred. activ."
     )
     recorded = phase_peaks(a_memory_report())
-    phases = [f"{(peak or 0) / MB:.0f}" for peak in (recorded.backward, recorded.optimizer)]
+    phases = [f"{(peak or 0) / MB:.0f}" for peak in (recorded["backward"], recorded["optimizer"])]
     assert rows[1][0] == ">"
     assert [row[-10:] for row in rows] == [
         ["–", "160", "–", "–", "–", "200", "–", "–", "–", "100"],
@@ -268,27 +266,15 @@ async def test_the_cursor_goes_by_columns_to_the_ends_to_the_peak_and_to_where_p
         assert "· loss ·" in await pressed(pilot, "up", "up")
 
 
-async def test_a_column_stands_for_its_highest_moment() -> None:
+async def test_a_column_stands_for_its_highest_moment_and_zooming_keeps_it_and_says_what_is_in_sight() -> None:
     report = many_events(20_001)
-    async with recorded(report, PANEL) as (pilot, pane, _):
+    async with recorded(report) as (pilot, pane, _):
         await pressed(pilot, "home", "right", "right")
-        live = _live_bytes(report)
+        live = Timeline(report).live_total
         in_column = range(pane.window.edge(2), pane.window.edge(3))
         assert pane.event in in_column
         assert live[pane.event] == max(live[event] for event in in_column)
         assert f"event {pane.event + 1:,} of 20,001" in pane.text
-
-
-def _live_bytes(report: MemoryReport) -> list[int]:
-    change = [0] * (report.events + 1)
-    for size, born, died in zip(report.bytes, report.born, report.died, strict=True):
-        change[born] += size
-        change[died] -= size if died >= 0 else 0
-    return list(accumulate(change[:-1]))
-
-
-async def test_zooming_keeps_the_cursor_and_says_what_is_in_sight() -> None:
-    async with recorded(many_events(20_001)) as (pilot, pane, _):
         await pressed(pilot, "h")
         event = pane.event
         assert "in sight" in await pressed(pilot, *["plus"] * 6)
@@ -311,7 +297,7 @@ async def test_everything_about_a_moment_and_the_lives_of_an_allocation_are_read
             *("Live bytes by place", "_foreach_sqrt"),
         )
         text = await read(pilot, "escape", "v", "v", "down", "down", "enter")
-        assert not absent(text, "20,000,000 bytes (20.0 MB)", "held for: parameters")
+        assert not absent(text, "20,000,000 bytes (20.0 MB)", "held for: parameters", "3 alike, 60,000,000 bytes")
         assert text.count("before the step to after the step") == 3
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from cs336_tui.stats.quantities import ByteUnit
 from cs336_tui.tui.tabs.memory_timeline import (
-    EventMark,
     EventWindow,
     Picture,
     memory_timeline,
@@ -77,17 +76,17 @@ def test_the_cursor_is_a_line_through_its_column_and_moving_it_changes_two() -> 
 
 
 def test_peak_and_end_of_forward_are_marked_on_the_axis() -> None:
-    marks = (EventMark(20, "peak"), EventMark(14, "end of forward"))
+    marks = ((20, "peak"), (14, "end of forward"))
     below = drawn(rising(marks=marks))[-2]
     assert below[10:] == "end of forward╵     ╵peak     "
     assert drawn(rising(marks=marks, cursor=20))[-2][30:35] == "▲peak"
 
 
 def test_marks_in_one_column_share_its_tick_and_those_at_an_edge_stay_readable() -> None:
-    together = drawn(rising(marks=(EventMark(8, "peak"), EventMark(8, "end of forward"))))[-2]
+    together = drawn(rising(marks=((8, "peak"), (8, "end of forward"))))[-2]
     assert "╵end of forward, peak" in together
-    assert drawn(rising(marks=(EventMark(29, "peak"),)))[-2].endswith("peak╵")
-    assert drawn(rising(marks=(EventMark(0, "peak"), EventMark(29, "end of forward"))))[-2][10:].startswith("╵peak")
+    assert drawn(rising(marks=((29, "peak"),)))[-2].endswith("peak╵")
+    assert drawn(rising(marks=((0, "peak"), (29, "end of forward"))))[-2][10:].startswith("╵peak")
 
 
 def test_few_events_are_drawn_wider() -> None:
@@ -101,7 +100,7 @@ def test_few_events_are_drawn_wider() -> None:
 def test_a_picture_fits_its_room(width: int, height: int) -> None:
     room = room_for_columns(width)
     count = max(min(room, 30), 1)
-    picture = rising(bytes=rising().bytes[:count], phases=PHASES[:count], cursor=0, marks=(EventMark(0, "peak"),))
+    picture = rising(bytes=rising().bytes[:count], phases=PHASES[:count], cursor=0, marks=((0, "peak"),))
     lines = memory_timeline(picture, width=width, height=height)
     assert len(lines) in (0, height)
     assert all(width_of(spans) <= width for spans in lines)

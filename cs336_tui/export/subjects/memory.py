@@ -4,13 +4,14 @@ backward changes what is live."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cs336_tui.analysis.estimates import stream_derivation, stream_text
-from cs336_tui.events.prediction import ALL_CATEGORIES, CATEGORIES, UNKNOWN_USE, MemoryBlock, Site
-from cs336_tui.events.reports import MemoryReport, PhaseSpan, SavedTensor
+from cs336_tui.events.prediction import ALL_CATEGORIES, CATEGORIES, UNKNOWN_USE, MemoryBlock, PhaseSpan, Site
+from cs336_tui.events.reports import MemoryReport, SavedTensor
 from cs336_tui.export.subjects.estimates import CATEGORIES_MEAN
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE, ByteUnit, Units, counted, tenth_percent
@@ -135,12 +136,12 @@ def saved_table(report: MemoryReport) -> Table:
     """The tensors that each Transformer block saves for backward: the five largest contributors, the rest, the sum."""
     from cs336_tui.analysis.memory import saved_summary
 
-    def tensor(record: dict[str, Value]) -> str:
-        shape = record["shape"]
-        return f"{'×'.join(map(str, shape))} {record['dtype']}" if isinstance(shape, tuple) else ""
+    def tensor(row: tuple[int, dict[str, Value]]) -> str:
+        shape = row[1]["shape"]
+        return f"{'×'.join(map(str, shape))} {row[1]['dtype']}" if isinstance(shape, tuple) else ""
 
-    columns: tuple[Column[dict[str, Value]], ...] = (
-        Column("module", "block", left=True, text=lambda each: str(each["module"]) if each["first"] else ""),
+    columns: tuple[Column[tuple[int, dict[str, Value]]], ...] = (
+        Column("module", "block", left=True, text=lambda row: "" if row[0] else str(row[1]["module"])),
         Column("node", "saved by", rank=3, left=True),
         Column("range", left=True, show=known("{}", ""), short="part"),
         Column("tensor", rank=3, left=True, text=tensor),
@@ -148,25 +149,21 @@ def saved_table(report: MemoryReport) -> Table:
         Column("bytes", "MB", show=lambda size: f"{size / 1e6:.3f}", short="", units=SIZES),
         Column("share", show=tenth_percent),
     )
-    by_block = map(enumerate, map(_saved_records, saved_summary(report)))
-    rows = [{"first": place == 0} | found for records in by_block for place, found in records]
+    rows = [row for each in saved_summary(report) for row in enumerate(_saved_records(each))]
     note = (
         "each storage counts once, where it is saved first; without parameters and buffers, with autocast's "
         "copies of parameters"
     )
-
-    def record(each: dict[str, Value]) -> dict[str, Value]:
-        return {key: each[key] for key in each if key != "first"}
-
     title, notes = "Saved for backward by each Transformer block", (note, *footnotes(report))
-    return report_table(report, "memory-saved", rows, columns, title, notes, record=record)
+    return report_table(report, "memory-saved", rows, columns, title, notes, record=itemgetter(1))
 
 
 def unit_of_blocks(report: MemoryReport) -> ByteUnit:
     """The unit of `block_table`."""
     from cs336_tui.analysis.memory import block_rows
 
-    return ByteUnit.for_largest(max(max(row.gradient_bytes, row.saved_bytes or 0) for row in block_rows(report)))
+    sizes = (max(row.gradient_bytes, row.saved_bytes or 0) for row in block_rows(report))
+    return ByteUnit.for_largest(max(sizes, default=0))
 
 
 def block_table(report: MemoryReport) -> Table:
@@ -206,6 +203,7 @@ def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, 
 
     timeline = Timeline(report)
     end, peak = timeline.at(_forward_end(report), n=0), timeline.at(report.peak_event)
+    block_keys = [column.key for column in block_table(report).columns]
     found: dict[str, Any] = {
         **attributes(report, "spec", "recorder", "device_name", "torch", "events", "peak_bytes"),
         "peak_phase": peak.phase,
@@ -218,7 +216,7 @@ def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, 
         "largest_at_peak": peak.blocks,
         "largest": [_alike_record(each) for each in alike(timeline.allocations())[:MOST_ROWS]],
         "saved_for_backward": [record for row in saved_summary(report) for record in _saved_records(row)],
-        "blocks": [row._asdict() for row in block_rows(report)],
+        "blocks": [attributes(row, *block_keys) for row in block_rows(report)],
         "residual_stream": stream_derivation(report.prediction) if report.prediction else None,
         "prediction": report.prediction,
         "snapshot": report.snapshot,
@@ -261,7 +259,7 @@ def operation(site: Site) -> str:
 
 def _alike_record(each: AlikeBlocks) -> dict[str, Value]:
     block = each.block
-    later = {"times": each.times, "phase": each.phase or None}
+    later = {"times": each.times, "phase": each.when or None}
     site = attributes(block.site, phase="phase", range="range", operation="op", backward="backward", frame="frame")
     return attributes(block, "bytes", "category") | site | attributes(block, "shape", "dtype") | later
 

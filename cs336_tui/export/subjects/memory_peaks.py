@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
 from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, PhaseMemory
 from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport, RankMoment
@@ -21,28 +20,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from cs336_tui.analysis.memory import PhasePeaks, Timeline
+    from cs336_tui.analysis.memory import Timeline
 
 
 def peaks_table(reports: Sequence[MemoryReport]) -> Table:
     """A row for each report: the peak of each phase and of the step, recorded, counted and predicted."""
     from cs336_tui.analysis.memory import phase_peaks
 
-    found = tuple(map(phase_peaks, reports))
-    unit = ByteUnit.for_largest(max((row.step for row in found), default=0))
+    unit = ByteUnit.for_largest(max((report.peak_bytes for report in reports), default=0))
     sizes = (
         "forward", "backward", "optimizer", "step", "activations", "allocator",
         "predicted_forward", "predicted_step", "predicted_activations",
     )  # fmt: skip
     titles = {name: name.replace("_", " ") for name in sizes} | {"allocator": "allocator's count"}
 
-    def record(row: PhasePeaks) -> dict[str, Value]:
-        ratio = row.predicted_step / row.step if row.predicted_step and row.step else None
-        amounts = {f"{name}_bytes": getattr(row, name) for name in sizes}
-        return cell_record(row.spec) | {"peak_bytes": row.step} | amounts | {"predicted_over_recorded": ratio}
+    def record(report: MemoryReport) -> dict[str, Value]:
+        peaks = phase_peaks(report)
+        step, predicted = peaks["step"], peaks["predicted_step"]
+        ratio = predicted / step if predicted and step else None
+        amounts = {f"{name}_bytes": peaks[name] for name in sizes}
+        return cell_record(report.spec) | {"peak_bytes": step} | amounts | {"predicted_over_recorded": ratio}
 
-    columns: tuple[Column[PhasePeaks], ...] = (
-        Column("size", left=True, text=lambda row: " · ".join((row.spec.size_label, *row.spec.variants))),
+    columns: tuple[Column[MemoryReport], ...] = (
+        Column("size", left=True, text=lambda report: " · ".join((report.spec.size_label, *report.spec.variants))),
         Column("context"),
         Column("batch"),
         Column("pass", left=True),
@@ -60,7 +60,7 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
         )
     notes += ["recorders: " + _recorders(reports), *_machines(reports)]
     return Table.of(
-        found, columns, record=record, caption="Peak memory by phase", footnotes=notes, label="memory-peaks"
+        reports, columns, record=record, caption="Peak memory by phase", footnotes=notes, label="memory-peaks"
     )
 
 
@@ -93,13 +93,6 @@ _UP_TO: Mapping[str, tuple[str, ...]] = {
 """Phases between a moment and the one before."""
 
 
-class _Row(NamedTuple):
-    spec: CellSpec
-    moment: RankMoment
-    predicted: PhaseMemory | None = None
-    """Live bytes at the moment, and the most since the moment before."""
-
-
 def unit_of(reports: Sequence[RankMemoryReport]) -> ByteUnit:
     """The unit of their table."""
     moments = [moment for report in reports for moment in report.moments]
@@ -108,23 +101,24 @@ def unit_of(reports: Sequence[RankMemoryReport]) -> ByteUnit:
 
 def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
     """A row for each moment, rank and cell: the cells of one rank at one moment are neighbours."""
-    rows = [_Row(report.spec, moment, _predicted(report, moment)) for report in reports for moment in report.moments]
-    moments = list(dict.fromkeys((row.moment.step, row.moment.moment) for row in rows))
-    rows.sort(key=lambda row: (moments.index((row.moment.step, row.moment.moment)), row.moment.rank))
+    rows = [(report, moment) for report in reports for moment in report.moments]
+    moments = list(dict.fromkeys((moment.step, moment.moment) for _, moment in rows))
+    rows.sort(key=lambda row: (moments.index((row[1].step, row[1].moment)), row[1].rank))
+    records = [_record(report, moment) for report, moment in rows]
     unit = unit_of(reports)
-    several = len({row.spec.optimizer for row in rows}) > 1
+    several = len({report.spec.optimizer for report, _ in rows}) > 1
 
-    def predicted(key: str) -> Iterator[Column[_Row]]:
-        if any(row.predicted for row in rows):
+    def predicted(key: str) -> Iterator[Column]:
+        if any(record[key] is not None for record in records):
             yield size_column(key, "predicted", unit)
 
-    columns: tuple[Column[_Row], ...] = (
-        Column("size", left=True, text=lambda row: row.spec.size_label),
-        Column("step", text=lambda row: str(row.moment.step or "")),
+    columns = (
+        Column("size", left=True),
+        Column("step", show=lambda step: str(step or "")),
         Column("moment", left=True),
         Column("rank"),
         Column("parallel", left=True),
-        *([Column[_Row]("optimizer", left=True, text=lambda row: short(row.spec.optimizer))] if several else []),
+        *([Column("optimizer", left=True, show=short)] if several else []),
         *(size_column(f"{name}_bytes", spaced(name), unit, brief) for name, brief in _CATEGORIES.items()),
         size_column("rest_bytes", "rest", unit),
         size_column("live_bytes", "allocated", unit, "alloc."),
@@ -132,12 +126,13 @@ def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
         size_column("peak_bytes", "peak", unit),
         *predicted("predicted_peak_bytes"),
     )
-    notes = _notes(reports)
-    return Table.of(rows, columns, record=_record, caption="Memory of each rank", footnotes=notes, label="rank-memory")
+    caption, notes = "Memory of each rank", _notes(reports)
+    return Table.of(records, columns, record=dict, caption=caption, footnotes=notes, label="rank-memory")
 
 
 def _predicted(report: RankMemoryReport, moment: RankMoment) -> PhaseMemory | None:
-    """None of the first step, which no prediction is of."""
+    """Live bytes at the moment, and the most since the moment before; None of the first step, which no prediction is
+    of."""
     phases = report.prediction.phases if report.prediction else {}
     found = [phases[name] for name in _UP_TO.get(moment.moment, ()) if name in phases]
     if not found or moment.step <= 1:
@@ -145,11 +140,11 @@ def _predicted(report: RankMemoryReport, moment: RankMoment) -> PhaseMemory | No
     return PhaseMemory(by_category=found[-1].by_category, peak_bytes=max(each.peak_bytes for each in found))
 
 
-def _record(row: _Row) -> dict[str, Value]:
-    moment, predicted = row.moment, row.predicted
+def _record(report: RankMemoryReport, moment: RankMoment) -> dict[str, Value]:
+    predicted = _predicted(report, moment)
     return {
-        **cell_record(row.spec),
-        **attributes(row.spec, "ranks", "parallel", "optimizer", "backend"),
+        **cell_record(report.spec),
+        **attributes(report.spec, "ranks", "parallel", "optimizer", "backend"),
         **attributes(moment, "step", "moment", "rank"),
         **{f"{name}_bytes": moment.by_category.get(name) for name in _CATEGORIES},
         **attributes(moment, "rest_bytes", "live_bytes"),

@@ -12,15 +12,16 @@ import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, groupby
+from itertools import count, groupby
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from cs336_tui.config.reading import open_regular
-from cs336_tui.events.prediction import ALL_CATEGORIES, WORKSPACE_OP, Site
-from cs336_tui.events.reports import MemoryReport, PhaseSpan
+from cs336_tui.events.prediction import WORKSPACE_OP, Allocation, Category, Site, TrackedTimeline
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.session.recordings import recording, safe_pickle, snapshot_blocks
 from cs336_tui.session.recordings.recording import Opening, Recorded, RecordingError
 from cs336_tui.session.recordings.snapshot_blocks import History, MemoryEvent, SnapshotBlock, SnapshotError
@@ -172,13 +173,13 @@ class _Report:
         self.knows_stacks = bool(known)
         self._in_python = set() if stacks.names_cpp else known
         """Kinds of events that have stacks, of Python alone."""
-        self.spans = self._spans()
-        """Phase, first event and end of each, from event 1 on."""
-        self._firsts = [first for _, first, _ in self.spans]
-        backward = (place for place, span in enumerate(self.spans) if span[0] == Phase.BACKWARD)
+        self._begins = self._phases()
+        self._firsts = [first for _, first in self._begins]
+        backward = (place for place, (phase, _) in enumerate(self._begins) if phase == Phase.BACKWARD)
         self._last_backward = max(backward, default=-1)
 
-    def _spans(self) -> list[tuple[str, int, int]]:
+    def _phases(self) -> list[tuple[str, int]]:
+        """Each phase with its first event, from event 1 on."""
         names: list[str] = []
         last = ""
         for event, stack in zip(self._history.events, self._stack_of, strict=True):
@@ -186,48 +187,25 @@ class _Report:
             by_stack = Phase.BACKWARD if in_backward else stack.phase
             last = self._annotations.at(event)[0] or by_stack or last
             names.append(last or WHOLE)
-        spans = []
-        first = 1
-        for name, group in groupby(names):
-            end = first + sum(1 for _ in group)
-            spans.append((name, first, end))
-            first = end
-        if len(spans) > _MOST_PHASES:
-            return [(WHOLE, 1, first)]
-        return spans
+        begins = [next(run) for _, run in groupby(zip(names, count(1), strict=False), itemgetter(0))]
+        return begins if len(begins) <= _MOST_PHASES else [(WHOLE, 1)]
 
     def made(self, name: str, device: str, path: str, segments: Sequence[Mapping[str, Any]]) -> MemoryReport:
         history = self._history
-        blocks = sorted(history.blocks, key=lambda block: block.born)
-        totals = _totals(blocks, len(history.events) + 1)
-        peak = max(totals)
-        if peak > _MOST_LIVE:
-            raise SnapshotError("its blocks together are larger than any memory")
-        numbers: dict[Site, int] = {}
-        site_of, categories = [], []
-        for block in blocks:
+        allocations = []
+        for block in sorted(history.blocks, key=attrgetter("born")):
             site, stack = self._site(block)
-            site_of.append(numbers.setdefault(site, len(numbers)))
-            categories.append(ALL_CATEGORIES.index(self._category(block, site, stack)))
-        forward = max((end - 1 for phase, _, end in self.spans if phase == Phase.FORWARD), default=None)
+            died = block.died if block.died >= 0 else None
+            allocations.append(Allocation(block.bytes, site, block.born, died, self._category(block, site, stack)))
+        timeline = TrackedTimeline(allocations, len(history.events) + 1, self._begins)
+        if max(timeline.totals) > _MOST_LIVE:
+            raise SnapshotError("its blocks together are larger than any memory")
         return MemoryReport(
             **recording.header(name, device, "", ""),  # type: ignore[arg-type]
             recorder="CUDA allocator history",
-            events=len(totals),
-            bytes=tuple(block.bytes for block in blocks),
-            born=tuple(block.born for block in blocks),
-            died=tuple(block.died for block in blocks),
-            categories=tuple(categories),
-            site_of=tuple(site_of),
-            sites=tuple(numbers),
-            phases=tuple(
-                PhaseSpan(phase, first, end, max(totals[first - 1 : end])) for phase, first, end in self.spans
-            ),
-            peak_bytes=peak,
-            peak_event=totals.index(peak),
-            forward_end_bytes=0 if forward is None else totals[forward],
             snapshot=path,
-            note=self._note(totals[0], segments),
+            note=self._note(timeline.totals[0], segments),
+            **timeline.fields(),
         )
 
     def _site(self, block: SnapshotBlock) -> tuple[Site, Stack]:
@@ -244,9 +222,9 @@ class _Report:
         return bisect_right(self._firsts, event) - 1
 
     def _phase_at(self, event: int) -> str:
-        return self.spans[self._place(event)][0]
+        return self._begins[self._place(event)][0]
 
-    def _category(self, block: SnapshotBlock, site: Site, stack: Stack) -> str:
+    def _category(self, block: SnapshotBlock, site: Site, stack: Stack) -> Category:
         """A use that the block's life tells for sure, else ``unknown``."""
         died_in = self._phase_at(block.died) if block.died > 0 else ""
         if site.op == WORKSPACE_OP:
@@ -263,7 +241,8 @@ class _Report:
             return "unknown"
         if site.phase in (Phase.FORWARD, Phase.LOSS):
             return "activations" if self._place(block.born) < self._last_backward else "unknown"
-        return {Phase.BACKWARD: "gradients", Phase.OPTIMIZER: "optimizer_state"}.get(site.phase, "unknown")
+        uses: dict[str, Category] = {Phase.BACKWARD: "gradients", Phase.OPTIMIZER: "optimizer_state"}
+        return uses.get(site.phase, "unknown")
 
     def _note(self, before: int, segments: Sequence[Mapping[str, Any]]) -> str:
         history = self._history
@@ -287,13 +266,3 @@ class _Report:
 
 
 _WAITING = ("active_pending_free", "active_awaiting_free")
-
-
-def _totals(blocks: Sequence[SnapshotBlock], events: int) -> list[int]:
-    """Live bytes after each event."""
-    change = [0] * events
-    for block in blocks:
-        change[block.born] += block.bytes
-        if block.died >= 0:
-            change[block.died] -= block.bytes
-    return list(accumulate(change))

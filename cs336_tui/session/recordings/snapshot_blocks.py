@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 UNIT = 512
@@ -24,15 +25,15 @@ class SnapshotError(ValueError):
     """A snapshot that contradicts its format; the message says how, in one clause."""
 
 
+@dataclass(slots=True)
 class SnapshotBlock:
     """A block that was allocated at event `born`, 0 if before the recording, and freed at `died`, -1 if not."""
 
-    __slots__ = ("address", "born", "bytes", "died", "frames")
-
-    def __init__(self, address: int, size: int, born: int, frames: object = None) -> None:
-        self.address, self.bytes, self.born = address, size, born
-        self.died = -1
-        self.frames = frames
+    address: int
+    bytes: int
+    born: int
+    frames: object = None
+    died: int = -1
 
 
 class MemoryEvent(NamedTuple):
@@ -96,7 +97,17 @@ def history_of(
     device: int, trace: Sequence[Any], segments: Sequence[Any], settings: object, go_on: Callable[[], object]
 ) -> History:
     """One device's history. Raises `SnapshotError`."""
-    found = _Walk(_Settings.of(settings), _segments_before(trace, segments))
+    # The segments at the trace's begin: those at its end, without those made since, with those given back since.
+    there = _Segments()
+    for segment in segments:
+        there.add(whole(segment, "address"), whole(segment, "total_size"), segment.get("is_expandable") is True)
+    for entry in reversed(trace):
+        action = entry.get("action") if isinstance(entry, dict) else None
+        if action == "segment_alloc":
+            there.remove(whole(entry, "addr"))
+        elif action == "segment_free":
+            there.add(whole(entry, "addr"), whole(entry, "size"))
+    found = _Walk(_Settings.of(settings), there)
     for number, entry in enumerate(trace):
         if not number % 50_000:
             go_on()
@@ -158,20 +169,6 @@ class _Segments:
             return None
         end, expandable = self._ends[self._begins[place]]
         return (end, expandable) if address < end else None
-
-
-def _segments_before(trace: Sequence[Any], segments: Sequence[Mapping[str, Any]]) -> _Segments:
-    """The segments at the trace's begin: those at its end, without those made since, with those given back since."""
-    found = _Segments()
-    for segment in segments:
-        found.add(whole(segment, "address"), whole(segment, "total_size"), segment.get("is_expandable") is True)
-    for entry in reversed(trace):
-        if isinstance(entry, dict) and (action := entry.get("action")) in ("segment_alloc", "segment_free"):
-            if action == "segment_alloc":
-                found.remove(whole(entry, "addr"))
-            else:
-                found.add(whole(entry, "addr"), whole(entry, "size"))
-    return found
 
 
 class _Walk:

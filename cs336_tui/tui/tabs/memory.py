@@ -216,8 +216,7 @@ class MemoryPane(ReportPane, Works["Timeline"]):
             return
         column = (window.column_of(self.event) or 0) + columns
         if not 0 <= column < window.columns:
-            event = window.first + (window.end - window.first) * column // window.columns
-            event = min(max(event, 0), timeline.events - 1)
+            event = min(max(window.edge(column), 0), timeline.events - 1)
             window = window.following(event)
             column = window.column_of(event) or 0
         self.window, self.event = window, int(timeline.moments(window.columns, window.first, window.end)[column])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -30,7 +29,7 @@ from cs336_tui.tui.widgets.lines import Line, Span, bar, line, paragraphs, wrapp
 from cs336_tui.tui.widgets.rows import Page, message
 
 if TYPE_CHECKING:
-    from cs336_tui.analysis.memory import Allocation, PhasePeaks, Timeline
+    from cs336_tui.analysis.memory import AlikeBlocks, Allocation, Timeline
 
 COLUMNS = "memory.columns"
 """The binding that turns pages of columns: the keys of other tables move in the timeline here."""
@@ -70,7 +69,8 @@ class SpecPeaks(NamedTuple):
     """The peaks of one spec, bytes."""
 
     spec: CellSpec
-    recorded: PhasePeaks | None
+    recorded: Mapping[str, int | None]
+    """By phase, as of `phase_peaks`; empty without a record."""
     cell: CellState | None
     """The latest cell that was timed or ran out of memory."""
     predicted: Prediction | None
@@ -83,8 +83,8 @@ class SpecPeaks(NamedTuple):
 
     @property
     def largest_bytes(self) -> int:
-        recorded = self.recorded.step if self.recorded else 0
-        return max(recorded, self.timed_bytes or 0, self.predicted.peak_bytes if self.predicted else 0)
+        predicted = self.predicted.peak_bytes if self.predicted else 0
+        return max(self.recorded.get("step") or 0, self.timed_bytes or 0, predicted)
 
 
 def peaks_page(state: SessionState, spec: CellSpec | None, width: int, columns_page: int = 0) -> Page:
@@ -108,10 +108,11 @@ def peaks_page(state: SessionState, spec: CellSpec | None, width: int, columns_p
 
 
 def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:
-    def recorded(key: str, rank: int = 0, title: str | None = None, of: str = "recorded") -> Column[SpecPeaks]:
-        return Column(key, title, rank=rank, text=lambda row: figure(getattr(getattr(row, of), key, None)))
+    def recorded(key: str, rank: int = 0, title: str | None = None) -> Column[SpecPeaks]:
+        return Column(key, title, rank=rank, text=lambda row: figure(row.recorded.get(key)))
 
-    predicted = partial(recorded, of="predicted")
+    def predicted(key: str, rank: int, title: str) -> Column[SpecPeaks]:
+        return Column(key, title, rank=rank, text=lambda row: figure(getattr(row.predicted, key, None)))
 
     def figure(size_bytes: int | None, unknown: str = NONE) -> str:
         return unknown if size_bytes is None else unit.figure(size_bytes)
@@ -139,17 +140,19 @@ def _all_peaks(state: SessionState) -> list[SpecPeaks]:
     """The peaks sorted as in the course's tables: by model, context, precision, pass."""
     from cs336_tui.analysis.memory import phase_peaks
 
-    recorded = {run_alike(row.spec): row for row in map(phase_peaks, state.contents(MemoryReport))}
+    reports = {run_alike(report.spec): report for report in state.contents(MemoryReport)}
     cells: dict[CellSpec, CellState] = {}
-    specs: dict[CellSpec, CellSpec] = {key: row.spec for key, row in recorded.items()}
+    specs: dict[CellSpec, CellSpec] = {key: report.spec for key, report in reports.items()}
     for cell in state.cells.values():
         specs.setdefault(run_alike(cell.spec), cell.spec)
         if cell.status in ("ok", "oom"):
             cells[run_alike(cell.spec)] = cell
-    found = [
-        SpecPeaks(spec, recorded.get(key), cells.get(key), _prediction(state, spec, recorded.get(key)))
-        for key, spec in specs.items()
-    ]
+    found = []
+    for key, spec in specs.items():
+        report, predicted = reports.get(key), state.predictions.get(needs_of(spec))
+        if report:
+            predicted = predicted or report.prediction
+        found.append(SpecPeaks(spec, phase_peaks(report) if report else {}, cells.get(key), predicted))
 
     def order(row: SpecPeaks) -> tuple[int, str, int, int, str, str]:
         spec = row.spec
@@ -159,17 +162,10 @@ def _all_peaks(state: SessionState) -> list[SpecPeaks]:
     return sorted((row for row in found if row.recorded or row.cell or row.predicted), key=order)
 
 
-def _prediction(state: SessionState, spec: CellSpec, recorded: PhasePeaks | None) -> Prediction | None:
-    if known := state.predictions.get(needs_of(spec)):
-        return known
-    report = state.content_of(MemoryReport, recorded.spec) if recorded else None
-    return report.prediction if report else None
-
-
 def _difference(row: SpecPeaks) -> str:
     """Predicted to measured peak; a prediction is of the model as it is written, neither compiled nor captured."""
     recorded, predicted = row.recorded, row.predicted
-    measured = row.timed_bytes or (recorded and (recorded.allocator or recorded.step)) or 0
+    measured = row.timed_bytes or recorded.get("allocator") or recorded.get("step") or 0
     if not (predicted and measured and is_as_predicted(row.spec)):
         return NONE
     return difference(predicted.peak_bytes, measured).text.strip("()")
@@ -180,10 +176,10 @@ def _peak_details(row: SpecPeaks) -> str:
     lines = [format.plain(row.spec.title), f"batch: {row.spec.batch_size}"]
     if recorded := row.recorded:
         lines += [
-            f"recorded: forward {size(recorded.forward)}, backward {size(recorded.backward)}, "
-            f"optimizer {size(recorded.optimizer)}, whole step {size(recorded.step)}, "
-            f"activations alone {size(recorded.activations)}",
-            f"allocator's own peak over the recorded step: {size(recorded.allocator)}",
+            f"recorded: forward {size(recorded['forward'])}, backward {size(recorded['backward'])}, "
+            f"optimizer {size(recorded['optimizer'])}, whole step {size(recorded['step'])}, "
+            f"activations alone {size(recorded['activations'])}",
+            f"allocator's own peak over the recorded step: {size(recorded['allocator'])}",
         ]
     if row.cell and row.cell.finished:
         over = row.cell.finished
@@ -274,48 +270,41 @@ def difference(predicted: int, measured: int) -> Span:
     return Span(f"({percent.replace('-0.0', '+0.0')} %)", "good" if abs(share) <= _CLOSE else "caution")
 
 
-class _Alike(NamedTuple):
-    """Allocations that differ only in their moments, and when they live."""
-
-    block: MemoryBlock
-    lives: str
-    allocations: tuple[Allocation, ...] = ()
-
-
 def largest_page(timeline: Timeline, level_mb: int, width: int, columns_page: int) -> Page:
     """The allocations of at least `level_mb` MB; those that differ only in their moments are one row."""
+    from cs336_tui.analysis.memory import AlikeBlocks, alike
+
     report = timeline.report
     least = level_mb * 10**6
     allocations = timeline.allocations(least, _MOST)
     total = sum(map(least.__le__, report.bytes))
-    groups: dict[_Alike, list[Allocation]] = {}
-    for found in allocations:
+
+    def lives(found: Allocation) -> str:
         begins = found.phase or "before"
         ends = "after" if found.died is None else timeline.phase_at(found.died) or "after"
-        lives = begins if begins == ends else f"{begins} → {ends}"
-        groups.setdefault(_Alike(found.block, lives), []).append(found)
-    rows = [alike._replace(allocations=tuple(each)) for alike, each in groups.items()]
+        return begins if begins == ends else f"{begins} → {ends}"
+
+    rows = alike(allocations, lives)
     unit = ByteUnit.for_largest(max(report.bytes, default=0))
-    size, *others = _block_columns(unit, Column("lives", left=True, rank=3), tensor_rank=4)
-    times = Column[_Alike]("times", "×", text=lambda row: str(len(row.allocations)))
+    size, *others = _block_columns(unit, Column("when", "lives", left=True, rank=3), tensor_rank=4)
+    times = Column[AlikeBlocks]("times", "×")
     drawn = table_lines(shown_table(rows, (size, times, *others)), width, page=columns_page, binding=COLUMNS)
     listed = f"the largest {len(allocations):,} of {total:,}" if total > len(allocations) else f"{total:,}"
     above = f"Allocations of at least {level_mb} MB" if level_mb else "All allocations"
     keys = key_name("memory.level", "memory.level_up")
     told = line((above, "strong"), (f"  {keys}", "key"), (f" · {listed}; {len(report.bytes):,} in all", "muted"))
     none = f"No allocation that large; {key_name('memory.level')} shows smaller ones."
-    details = {place: _lives(row.block, row.allocations, report) for place, row in enumerate(rows)}
+    details = {place: _lives(row, report) for place, row in enumerate(rows)}
     return Page((told, *drawn.heading), tuple(drawn.rows) or (line((none, "muted")),), details, drawn.pages)
 
 
-def _lives(block: MemoryBlock, alike: Sequence[Allocation], report: MemoryReport) -> str:
-    together = sum(found.block.bytes for found in alike)
-    lines = [f"{len(alike)} alike, {together:,} bytes if all were live at once; they are live from"]
-    for found in alike:
+def _lives(row: AlikeBlocks, report: MemoryReport) -> str:
+    lines = [f"{row.times} alike, {row.total_bytes:,} bytes if all were live at once; they are live from"]
+    for found in row.allocations:
         begins = f"event {found.born + 1:,}" if found.born else f"before the {report.subject}"
         ends = f"event {found.died + 1:,}" if found.died is not None else f"after the {report.subject}"
         lines.append(f"  {begins} to {ends}")
-    return "\n".join([block_details(block), "", *lines, f"of {report.events:,} events"])
+    return "\n".join([block_details(row.block), "", *lines, f"of {report.events:,} events"])
 
 
 def where(block: MemoryBlock) -> str:
@@ -329,10 +318,10 @@ def _before(block: MemoryBlock) -> str:
     return f"before the {'recording' if block.category == UNKNOWN_USE else 'step'}"
 
 
-def _block_columns(unit: ByteUnit, when: Column[_Alike], *, tensor_rank: int) -> list[Column[_Alike]]:
+def _block_columns(unit: ByteUnit, when: Column[AlikeBlocks], *, tensor_rank: int) -> list[Column[AlikeBlocks]]:
     """The columns of an allocation; `when`: the column that tells when it lives."""
 
-    def text(key: str, title: str | None, rank: int, show: Callable[[MemoryBlock], str]) -> Column[_Alike]:
+    def text(key: str, title: str | None, rank: int, show: Callable[[MemoryBlock], str]) -> Column[AlikeBlocks]:
         return Column(key, title, left=True, rank=rank, text=lambda row: show(row.block))
 
     return [
@@ -350,8 +339,10 @@ def blocks_table(
     blocks: Sequence[MemoryBlock], unit: ByteUnit, width: int, columns_page: int | None = None
 ) -> TableLines:
     """A row for each allocation."""
-    columns = _block_columns(unit, Column("lives", "phase", left=True, rank=4), tensor_rank=3)
-    rows = [_Alike(block, block.site.phase or NONE) for block in blocks]
+    from cs336_tui.analysis.memory import AlikeBlocks
+
+    columns = _block_columns(unit, Column("when", "phase", left=True, rank=4), tensor_rank=3)
+    rows = [AlikeBlocks(block, block.site.phase or NONE) for block in blocks]
     return table_lines(shown_table(rows, columns), width, page=columns_page, binding=COLUMNS)
 
 

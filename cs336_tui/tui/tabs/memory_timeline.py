@@ -37,13 +37,6 @@ _FIGURES = len("12.345 GB 100 %")
 _NARROWEST_BAR, _WIDEST_BAR = 6, 40
 
 
-class EventMark(NamedTuple):
-    """A moment named below the axis."""
-
-    column: int
-    name: str
-
-
 class Picture(NamedTuple):
     """The drawing; a column shows its highest moment."""
 
@@ -54,7 +47,8 @@ class Picture(NamedTuple):
     """The top of the axis, the same for every zoom."""
     unit: ByteUnit
     cursor: int | None = None
-    marks: tuple[EventMark, ...] = ()
+    marks: tuple[tuple[int, str], ...] = ()
+    """Columns of moments that have a name below the axis."""
 
 
 def room_for_columns(width: int) -> int:
@@ -93,14 +87,14 @@ def memory_timeline(picture: Picture, *, width: int, height: int) -> list[Line]:
     return lines
 
 
-def _marked(marks: Sequence[EventMark], places: Sequence[int], cursor: int | None) -> list[Span]:
+def _marked(marks: Sequence[tuple[int, str]], places: Sequence[int], cursor: int | None) -> list[Span]:
     """A tick under each mark, with its name beside it if it fits: left of the first, right of the others."""
     width = len(places)
     row = [" "] * width
     named: dict[int, str] = {}
-    for mark in sorted(marks):
-        place = places.index(mark.column)
-        named[place] = f"{named[place]}, {mark.name}" if place in named else mark.name
+    for marked, name in sorted(marks):
+        place = places.index(marked)
+        named[place] = f"{named[place]}, {name}" if place in named else name
     ticks = sorted(named)
     for place in ticks:
         row[place] = "╵"
@@ -258,7 +252,7 @@ def picture_of(timeline: Timeline, window: EventWindow, event: int) -> Picture:
         report.peak_bytes,
         ByteUnit.for_largest(report.peak_bytes),
         window.column_of(event),
-        tuple(EventMark(place, name) for event, name in named if (place := window.column_of(event)) is not None),
+        tuple((place, name) for event, name in named if (place := window.column_of(event)) is not None),
     )
 
 

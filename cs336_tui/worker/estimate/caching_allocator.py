@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from cs336_tui.events.prediction import LT_WORKSPACE_OP, WORKSPACE_OP
+from cs336_tui.events.prediction import LT_WORKSPACE_OP, WORKSPACE_OP, TrackedTimeline
 from cs336_tui.worker.estimate.scratch import MULTIPLY
-from cs336_tui.worker.estimate.tracker import TrackedTimeline
 
 UNIT = 512
 _SMALL = 2**20

@@ -16,8 +16,17 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import PHASES, WITH_BUCKETS, prepared_phases, sharing_of
 from cs336_tui.config.variants import RANGES, REFERENCE, is_imported
 from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
-from cs336_tui.events.prediction import LT_WORKSPACE_OP, WORKSPACE_OP, PhaseMemory, Prediction, Site, prediction_note
-from cs336_tui.events.reports import TensorForm
+from cs336_tui.events.prediction import (
+    LT_WORKSPACE_OP,
+    WORKSPACE_OP,
+    Allocation,
+    PhaseMemory,
+    Prediction,
+    Site,
+    TensorForm,
+    TrackedTimeline,
+    prediction_note,
+)
 from cs336_tui.worker.estimate.caching_allocator import as_cached, reserved
 from cs336_tui.worker.estimate.meta_device import (
     Autocast,
@@ -27,7 +36,7 @@ from cs336_tui.worker.estimate.meta_device import (
     modes_kept_for_recomputation,
 )
 from cs336_tui.worker.estimate.scratch import cuda_scratch, lt_workspaces, threads_that_multiply
-from cs336_tui.worker.estimate.tracker import Allocation, MemoryTracker, TrackedTimeline
+from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.model_parts import blocks_of
 from cs336_tui.worker.workload.passes import logits_of

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cs336_tui.worker.estimate.tracker import Allocation, Args
+from cs336_tui.events.prediction import Allocation
+from cs336_tui.worker.estimate.tracker import Args
 
 _MULTIPROCESSORS, _THREADS = 132, 2048
 """Those of an H100; on others a sum takes a little more or less."""

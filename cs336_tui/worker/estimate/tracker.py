@@ -6,24 +6,21 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from cs336_tui.events.prediction import ACTIVE_PHASES, CATEGORIES, NO_RANGE, OF_ACTIVATIONS, Category, MemoryBlock, Site
-from cs336_tui.events.reports import PhaseSpan, TensorForm
+from cs336_tui.events.prediction import NO_RANGE, Allocation, Category, Site, TensorForm, TrackedTimeline
 from cs336_tui.worker.workload import attention_only, norms, passes, transformer
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.import_problems import is_users_file
@@ -34,7 +31,6 @@ MODEL_FILES = frozenset(each.__file__ for each in (transformer, attention_only, 
 PHASE_RANGES = {"loss": "loss", "optimizer": "optimizer", "zero_grad": "zero_grad"}  # Ranges of these phases
 _LEAVES_ACTIVATIONS = ("forward", "loss")
 
-TOP = 20  # Number of the largest allocations
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any] | None
 Scratch = Callable[[Any, Args, Any], Iterable[Iterable[int]]]
@@ -265,80 +261,3 @@ def _sole_reference() -> tuple[int, int] | None:
         with Look():
             y.backward(torch.ones(2))
     return seen[0] if seen else None
-
-
-@dataclass(slots=True)
-class Allocation:
-    """Memory that is live at events ``born <= event < died``, to the end if `died` is None. `bytes` may be 0."""
-
-    bytes: int
-    site: Site
-    born: int = 0
-    died: int | None = None
-    category: Category = "temporary"
-    form: TensorForm | None = None  # Of the tensor that it was allocated for, if an operation returned one
-    address: int = 0  # Of the memory; 0 for a tensor without data
-
-    @property
-    def block(self) -> MemoryBlock:
-        form = msgspec.structs.astuple(self.form) if self.form else ()
-        return MemoryBlock(self.bytes, self.category, self.site, *form)
-
-
-class TrackedTimeline:
-    """Allocations in order of birth. Event 0 is the state before the first phase; each further event is a birth or a
-    death. `begins` are the phases, in order, by their first events; a phase's peak includes what lives at its begin."""
-
-    def __init__(self, allocations: Iterable[Allocation], events: int, begins: Sequence[tuple[str, int]]) -> None:
-        self.allocations = tuple(allocations)
-        self.events, self.begins = events, tuple(begins)
-        self.totals = self._live(self.allocations)  # Live bytes after each event
-        ends = (*(first for _, first in begins[1:]), events)
-        self.phases = tuple(
-            PhaseSpan(phase, first, end, max(self.totals[first - 1 : end]))
-            for (phase, first), end in zip(begins, ends, strict=True)
-        )
-
-    def _live(self, allocations: Iterable[Allocation]) -> tuple[int, ...]:
-        """Bytes of these that are live after each event."""
-        change = [0] * self.events
-        for allocation in allocations:
-            change[allocation.born] += allocation.bytes
-            if allocation.died is not None:
-                change[allocation.died] -= allocation.bytes
-        return tuple(accumulate(change))
-
-    def phase(self, name: str) -> PhaseSpan | None:
-        """The last run of this phase."""
-        return next((span for span in reversed(self.phases) if span.phase == name), None)
-
-    def phase_at(self, event: int) -> str:
-        """The phase that an event belongs to; of event 0 the first one."""
-        return next((span.phase for span in reversed(self.phases) if span.first <= event), self.phases[0].phase)
-
-    def peak_event(self) -> int:
-        """The first event with the most live bytes."""
-        return self.totals.index(max(self.totals))
-
-    def activation_peak(self) -> tuple[int, str]:
-        """The most bytes of activations and temporary memory that live at once in forward, loss or backward, without
-        what lives since before the step, such as a workspace; and its phase."""
-        live = self._live(each for each in self.allocations if each.category in OF_ACTIVATIONS and each.born)
-        spans = [(max(live[span.first - 1 : span.end]), span) for span in self.phases if span.phase in ACTIVE_PHASES]
-        most, span = max(spans, key=lambda peak: peak[0])
-        return most, span.phase
-
-    def live_at(self, event: int) -> Iterator[Allocation]:
-        return (a for a in self.allocations if a.born <= event and (a.died is None or event < a.died))
-
-    def by_category(self, event: int) -> dict[str, int]:
-        """Live bytes of every one of `CATEGORIES`; their sum is ``totals[event]``."""
-        sums = dict.fromkeys(CATEGORIES, 0)
-        for allocation in self.live_at(event):
-            sums[allocation.category] += allocation.bytes
-        return sums
-
-    def largest(self, event: int) -> tuple[MemoryBlock, ...]:
-        """The largest live allocations, largest first, then by birth."""
-        by_size = sorted(self.live_at(event), key=lambda allocation: -allocation.bytes)
-        return tuple(allocation.block for allocation in by_size[:TOP] if allocation.bytes)

@@ -9,8 +9,8 @@ import pickle
 import sys
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -275,16 +275,20 @@ def before_backward_bytes(step: Step, workload: Workload, device: torch.device) 
     CUDA's and Metal's allocators report them, CUDA's with a cuBLAS workspace. The host's only reports changes to the
     profiler, so parameters, buffers and batch are added. Holds for compiled code too. Not to be timed.
     """
-    if "backward" not in step.phases:
+    reports = device.type in ("cuda", "mps")
+    if "backward" not in step.phases or not (reports or kineto_available()):
         return None
+    recorder = None if reports else CpuRecorder()
     step.clear()
-
-    def forward() -> None:
-        for phase in ("forward", "loss"):
-            step.run(phase)
-
+    tensors = () if reports else (*workload.model.parameters(), *workload.model.buffers(), *workload.batch)
+    there = {each._cdata: each.nbytes() for each in (tensor.untyped_storage() for tensor in tensors)}
     try:
-        return _allocated_after(forward, workload, device)
+        with recorder or nullcontext():
+            for phase in ("forward", "loss"):
+                step.run(phase)
+        if recorder:
+            return sum(there.values()) + sum(event.bytes for event in recorder.recording().events)
+        return torch.cuda.memory_allocated(device) if device.type == "cuda" else torch.mps.current_allocated_memory()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -292,22 +296,6 @@ def before_backward_bytes(step: Step, workload: Workload, device: torch.device) 
     finally:
         step.failed_in = None
         step.clear()
-
-
-def _allocated_after(forward: Callable[[], None], workload: Workload, device: torch.device) -> int | None:
-    if device.type == "cuda":
-        forward()
-        return torch.cuda.memory_allocated(device)
-    if device.type == "mps":
-        forward()
-        return torch.mps.current_allocated_memory()
-    if not kineto_available():
-        return None
-    tensors = (*workload.model.parameters(), *workload.model.buffers(), *workload.batch)
-    there = {each._cdata: each.nbytes() for each in (tensor.untyped_storage() for tensor in tensors)}
-    with CpuRecorder() as recorder:
-        forward()
-    return sum(there.values()) + sum(event.bytes for event in recorder.recording().events)
 
 
 WHOLE_MODEL = "model"  # The block's name if a model has no list of blocks
@@ -325,20 +313,16 @@ def saved_for_backward(workload: Workload, annotations: Sequence[Annotation] = (
     groups = block_groups(model)
     watch = _Watch((*model.parameters(), *model.buffers(), *workload.batch), "" if groups else WHOLE_MODEL)
     name_parts(model, watch.range, annotations)
-    hooks: list[Any] = []
-    for group in groups:
-        hooks.append(group.entry.register_forward_pre_hook(partial(watch.enter, group.name)))
-        hooks.append(group.entry.register_forward_hook(partial(watch.enter, "")))
-    try:
+    with ExitStack() as undo:
+        undo.callback(watch.saved.clear)  # the model's named parts go on to hold the watch
+        for group in groups:
+            undo.callback(group.entry.register_forward_pre_hook(partial(watch.enter, group.name)).remove)
+            undo.callback(group.entry.register_forward_hook(partial(watch.enter, "")).remove)
         with torch.autograd.graph.saved_tensors_hooks(watch.pack, watch.unpack), workload.autocast():
             logits = logits_of(model(workload.batch.inputs))
         if not any(isinstance(group.entry, StandIn) for group in groups):  # a node would recompute its saved tensors
             watch.name_nodes(logits)
         return watch.blocks()
-    finally:
-        for hook in hooks:
-            hook.remove()
-        watch.saved.clear()  # the model's named parts go on to hold the watch
 
 
 _SavedKind = tuple[str, str, str, tuple[int, ...]]  # Node, range, dtype and shape

@@ -5,7 +5,7 @@ bytes when its forward and its backward begin and end."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import PHASES, prepared_phases
-from cs336_tui.events.prediction import CATEGORIES, Site
+from cs336_tui.events.prediction import Allocation, Site, TrackedTimeline
 from cs336_tui.events.reports import BlockMemory, MemoryReport, ReportRequest, SavedBlock
-from cs336_tui.worker.estimate.tracker import Allocation, Args, Kwargs, MemoryTracker, TrackedTimeline
+from cs336_tui.worker.estimate.tracker import Args, Kwargs, MemoryTracker
 from cs336_tui.worker.measure import reporter
 from cs336_tui.worker.measure.cell_memory import (
     AllocatorEvent,
@@ -53,12 +53,11 @@ def watched_blocks(model: nn.Module, at: Callable[[str, What], object]) -> Itera
     The backward of a block begins when the gradient of its output is known and ends when that of its input is: then its
     parameters have their gradients and its saved tensors are free. Blocks that are recomputed together count as one.
     """
-    hooks = [hook for group in block_groups(model) for hook in _hooks(group, at)]
-    try:
+    with ExitStack() as undo:
+        for group in block_groups(model):
+            for hook in _hooks(group, at):
+                undo.callback(hook.remove)
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _hooks(group: BlockGroup, at: Callable[[str, What], object]) -> Iterator[Any]:
@@ -129,21 +128,14 @@ def record_memory(request: ReportRequest, enter: reporter.Enter) -> MemoryReport
     saved, saved_note = _saved(workload, spec)
     enter("predicting")
     rehearsal, prediction_note = reporter.rehearsed(spec, device)
-    peak, forward = timeline.peak_event(), timeline.phase("forward")
-    assert forward is not None
     return MemoryReport(
         **reporter.header(spec, device),
-        events=timeline.events,
-        phases=timeline.phases,
-        peak_bytes=timeline.totals[peak],
-        peak_event=peak,
-        forward_end_bytes=timeline.totals[forward.end - 1],
         activation_peak_bytes=timeline.activation_peak()[0],
         saved=saved,
         prediction=rehearsal.prediction if rehearsal else None,
         note=reporter.joined(note, *reporter.left_out(spec), saved_note, prediction_note),
         **recorded,
-        **columns(timeline.allocations),
+        **timeline.fields(),
     )
 
 
@@ -340,19 +332,3 @@ def cut(allocations: Iterable[Allocation], events: int, begins: Sequence[tuple[s
     ]
     kept.sort(key=lambda each: each.born)
     return TrackedTimeline(kept, events - before, [(phase, first - before) for phase, first in begins])
-
-
-def columns(allocations: Sequence[Allocation]) -> dict[str, Any]:
-    """Allocations, in order of birth, as the columns of a `MemoryReport`."""
-    sites = {site: place for place, site in enumerate(dict.fromkeys(each.site for each in allocations))}
-    forms = {form: place for place, form in enumerate(dict.fromkeys(each.form for each in allocations if each.form))}
-    return {
-        "bytes": tuple(each.bytes for each in allocations),
-        "born": tuple(each.born for each in allocations),
-        "died": tuple(-1 if each.died is None else each.died for each in allocations),
-        "categories": tuple(CATEGORIES.index(each.category) for each in allocations),
-        "site_of": tuple(sites[each.site] for each in allocations),
-        "sites": tuple(sites),
-        "form_of": tuple(forms[each.form] if each.form else -1 for each in allocations),
-        "forms": tuple(forms),
-    }

@@ -5,7 +5,7 @@ if it is expected to fit or was refused memory before."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.modules import module as registration
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.prediction import CATEGORIES, Category, MemoryBlock
+from cs336_tui.events.prediction import CATEGORIES, TOP, Category, MemoryBlock, TrackedTimeline
 from cs336_tui.events.reports import OomReport, ReportRequest
-from cs336_tui.worker.estimate.tracker import TOP, MemoryTracker, TrackedTimeline
+from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.measure.failures import failed_allocation, is_out_of_memory
 from cs336_tui.worker.measure.memory_record import run_phases
 from cs336_tui.worker.measure.reporter import MOST_WARMUP_STEPS, Enter, joined, rehearsed
@@ -130,15 +130,10 @@ def _claimed_as_registered(tracker: MemoryTracker) -> Iterator[None]:
         if value is not None:
             tracker.claim(category, [value])
 
-    hooks = (
-        registration.register_module_parameter_registration_hook(partial(claim, "parameters")),
-        registration.register_module_buffer_registration_hook(partial(claim, "buffers")),
-    )
-    try:
+    with ExitStack() as undo:
+        undo.callback(registration.register_module_parameter_registration_hook(partial(claim, "parameters")).remove)
+        undo.callback(registration.register_module_buffer_registration_hook(partial(claim, "buffers")).remove)
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _at(timeline: TrackedTimeline, event: int, phase: str | None, request_bytes: int | None) -> _Moment:

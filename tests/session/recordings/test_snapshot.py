@@ -23,7 +23,6 @@ from tests.session.recordings.recordings import cells_if_any, cells_of, refusal
 from tests.session.recordings.test_snapshot_blocks import BASE, MIB, a_segment, an_event
 
 TRAINING, INFERENCE = "medium-256-training", "medium-256-inference"
-each_snapshot = pytest.mark.parametrize("name", [TRAINING, INFERENCE])
 
 
 def real_path(name: str) -> Path:
@@ -51,9 +50,9 @@ def made(tmp_path: Path, *traces: list[dict[str, Any]], segments: Any = (), **mo
     return path
 
 
-@each_snapshot
-def test_live_bytes_end_as_the_segments_and_begin_with_what_lived_before(name: str) -> None:
-    content = content_of(name)
+@pytest.mark.parametrize("name", [TRAINING, INFERENCE])
+def test_live_bytes_are_those_of_the_trace_end_as_the_segments_and_begin_with_what_lived_before(name: str) -> None:
+    content, report = content_of(name), report_of(real_path(name))
     (trace,) = content["device_traces"]
     at_end = {b["address"]: b["size"] for s in content["segments"] for b in s["blocks"] if b["state"] != "inactive"}
     born: set[int] = set()
@@ -66,24 +65,16 @@ def test_live_bytes_end_as_the_segments_and_begin_with_what_lived_before(name: s
         elif event["action"] == "free_requested":
             born.remove(event["addr"])
     kept_of_before = sum(size for address, size in at_end.items() if address not in born)
-    live = Timeline(report_of(real_path(name))).live_total
+    live = Timeline(report).live_total
     assert live[-1] == sum(at_end.values()) == sum(segment["allocated_size"] for segment in content["segments"])
     # A rest in a block from before shows in its segment alone: less than 1 MiB, of blocks of more than 1 MiB.
     assert 0 <= live[0] - kept_of_before - freed_of_before < 6 * MIB
-
-
-@each_snapshot
-def test_events_and_peak_are_those_of_the_trace(name: str) -> None:
-    content = content_of(name)
-    (trace,) = content["device_traces"]
-    at_end = sum(segment["allocated_size"] for segment in content["segments"])
     signs = {"alloc": 1, "free_completed": -1}
     changes = [signs[event["action"]] * event["size"] for event in trace if event["action"] in signs]
     requested = list(accumulate(changes))
-    report = report_of(real_path(name))
     assert report.events == len(changes) + 1
-    assert report.peak_bytes == Timeline(report).live_total.max()
-    assert report.peak_bytes == pytest.approx(at_end - requested[-1] + max(requested), abs=4 * MIB)
+    assert report.peak_bytes == live.max()
+    assert report.peak_bytes == pytest.approx(live[-1] - requested[-1] + max(requested), abs=4 * MIB)
 
 
 def test_the_phases_of_a_real_training_step_are_found() -> None:

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cs336_tui.events.gpus import cublas_workspace_bytes
-from cs336_tui.events.prediction import Site
-from cs336_tui.events.reports import TensorForm
+from cs336_tui.events.prediction import Allocation, Site, TensorForm, TrackedTimeline
 from cs336_tui.worker.estimate.caching_allocator import (
     CachingAllocator,
     ExpandableAllocator,
@@ -20,7 +19,6 @@ from cs336_tui.worker.estimate.caching_allocator import (
     run_in,
 )
 from cs336_tui.worker.estimate.predict import workspace_bytes
-from cs336_tui.worker.estimate.tracker import Allocation, TrackedTimeline
 from tests.made_predictions import made_prediction
 from tests.watching import small_spec
 

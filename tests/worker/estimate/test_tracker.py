@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cs336_tui.events.prediction import CATEGORIES
-from cs336_tui.events.reports import TensorForm
-from cs336_tui.worker.estimate.tracker import MODEL_FILES, MemoryTracker, TrackedTimeline
+from cs336_tui.events.prediction import CATEGORIES, TensorForm, TrackedTimeline
+from cs336_tui.worker.estimate.tracker import MODEL_FILES, MemoryTracker
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.ranges import name_parts

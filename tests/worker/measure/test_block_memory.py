@@ -93,12 +93,15 @@ def test_a_block_whose_input_has_no_gradient_is_left_out_and_frozen_parameters_h
     ],
 )
 def test_blocks_that_are_recomputed_together_keep_what_enters_them(changes: dict[str, Any], names: list[str]) -> None:
-    rows = block_rows(record(**changes))
+    report = record(**changes)
+    rows = block_rows(report)
     assert [row.module for row in rows] == names
     block, entering = FP32 * (4 * D * D + 3 * D * F + 2 * D), FP32 * N * D
     blocks = [int(last) - int(first) + 1 for first, last in map(_places, names)]
     assert [row.gradient_bytes for row in rows] == [count * block for count in blocks]
     assert [row.saved_bytes for row in rows] == [entering] * len(names)
+    (kept,) = report.saved[0].contributors
+    assert (kept.node, kept.range, kept.shape) == ("checkpoint", "residual", (B, T, D))
     for row, count in zip(rows, blocks, strict=True):
         assert abs(row.change_bytes - (count * block - entering)) <= count * NUMBER
 

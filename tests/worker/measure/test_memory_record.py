@@ -12,9 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from cs336_tui.analysis.memory import Timeline
 from cs336_tui.config.variants import RANGES
-from cs336_tui.events.prediction import CATEGORIES, Site
-from cs336_tui.events.reports import MemoryReport, ReportRequest, TensorForm
-from cs336_tui.worker.estimate.tracker import Allocation, TrackedTimeline
+from cs336_tui.events.prediction import CATEGORIES, Allocation, Site, TensorForm, TrackedTimeline
+from cs336_tui.events.reports import MemoryReport, ReportRequest
 from cs336_tui.worker.measure import memory_record
 from cs336_tui.worker.measure.cell_memory import (
     AllocatorEvent,
@@ -24,7 +23,7 @@ from cs336_tui.worker.measure.cell_memory import (
     Recording,
     read_cuda,
 )
-from cs336_tui.worker.measure.memory_record import Operation, columns, cut, join
+from cs336_tui.worker.measure.memory_record import Operation, cut, join
 from cs336_tui.worker.measure.rank_memory import counted, record_rank_memory, without_lost_frees
 from tests.watching import small_spec as bench_spec
 from tests.worker.measure.cells import live_totals, memory_of, small_spec
@@ -263,10 +262,10 @@ def test_an_allocation_belongs_to_the_operation_that_it_was_made_in() -> None:
     later = cut(lives, 7, [("forward", 4)])
     assert later.totals == (608, 616, 584, 600)
     assert later.begins == (("forward", 1),)
-    found_columns = columns(later.allocations)
-    assert found_columns["born"] == (0, 0, 0, 1, 3)
-    assert found_columns["died"] == (2, -1, -1, -1, -1)
-    assert [form.shape for form in found_columns["forms"]] == [(8,), (16,), (4,)]
+    fields = later.fields()
+    assert fields["born"] == (0, 0, 0, 1, 3)
+    assert fields["died"] == (2, -1, -1, -1, -1)
+    assert [form.shape for form in fields["forms"]] == [(8,), (16,), (4,)]
 
 
 def test_a_tensor_whose_free_is_not_seen_counts_until_the_next_moment_and_another_threads_is_in_the_peak() -> None:
