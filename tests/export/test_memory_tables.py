@@ -14,7 +14,7 @@ from cs336_tui.export.subjects.memory_peaks import memory_figure, oom_table, pea
 from tests.export.keeping import as_drawn, kept
 from tests.made_memory import MB, MemoryMaker, a_memory_report, an_oom_report, many_events
 from tests.made_predictions import made_prediction
-from tests.made_ranks import a_rank_memory_report
+from tests.made_ranks import MOMENTS, a_rank_memory_report
 from tests.samples import a_spec
 
 REPORT = a_memory_report()
@@ -90,3 +90,13 @@ def test_uses_that_an_old_log_lacks_and_what_nobody_counts_are_not_known(live: i
     (record,) = rank_memory_table([msgspec.structs.replace(a_rank_memory_report(WHOLE), moments=(first,))]).records
     keys = ("activations_bytes", "communication_bytes", "rest_bytes", "live_bytes")
     assert [record[key] for key in keys] == [None, None, rest, live]
+
+
+def test_ways_of_sharing_are_neighbours_and_the_rest_is_what_no_use_has() -> None:
+    table = rank_memory_table([a_rank_memory_report(WHOLE), a_rank_memory_report(SHARDED)])
+    order = [(record["step"], record["moment"], record["rank"], record["parallel"]) for record in table.records]
+    assert order == [(*moment, rank, way) for moment in MOMENTS for rank in (0, 1) for way in ("ddp", "zero1")]
+    parts = ("parameters", "gradients", "optimizer_state", "activations", "communication", "buffers", "rest")
+    for record in table.records:
+        assert sum(record[f"{part}_bytes"] for part in parts) == record["live_bytes"]
+        assert record["rest_bytes"] == 3_000_000

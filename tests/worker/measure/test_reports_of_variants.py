@@ -16,7 +16,7 @@ from cs336_tui.events.kernel_report import FUSED, KernelReport
 from cs336_tui.events.reports import PrecisionReport, ReportKind, ReportRequest
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.dtypes import bytes_at_most, read_dtypes
-from cs336_tui.worker.measure.oom import attempt
+from cs336_tui.worker.measure.oom import attempt, explain_oom
 from cs336_tui.worker.measure.reporter import COMPILE_LEFT_OUT
 from cs336_tui.worker.workload.building import build
 from tests.worker.measure.cells import compiles, kernels_of, live_totals, memory_of, small_spec
@@ -343,3 +343,14 @@ def test_products_of_attention_are_held_against_a_softmax(tmp_path: Path) -> Non
     assert forward.matmul_flops == 2 * 2 * pairs * spec.d_model  # scores and weighted values, over all heads
     assert backward.matmul_flops == 2 * forward.matmul_flops
     assert forward.softmax_flops == 5 * pairs * spec.num_heads
+
+
+def test_why_a_user_s_model_did_not_fit(own: Own) -> None:
+    """A batch of which no host has the memory: the attempt is refused, and says by which line."""
+    spec = spec_of(own, own.gpt, batch_size=2**31 - 1, context_length=2**20, pass_="forward")
+    request = asked("oom", spec, failed_phase="building", failed_request_bytes=2**54, capacity_bytes=2**33)
+    report = explain_oom(request, lambda _stage: None)
+    assert report.request_bytes
+    assert report.phase
+    fits = attempt(spec_of(own, own.gpt), torch.device("cpu"))
+    assert fits is None

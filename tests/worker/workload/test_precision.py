@@ -271,3 +271,30 @@ def test_checkpointed_blocks_stay_in_float8() -> None:
         model(torch.zeros(2, 8, dtype=torch.int64)).float().sum().backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     torch.testing.assert_close(*gradients)
+
+
+@multiplies_float8
+def test_a_model_in_float8_learns_as_one_in_bfloat16_does() -> None:
+    tokens = torch.randint(0, VOCAB, (4, 8), generator=torch.Generator().manual_seed(2))
+
+    def losses(small: bool) -> list[float]:
+        model = a_transformer(num_layers=1)
+        if small:
+            use_float8(model, VOCAB)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+        found = []
+        for _ in range(5):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+            loss.backward()
+            assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+            optimizer.step()
+            found.append(float(loss.detach()))
+        return found
+
+    wide, small = losses(False), losses(True)
+    assert small != wide
+    assert small[0] == pytest.approx(wide[0], rel=0.05)
+    assert small[-1] == pytest.approx(wide[-1], rel=0.2, abs=0.1)
+    assert small[-1] < 0.9 * small[0]
