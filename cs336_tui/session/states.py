@@ -175,15 +175,11 @@ class CellState:
         if self._surroundings is None:
             surroundings = Surroundings(self.window)
             for sample, stage in self.unread.samples() if self.unread else ():
-                surroundings.take(self._own_part(sample), stage)
+                surroundings.take(self.own_part(sample), stage)
             self._surroundings = surroundings
         return self._surroundings
 
-    def take_sample(self, sample: ev.DeviceSampled, stage: ev.Stage | None) -> None:
-        """Add a device sample that was taken at this stage, None if the cell was over."""
-        self.surroundings.take(self._own_part(sample), stage)
-
-    def _own_part(self, sample: ev.DeviceSampled) -> ev.DeviceSampled:
+    def own_part(self, sample: ev.DeviceSampled) -> ev.DeviceSampled:
         """The sample, without a GPU that is not the cell's or may not be, unless it is the only one; `why` says so."""
         gpu, device = sample.gpu, self.spec.device
         if gpu is None:

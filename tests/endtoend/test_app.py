@@ -177,19 +177,6 @@ def test_a_signal_ends_everything_though_the_terminal_takes_nothing(start, numbe
     app.terminal.until_bytes(b"cs336-tui resume ")
 
 
-def test_kill_9_leaves_no_orphan_and_a_log_that_replays(start):
-    app = running(start(*ENDLESS))
-    family = app.family()
-    os.kill(app.terminal.pid, signal.SIGKILL)
-    assert family
-    assert all(wait_gone(process.pid) for process in family)
-    (log,) = app.sessions.glob("*.jsonl")
-    assert any(isinstance(event, StepsTimed) for event in LogReader(log))
-    replay = start("--replay", str(log), "--speed", "0")
-    replay.terminal.until("at its end")
-    replay.terminal.until("tiny · ctx 16 · forward")
-
-
 def test_it_survives_being_resized_to_nothing_and_back_while_running(start):
     app = running(start(*ENDLESS))
     for _ in range(20):  # sizes that come faster than they are drawn, as when a window is dragged

@@ -214,8 +214,7 @@ async def test_a_cell_that_is_run_again_is_judged_again(tmp_path: Path) -> None:
     cell, app = state.cells[0], Watched(tmp_path)
     async with app.run_test() as pilot:
         await comes(pilot, lambda: app.judging.of(state, cell))
-        for event in [*cell_start(0), *steps(0, (), STEADY_S), CellFinished(at=START + 99, cell=0, status="ok")]:
-            state.apply(event)
+        state_of([*cell_start(0), *steps(0, (), STEADY_S), CellFinished(at=START + 99, cell=0, status="ok")], state)
         assert app.judging.known(state, cell) is None
         assert (await comes(pilot, lambda: app.judging.of(state, cell))).judgement.names == ("steady",)
 
