@@ -211,11 +211,6 @@ def place(lane: Lane) -> str:
     return " ".join(filter(None, (lane.machine, lane.device))) + cores
 
 
-def lanes_of(state: SessionState, cell: CellState) -> str:  # noqa: ARG001  # as `job_of`
-    """The numbers of the lanes that a cell takes or took, from 0."""
-    return ranges(cell.lanes)
-
-
 def job_of(state: SessionState, cell: CellState) -> str:
     """Slurm's name of the cell's job; of other launchers its number in the session."""
     if (job := state.job_of(cell)) is None:
