@@ -24,7 +24,7 @@ from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import CellQueue, Tell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import left_of
 from cs336_tui.runner.trust import Import, Trust, check_log
-from cs336_tui.session.log import LogReader, Sink
+from cs336_tui.session.log import LogReader, SessionRecorder, Sink
 from cs336_tui.session.state import fold
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.widgets.lines import Line
@@ -43,8 +43,9 @@ class ScriptedBench:
     called. `outcomes` holds the status of cells that do not end ok."""
 
     def __init__(self, sink: Sink, log: Path | None = None, environment: Environment = ENVIRONMENT) -> None:
-        self._sinks, self.environment = [sink], environment
-        self.log_path = log or Path("/nowhere/2026-11-20T14-03-42-ab12.jsonl")
+        recorder = SessionRecorder(Path("/nowhere"), "2026-11-20T14-03-42-ab12", sink)
+        self.sink, self.listen, self.environment = recorder.pass_on, recorder.listen, environment
+        self.log_path = log or recorder.path
         self.ddof, self.timeout_s, self.skip_after_oom = 1, None, True
         self.trust = Trust()
         self.prepared = self.closed = False
@@ -70,14 +71,6 @@ class ScriptedBench:
         self._stop = StopSignal()
         self.queue = CellQueue(self.sink, self._stop)
         self._in_parts: threading.Event | None = None
-
-    def sink(self, events: Sequence[ev.Event]) -> None:
-        for sink in self._sinks:
-            sink(events)
-
-    def listen(self, sink: Sink) -> Callable[[], None]:
-        self._sinks.append(sink)
-        return lambda: self._sinks.remove(sink)
 
     def prepare(self) -> None:
         self.prepared = True
