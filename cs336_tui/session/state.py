@@ -131,10 +131,9 @@ class SessionState:
     @property
     def steps_done(self) -> int:
         """Finished steps; a cell that ended by itself counts in full, so that progress reaches its total."""
-        ended = (cell.is_over and cell.status != "cancelled" for cell in self._counted)
-        return sum(
-            cell.steps_meant if over else cell.steps_done for cell, over in zip(self._counted, ended, strict=True)
-        )
+        counted = self._counted
+        ended = {cell.cell for cell in counted if cell.is_over and cell.status != "cancelled"}
+        return sum(cell.steps_meant if cell.cell in ended else cell.steps_done for cell in counted)
 
     @property
     def steps_total(self) -> int:

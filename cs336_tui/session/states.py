@@ -184,10 +184,10 @@ class CellState:
         gpu, device = sample.gpu, self.spec.device
         if gpu is None:
             return sample
-        if not device.startswith("cuda"):
-            return msgspec.structs.replace(sample, gpu=None, other_gpus=())
-        others = sample.other_gpus[: self.spec.ranks - 1]
         none = msgspec.structs.replace(sample, gpu=None, other_gpus=())
+        if not device.startswith("cuda"):
+            return none
+        others = sample.other_gpus[: self.spec.ranks - 1]
         if len(others) < self.spec.ranks - 1:
             return msgspec.structs.replace(none, why="not every rank's GPU was sampled")
         sample = msgspec.structs.replace(sample, other_gpus=others)

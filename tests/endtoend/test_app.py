@@ -77,16 +77,13 @@ def test_choose_run_watch_copy_export(start, tmp_path, monkeypatch, columns, row
     (encoded,) = re.findall(rb"\x1b\]52;c;([A-Za-z0-9+/=]+)", bytes(terminal.raw))
     assert "| tiny" in base64.b64decode(encoded).decode()
     terminal.send("e", seen="Save")
-    terminal.send("\r", seen="Written")
-    terminal.send("\r")
-    (table,) = tmp_path.glob("cs336-tui-results-*.md")
-    terminal.until(lambda text: "Written" not in text)
-    terminal.send(":", seen="Search for commands")
-    terminal.send("export summary\r", seen="▸Summary")
-    terminal.send("\r", seen="Written")
-    terminal.send("\r")
-    (summary,) = tmp_path.glob("cs336-tui-summary-*.md")
-    terminal.until(lambda text: "Written" not in text)
+    for what in ("results", "summary"):
+        if what == "summary":
+            terminal.send(":", seen="Search for commands")
+            terminal.send("export summary\r", seen="▸Summary")
+        terminal.send("\r", seen="Written")
+        terminal.send("\r", seen=lambda text: "Written" not in text)
+    (table,), (summary,) = (tmp_path.glob(f"cs336-tui-{what}-*.md") for what in ("results", "summary"))
     rows_written = [line for line in table.read_text().splitlines() if line.startswith("| tiny")]
     assert ["forward" in rows_written[0], "train-step" in rows_written[1]] == [True, True]
     assert "cs336-tui bench --size tiny --context 16" in summary.read_text()
