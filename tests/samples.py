@@ -1,11 +1,13 @@
 """Sessions as events, made up but plausible, for tests of their consumers."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from cs336_tui.config.spec import CellSpec, dims_of
+from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import DeviceInfo, Environment, GpuSample, HostSample, RankSample
 from cs336_tui.events.events import (
     SCHEMA,
@@ -30,7 +32,7 @@ from cs336_tui.events.events import (
     StageChanged,
     StepsTimed,
 )
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import fold
 from cs336_tui.stats.summaries import Summary, summarize
 
 START = 1_790_000_000.0
@@ -207,11 +209,13 @@ def mixed_session() -> list[Event]:
     ]
 
 
-def state_of(events: Iterable[Event]) -> SessionState:
-    state = SessionState()
-    for event in events:
-        state.apply(event)
-    return state
+state_of = fold
+
+
+def write_log(path: Path, events: Iterable[Event]) -> Path:
+    """A log of these events."""
+    path.write_bytes(b"".join(map(to_line, events)))
+    return path
 
 
 def machine_of_gpus(gpus: int, host: str = "gpu-box") -> Environment:

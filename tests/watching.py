@@ -9,7 +9,7 @@ import psutil
 from cs336_tui.config.processes import lives
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, fold
 from cs336_tui.session.states import CellState
 from tests.samples import a_spec
 
@@ -32,8 +32,7 @@ class Watch:
             self.on_event(event)
         with self._changed:
             self.events.extend(events)
-            for event in events:
-                self.state.apply(event)
+            fold(events, self.state)
             self._changed.notify_all()
 
     def until(self, predicate: Callable[[SessionState], Any]) -> Any:
@@ -51,11 +50,7 @@ def small_spec(**changes: Any) -> CellSpec:
     """A model whose step takes about a millisecond on any machine."""
     shape = {"size": "custom", "d_model": 32, "d_ff": 64, "num_layers": 1, "num_heads": 2, "vocab_size": 64}
     fields: dict[str, Any] = {"context_length": 8, "batch_size": 1, "pass_": "forward", "device": "cpu"}
-    fields |= {
-        "warmup_steps": 1,
-        "measure_steps": 3,
-        "threads": 1,
-    }  # on a busy machine two threads wait for one another
+    fields |= {"warmup_steps": 1, "measure_steps": 3, "threads": 1}  # on a busy machine two wait for one another
     return a_spec(**shape | fields | changes)
 
 

@@ -14,6 +14,7 @@ from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.measures import allocated_bytes, largest
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, runs_of, without_turns
 from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.stats.quantities import spans
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, ratio_of
 from cs336_tui.stats.summaries import Summary
 
@@ -141,14 +142,7 @@ def _where(results: Sequence[Result], cells: Sequence[Result]) -> str:
 
 def _cells(results: Sequence[Result]) -> str:
     """Their numbers, as people count."""
-    runs: list[list[int]] = []
-    for number in sorted(map(attrgetter("cell.cell"), results)):
-        if runs and runs[-1][1] == number:
-            runs[-1][1] = number + 1
-        else:
-            runs.append([number + 1, number + 1])
-    spans = (str(first) if first == last else f"{first}–{last}" for first, last in runs)
-    return f"cell{'s' if len(results) > 1 else ''} {', '.join(spans)}"
+    return f"cell{'s' if len(results) > 1 else ''} {spans(result.cell.cell + 1 for result in results)}"
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

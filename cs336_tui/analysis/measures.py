@@ -63,7 +63,7 @@ def _unknown(cell: CellState) -> str:
         return "another cell ran in turns with it, and the counter cannot tell the two apart"
     if not around.samples:
         return "no device sample while measuring"
-    if not around.counts_energy:
+    if not around.energies:
         return around.why or "this GPU or driver has no energy counter"
     if around.energy is None:
         return "the energy counter was read once while measuring, or was reset; two readings are needed"

@@ -113,7 +113,8 @@ def race_of(state: SessionState) -> Race | None:
     rounds = max((cell.repeat for cells in visited.values() for cell in solo(cells)), default=0)
     in_last = {number for number, cells in visited.items() if any(cell.repeat == rounds for cell in solo(cells))}
     best = _best(standings_, in_last, {*barred, *lost})
-    is_over = state.tuning_ended is not None
+    end = state.races[-1].ended
+    is_over = end is not None
     ranked, entries = {each.candidate: each for each in standings_}, []
     for number, spec in enumerate(begun.candidates):
         cells, standing = visited.get(number, ()), ranked.get(number)
@@ -157,8 +158,8 @@ def race_of(state: SessionState) -> Race | None:
         limit_bytes=begun.limit_bytes,
         rounds=rounds,
         began_at=begun.at - begun.spent_s,
-        spent_s=state.race_spent_s,
-        ended=state.tuning_ended.reason if state.tuning_ended else "",
+        spent_s=state.races[-1].spent_s,
+        ended=end.reason if end else "",
         standings=standings_,
     )
 

@@ -121,8 +121,8 @@ class Destination(NamedTuple):
 
 
 def to_json(data: object) -> str:
-    """Indented, ending with a newline."""
-    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
+    """Indented, ending with a newline; what JSON has no word for, such as a path, is a text."""
+    return msgspec.json.format(msgspec.json.encode(data, enc_hook=str), indent=2).decode() + "\n"
 
 
 def say_written(path: Path) -> None:

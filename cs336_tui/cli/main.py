@@ -171,8 +171,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     settle_streams()
     try:
-        if arguments is None:
-            _check_encodable(sys.argv[1:])
+        for number, word in enumerate(sys.argv[1:] if arguments is None else (), 1):
+            try:
+                word.encode()
+            except UnicodeEncodeError:
+                raise click.UsageError(f"argument {number}, {ascii(word)[:80]}: not valid UTF-8") from None
         if "_CS336_TUI_COMPLETE" in os.environ:
             from cs336_tui.cli.completion import register
 
@@ -185,14 +188,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:
         _fail(in_one_line(error), 2 if error.errno == errno.ENAMETOOLONG else 1)
     sys.exit(0)
-
-
-def _check_encodable(words: Sequence[str]) -> None:
-    for number, word in enumerate(words, 1):
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            raise click.UsageError(f"argument {number}, {ascii(word)[:80]}: not valid UTF-8") from None
 
 
 def _fail(message: str, code: int) -> NoReturn:

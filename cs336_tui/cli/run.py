@@ -26,7 +26,7 @@ from cs336_tui.export.writing.verdicts import get_ready
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.trust import Import
 from cs336_tui.session.log import default_session_dir
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, fold
 
 EXIT_OK, EXIT_CELL_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 """The second also where something could not be written."""
@@ -104,8 +104,7 @@ class HeadlessRun:
 
     def recall(self, events: Iterable[Event]) -> None:
         """Take what happened before, without showing it as news."""
-        for event in events:
-            self.state.apply(event)
+        fold(events, self.state)
 
     @property
     def without_flops(self) -> tuple[CellSpec, ...]:

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
-import msgspec
 
-from cs336_tui.cli.files import Destination, file_options, json_option
+from cs336_tui.cli.files import Destination, file_options, json_option, to_json
 from cs336_tui.cli.flags import a_session, session_argument, session_dir_option, sessions_argument
 from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.streams import TERMINAL, StatusLines, on_terminal
@@ -71,32 +70,24 @@ def _record(info: SessionInfo) -> dict[str, Value]:
     return found | {"devices": ", ".join(info.devices), "note": info.note, "log": str(info.path)}
 
 
-def _text(table: Table) -> str:
-    from tabulate import tabulate
-
-    rows = [[one_line(text) for text in row] for row in table.rows]
-    return tabulate(rows, [column.header for column in table.columns], tablefmt="plain", disable_numparse=True)
-
-
 @command("sessions")
 @json_option
 @file_options("table")
 def sessions(session_dir: Path, *, to: Destination) -> str:
     """List the sessions on this machine, newest first."""
-    return to.deliver(_listed(list(store.list_sessions(session_dir)), session_dir, to.format))
+    infos = list(store.list_sessions(session_dir))
+    if to.format == "json":
+        return to.deliver(to_json(infos))
+    if not infos and to.format in ("table", TERMINAL):
+        return to.deliver(f"No session in {session_dir} yet. `cs336-tui` or `cs336-tui bench` makes one.\n")
+    table = _table(infos)
+    if to.format != "table":
+        return to.show([table], "cs336-tui: sessions")
+    from tabulate import tabulate
 
-
-def _listed(infos: Sequence[SessionInfo], folder: Path, format_: str) -> str:
-    from cs336_tui.export.writing.formats import answer
-
-    if format_ == "json":
-        return msgspec.json.format(msgspec.json.encode(infos, enc_hook=str), indent=2).decode() + "\n"
-    if format_ == TERMINAL and infos:
-        return on_terminal([_table(infos)])
-    if format_ in ("table", TERMINAL):
-        none = f"No session in {folder} yet. `cs336-tui` or `cs336-tui bench` makes one."
-        return (_text(_table(infos)) if infos else none) + "\n"
-    return answer([_table(infos)], format_, "cs336-tui: sessions")
+    rows = [[one_line(text) for text in row] for row in table.rows]
+    headers = [column.header for column in table.columns]
+    return to.deliver(tabulate(rows, headers, tablefmt="plain", disable_numparse=True) + "\n")
 
 
 @command("show")
@@ -127,40 +118,30 @@ def _shown(state: SessionState, path: Path, format_: str) -> str:
     rows += [("cells", counts(info))]
     if info.standing.can_resume:
         rows += [("state", f"{info.standing.words}; `cs336-tui resume {info.session}` runs what is left")]
-    rows += _race_of(state)
+    if state.tuning:
+        from cs336_tui.analysis.tuning import race_of
+        from cs336_tui.export.subjects.tuning import finding
+
+        if race := race_of(state):
+            rows += [("race", finding(race))]
     rows += _jobs_of(state, info)
     for report in state.reports_on_cells:
         how = "" if report.status == "ok" else f": {report.status or 'running'}"
         rows.append(("report", f"{report.kind} of {report.spec.title}{how}"))
     rows.append(("log", str(path)))
     rows = [(label, in_brief(text, 1000)) for label, text in rows]
-    hints = list(_hint_of_reports(state, info.session))
+    kinds = {report.kind for report in state.reports_on_cells if report.content}
+    hints: list[str] = []
+    if named := [kind for kind in REPORTS if kind in kinds]:
+        more = f" (or {', '.join(named[1:])})" if len(named) > 1 else ""
+        hints = [f"`cs336-tui export {info.session} --report {named[0]}`{more} shows what a report found."]
     if format_ == TERMINAL:
         return on_terminal([*rows, *results_parts(state), *hints])
     lines = [*(f"{label:<9}{text}" for label, text in rows), "", results_markdown(state).rstrip()]
     return "\n".join([*lines, *(line for hint in hints for line in ("", hint)), ""])
 
 
-def _hint_of_reports(state: SessionState, session: str) -> Iterator[str]:
-    """The command that shows a report of the session, and the other kinds that it has."""
-    kinds = {report.kind for report in state.reports_on_cells if report.content}
-    if named := [kind for kind in REPORTS if kind in kinds]:
-        more = f" (or {', '.join(named[1:])})" if len(named) > 1 else ""
-        yield f"`cs336-tui export {session} --report {named[0]}`{more} shows what a report found."
-
-
 _MOST_JOBS = 20
-
-
-def _race_of(state: SessionState) -> Iterator[tuple[str, str]]:
-    """The outcome of the session's race, or its best so far; nothing without a race."""
-    if state.tuning is None:
-        return
-    from cs336_tui.analysis.tuning import race_of
-    from cs336_tui.export.subjects.tuning import finding
-
-    if race := race_of(state):
-        yield "race", finding(race)
 
 
 def _jobs_of(state: SessionState, info: SessionInfo) -> Iterator[tuple[str, str]]:

@@ -112,7 +112,7 @@ class RaceProgress(RunProgress):
 
     @property
     def _left_s(self) -> float:
-        return self._race.tuning.budget_s - self._state.race_spent_s if self._race else 0.0
+        return self._race.tuning.budget_s - self._state.races[-1].spent_s if self._race else 0.0
 
     def _running(self, cell: CellState) -> Iterator[str]:
         """``round 2 · 5/12 · attention sdpa · measured 3/5``."""

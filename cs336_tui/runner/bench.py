@@ -163,13 +163,9 @@ class Bench(Recording):
             environment.check(spec, 1 if lanes and spec.device != "cpu" else None)  # each rank is in a lane of its own
         return resolved
 
-    def listen(self, sink: Sink) -> None:
-        """Pass the session's events to this sink, too."""
-        self._recorder.listen(sink)
-
-    def unlisten(self, sink: Sink) -> None:
-        """Pass the session's events to this sink no more."""
-        self._recorder.unlisten(sink)
+    def listen(self, sink: Sink) -> Callable[[], None]:
+        """Pass the session's events to this sink, too, until the answer is called."""
+        return self._recorder.listen(sink)
 
     def record(self, event: ev.Event) -> None:
         """Add an event to the session, whose log is opened for it. Raises `LogError`."""

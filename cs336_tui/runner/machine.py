@@ -109,9 +109,7 @@ def lacking_code(names: Iterable[str], folders: Sequence[str]) -> Iterator[str]:
 
 
 def usable_cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_name() -> str:

@@ -55,8 +55,7 @@ def go_on(
         *(ev.CellSkipped(at=now, cell=cell, reason=BROKEN_OFF) for cell in sorted(dropped)),
         *(ev.CellRequeued(at=now, cell=cell) for cell in sorted(wanted - dropped)),
     ]
-    for event in went_on:
-        state.apply(event)
+    fold(went_on, state)
     if state.waiting and (command := next((each for each in state.commands if each.startswith("cs336-tui ab ")), None)):
         raise LogError(f"{log.name}: cells in turns cannot go on one by one; run again: {command}")
     if checked and environment:

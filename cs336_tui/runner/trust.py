@@ -8,10 +8,12 @@ import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.tuning import Tuning
 from cs336_tui.config.values import sharing_of
 from cs336_tui.config.variants import is_imported
 from cs336_tui.stats.quantities import named
@@ -42,15 +44,8 @@ class Untrusted(UserError):
         self.what = what
 
 
-class HasCode(Protocol):
-    """The part of a cell, a sweep or a search that names code."""
-
-    @property
-    def own_code(self) -> tuple[str, ...]: ...
-    @property
-    def annotations(self) -> tuple[tuple[str, str], ...]: ...
-    @property
-    def model_path(self) -> tuple[str, ...]: ...
+HasCode = CellSpec | Sweep | Tuning
+"""Choices that may name code."""
 
 
 class Trust:
@@ -132,10 +127,8 @@ def _installed(top: str) -> str:
 
 def _places(spec: ModuleSpec) -> list[Path]:
     """The folders of a package, and the file of a module."""
-    return [
-        *map(Path, spec.submodule_search_locations or ()),
-        *([Path(spec.origin or "")] if spec.has_location else ()),
-    ]
+    files = [Path(spec.origin or "")] if spec.has_location else []
+    return [*map(Path, spec.submodule_search_locations or ()), *files]
 
 
 def _chain(module: str, roots: Sequence[str]) -> list[Path]:

@@ -17,7 +17,7 @@ from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.pipes import beside
 from cs336_tui.runner.queue import WaitingReport
 from cs336_tui.runner.resume import BROKEN_OFF
-from cs336_tui.session.state import SessionState, check_s, visit_s, visits_of
+from cs336_tui.session.state import SessionState, check_s, fold, visit_s, visits_of
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import duration
 
@@ -44,20 +44,16 @@ class Tuner:
         self._stopped = threading.Event()
         self._timeout_s = bench.timeout_s
         self.state = SessionState()
-        bench.listen(self.recall)
+        self.close = bench.listen(self.recall)
+        """Hears no more of the session; the race cannot go on then."""
 
     def recall(self, events: Sequence[Event]) -> None:
         """Take what happened in the session, which its bench does not tell."""
-        for event in events:
-            self.state.apply(event)
+        fold(events, self.state)
 
     def stop(self) -> None:
         """Begin no other step; `Bench.cancel` ends the one that runs, too."""
         self._stopped.set()
-
-    def close(self) -> None:
-        """Hear no more of the session; the race cannot go on then."""
-        self._bench.unlisten(self.recall)
 
     def run(self, started: TuningStarted, command: str) -> None:
         """Race the candidates of a search, which `analysis.shortlist` chose. Raises like `Bench.run`."""
@@ -74,13 +70,13 @@ class Tuner:
                 self._bench.record(SessionResumed(at=time.time(), app=__version__))
             self._skip([cell for cell in self._cancelled if cell.queued_in_turns], BROKEN_OFF)
             self._stopped.clear()
-            self._began = time.monotonic() - self.state.race_spent_s
+            self._began = time.monotonic() - self.state.races[-1].spent_s
             self._race(None)
 
     @property
     def left_words(self) -> str:
         """The rest of the budget of a race that was resumed, such as ``43 s``."""
-        return duration(max(self._budget_s - self.state.race_spent_s, 0.0))
+        return duration(max(self._budget_s - self.state.races[-1].spent_s, 0.0))
 
     @property
     def _begun(self) -> TuningStarted:

@@ -16,7 +16,6 @@ from cs336_tui.events.codec import from_line
 from cs336_tui.events.events import DeviceSampled, Event, Notice, Stage, StepsTimed
 from cs336_tui.session.log import DAMAGE, TORN, LogError, LogReader, SkippedLines, line_prefix
 from cs336_tui.session.state import SessionState
-from cs336_tui.session.states import CellState
 
 _STEPS, _SAMPLE = line_prefix(StepsTimed), line_prefix(DeviceSampled)
 _LONG = (_STEPS, _SAMPLE)  # the lines that make a log long: steps and device samples
@@ -54,7 +53,10 @@ def load(path: Path) -> SessionState:
             runs.append((event, state.current))
             for part, named in _named(file, event) if state.side_by_side else ((event, ()),):
                 for cell, stage in state.surrounded(named):
-                    _unread(cell, file).runs.append((part, stage))
+                    if not isinstance(cell.unread, _Unread):
+                        cell.read_later(_Unread(file, cell.cell))
+                    assert isinstance(cell.unread, _Unread)
+                    cell.unread.runs.append((part, stage))
         else:
             at_end = None
             state.apply(event)
@@ -86,14 +88,6 @@ class _Unread:
             for event in _events(_text(self._file, run), _SAMPLE):
                 if isinstance(event, DeviceSampled) and (not event.cells or self._cell in event.cells):
                     yield event, stage
-
-
-def _unread(cell: CellState, file: BinaryIO) -> _Unread:
-    """The part of the log that the cell's present attempt reads later."""
-    if not isinstance(cell.unread, _Unread):
-        cell.read_later(_Unread(file, cell.cell))
-    assert isinstance(cell.unread, _Unread)
-    return cell.unread
 
 
 _OF_STEPS = re.compile(rb'"cell":(\d+)')

@@ -278,15 +278,16 @@ class SessionRecorder:
         self.problem: str | None = None
         """One line on a log that could not be written to its end."""
 
-    def listen(self, sink: Sink) -> None:
-        """Pass events to this sink too, after the others."""
+    def listen(self, sink: Sink) -> Callable[[], None]:
+        """Pass events to this sink too, after the others, until the answer is called."""
+
+        def unlisten() -> None:
+            with self._lock:
+                self._sinks = [each for each in self._sinks if each != sink]
+
         with self._lock:
             self._sinks.append(sink)
-
-    def unlisten(self, sink: Sink) -> None:
-        """Pass events to this sink no more."""
-        with self._lock:
-            self._sinks = [each for each in self._sinks if each != sink]
+        return unlisten
 
     @property
     def path(self) -> Path:

@@ -131,10 +131,9 @@ class SessionState:
     @property
     def steps_done(self) -> int:
         """Finished steps; a cell that ended by itself counts in full, so that progress reaches its total."""
-        ended = (cell.is_over and cell.status != "cancelled" for cell in self._counted)
-        return sum(
-            cell.steps_meant if over else cell.steps_done for cell, over in zip(self._counted, ended, strict=True)
-        )
+        counted = self._counted
+        ended = {cell.cell for cell in counted if cell.is_over and cell.status != "cancelled"}
+        return sum(cell.steps_meant if cell.cell in ended else cell.steps_done for cell in counted)
 
     @property
     def steps_total(self) -> int:
@@ -163,19 +162,9 @@ class SessionState:
         return self.races[-1].begun if self.races else None
 
     @property
-    def tuning_ended(self) -> ev.TuningEnded | None:
-        """The end of the last race; None while it has none."""
-        return self.races[-1].ended if self.races else None
-
-    @property
     def has_unfinished_race(self) -> bool:
         """True if a race was begun and has no end."""
         return bool(self.races) and self.races[-1].ended is None
-
-    @property
-    def race_spent_s(self) -> float:
-        """Seconds of its budget that the last race has used."""
-        return self.races[-1].spent_s if self.races else 0.0
 
     @property
     def is_recorded(self) -> bool:
@@ -310,7 +299,7 @@ class SessionState:
                 self.machine_gpus = event.machine_gpus or self.machine_gpus
                 self.samples |= dict.fromkeys(self.running.keys() & (event.cells or self.running.keys()), event)
                 for cell, stage in self.surrounded(event.cells):
-                    cell.take_sample(event, stage)
+                    cell.surroundings.take(cell.own_part(event), stage)
             case ev.Notice():
                 self.notices.append(event)
             case ev.SessionEnded():
@@ -388,9 +377,9 @@ class SessionState:
         cell.apply(event)
 
 
-def fold(events: Iterable[ev.Event]) -> SessionState:
-    """The state after these events."""
-    state = SessionState()
+def fold(events: Iterable[ev.Event], state: SessionState | None = None) -> SessionState:
+    """The state, a new one unless given, after these events."""
+    state = state or SessionState()
     for event in events:
         state.apply(event)
     return state

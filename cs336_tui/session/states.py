@@ -175,23 +175,19 @@ class CellState:
         if self._surroundings is None:
             surroundings = Surroundings(self.window)
             for sample, stage in self.unread.samples() if self.unread else ():
-                surroundings.take(self._own_part(sample), stage)
+                surroundings.take(self.own_part(sample), stage)
             self._surroundings = surroundings
         return self._surroundings
 
-    def take_sample(self, sample: ev.DeviceSampled, stage: ev.Stage | None) -> None:
-        """Add a device sample that was taken at this stage, None if the cell was over."""
-        self.surroundings.take(self._own_part(sample), stage)
-
-    def _own_part(self, sample: ev.DeviceSampled) -> ev.DeviceSampled:
+    def own_part(self, sample: ev.DeviceSampled) -> ev.DeviceSampled:
         """The sample, without a GPU that is not the cell's or may not be, unless it is the only one; `why` says so."""
         gpu, device = sample.gpu, self.spec.device
         if gpu is None:
             return sample
-        if not device.startswith("cuda"):
-            return msgspec.structs.replace(sample, gpu=None, other_gpus=())
-        others = sample.other_gpus[: self.spec.ranks - 1]
         none = msgspec.structs.replace(sample, gpu=None, other_gpus=())
+        if not device.startswith("cuda"):
+            return none
+        others = sample.other_gpus[: self.spec.ranks - 1]
         if len(others) < self.spec.ranks - 1:
             return msgspec.structs.replace(none, why="not every rank's GPU was sampled")
         sample = msgspec.structs.replace(sample, other_gpus=others)

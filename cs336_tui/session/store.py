@@ -19,7 +19,7 @@ from cs336_tui.events.codec import from_line
 from cs336_tui.session.load import load as load
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.log import DAMAGE, FILES_SUFFIX, JOBS_SUFFIX, LogError, LogReader, SessionLog, line_prefix
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, fold
 from cs336_tui.stats.quantities import counted
 
 Stage = Literal["empty", "running", "stopped", "killed", "done"]
@@ -146,10 +146,6 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     def standing(self) -> Standing:
         return Standing(self.stage, self.steps_done, self.steps_total, self.left, self.race_left)
 
-    def standing_at(self, now: Standing) -> SessionInfo:
-        """The same session, come so far."""
-        return msgspec.structs.replace(self, **msgspec.structs.asdict(now))
-
 
 def folder_sessions(directory: Path) -> list[Path]:
     """The logs in a folder, oldest first; none when there is no such folder."""
@@ -203,8 +199,7 @@ def info_of(path: Path) -> SessionInfo:
     """The session at a glance, read without its steps."""
     state, problem = SessionState(), None
     try:
-        for event in LogReader(path).without(*_LONG):
-            state.apply(event)
+        fold(LogReader(path).without(*_LONG), state)
     except LogError as error:
         problem = str(error)
     found = describe(state, path, problem)

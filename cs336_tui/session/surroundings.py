@@ -63,7 +63,7 @@ class Surroundings(msgspec.Struct):
     """As `other_cores`, in the first sample after the window: since the sample before it."""
     steal: float | None = None
     """Mean share of all cores' time that the hypervisor gave to others."""
-    _energies: list[tuple[float, float]] = []
+    energies: list[tuple[float, float]] = []
     """Time (Unix seconds) and energy counter (joules): the first and the last few of the window."""
     _after: list[tuple[float, tuple[GpuProcess, ...]]] = []
     """Reading times (Unix seconds) and lists of other processes, the first two after the window or at its end."""
@@ -107,15 +107,10 @@ class Surroundings(msgspec.Struct):
         return next(({process.pid: process for process in found} for found in lists), None)
 
     @property
-    def counts_energy(self) -> bool:
-        """True if a sample of the window has the energy counter."""
-        return bool(self._energies)
-
-    @property
     def energy(self) -> tuple[float, float] | None:
         """Joules used within the window, and the seconds between the two readings; None without two."""
         ended_at = self.window.ended_at
-        readings = [r for r in self._energies if ended_at is None or r[0] <= ended_at]
+        readings = [r for r in self.energies if ended_at is None or r[0] <= ended_at]
         if len(readings) < 2:
             return None
         (begin, first), (end, last) = readings[0], readings[-1]
@@ -155,9 +150,9 @@ class Surroundings(msgspec.Struct):
             else:
                 self.others_stale += 1
         if gpu.energy_j is not None:
-            if len(self._energies) > _LAST:
-                del self._energies[1]
-            self._energies.append((at, gpu.energy_j))
+            if len(self.energies) > _LAST:
+                del self.energies[1]
+            self.energies.append((at, gpu.energy_j))
 
 
 def together(gpus: Sequence[GpuSample]) -> GpuSample:

@@ -96,6 +96,17 @@ def named(names: Sequence[str], most: int = 3, between: str = "; ", last: str = 
     return between.join(names[:most]) + (f"{last}{more} more" if more > 0 else "")
 
 
+def spans(numbers: Iterable[int], to: str = "–", between: str = ", ") -> str:
+    """``0–3, 6`` of 0, 1, 2, 3 and 6."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return between.join(to.join(map(str, each)) for each in found)
+
+
 def duration(time_s: float | None) -> str:
     """A whole number of seconds as a clock shows it: ``0:48``, ``12:03``, ``1:02:03``."""
     if time_s is None:

@@ -14,7 +14,7 @@ from textual.message_pump import MessagePump
 
 from cs336_tui.config.axis import UserError
 from cs336_tui.events.events import CellFinished, Event, SessionEnded
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, fold
 
 if TYPE_CHECKING:
     from cs336_tui.export.writing.files import LivingFile
@@ -111,9 +111,7 @@ class SummaryAutosave:
     def _work(self) -> None:
         while (taken := self._inbox.get()) is not None:
             session, events = taken
-            state = self._states.setdefault(session, SessionState())
-            for event in events:
-                state.apply(event)
+            state = fold(events, self._states.setdefault(session, SessionState()))
             if any(isinstance(event, CellFinished | SessionEnded) for event in events):
                 self._write(state)
 

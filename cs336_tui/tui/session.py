@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from textual.message import Message
 
 from cs336_tui.analysis.eta import Outlook, Prices, outlook_of, takes_s
 from cs336_tui.events import events as ev
 from cs336_tui.session.load import Pace, load, replay
 from cs336_tui.session.log import LogError, LogReader
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, fold
 from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo, Standing, describe, session_time, standing_of
 from cs336_tui.tui.sources import Ended, Post, Sink, thread
@@ -107,7 +108,7 @@ class Session:
             return None
         if self._info is None:
             self._info = describe(self.state, self.path)
-        return self._info.standing_at(self.standing)
+        return msgspec.structs.replace(self._info, **msgspec.structs.asdict(self.standing))
 
     @property
     def race(self) -> Race | None:
@@ -196,8 +197,7 @@ def read_session(path: Path) -> Session:
     except LogError as error:
         session.problem = str(error).replace(str(path), path.name)
         with contextlib.suppress(LogError):
-            for event in LogReader(path):
-                session.state.apply(event)
+            fold(LogReader(path), session.state)
     state = session.state
     # What the Log tab has rows for, as far as the state remembers.
     told: list[ev.Event] = [*state.notices, *state.output]

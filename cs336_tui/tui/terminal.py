@@ -15,7 +15,6 @@ import selectors
 import shutil
 import sys
 import termios
-import threading
 from codecs import getincrementaldecoder
 from collections.abc import Awaitable, Iterable
 from types import NoneType
@@ -38,6 +37,7 @@ from textual.screen import Screen
 from textual.widget import MountError
 from textual.worker import WorkerFailed
 
+from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.tui.compositor import Drawn, TightUpdate
 
 _wrap_and_format = Content._wrap_and_format
@@ -87,25 +87,6 @@ class Parser(XTermParser):
         return None if self._timeout_time is None else max(self._timeout_time - get_time(), 0.0)
 
 
-class _ExitEvent(threading.Event):
-    """An event that a selector can wait for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._read, self._write = os.pipe()
-
-    def fileno(self) -> int:
-        return self._read
-
-    def set(self) -> None:
-        super().set()
-        os.write(self._write, b"\0")
-
-    def clear(self) -> None:
-        os.read(self._read, 1)
-        super().clear()
-
-
 _LOCAL_MODES = 3
 """The place of a terminal's local modes among its settings."""
 
@@ -119,7 +100,7 @@ class Driver(LinuxDriver):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.exit_event = _ExitEvent()
+        self.exit_event = StopSignal()  # type: ignore[assignment]  # which a selector can wait for
 
     def start_application_mode(self) -> None:
         if isinstance(self._app, SteadyApp):

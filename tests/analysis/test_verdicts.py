@@ -263,7 +263,7 @@ def test_a_gradient_scaler_hides_whether_the_host_bounds_the_step_beside_which_a
 )
 def test_a_short_cell_is_judged_by_the_sample_after_it(cores: float, holds: bool | None, said: str) -> None:
     cell, host = a_cell(FLAT, spec=ON_CPU), HostSample(cpu=(cores + 1.0) / 4, cpu_count=4, child_cores=1.0)
-    cell.take_sample(DeviceSampled(at=1e9, host=host), None)
+    cell.surroundings.take(DeviceSampled(at=1e9, host=host), None)
     found = evidence(judged(cell), "contended")
     assert (found[0], said in found[1]) == (holds, True)
 

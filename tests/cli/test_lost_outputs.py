@@ -8,7 +8,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,11 +17,11 @@ import psutil
 import pytest
 
 from cs336_tui.events.events import SessionEnded, SessionStarted, StepsTimed
-from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogReader
 from tests.cli import DEMO
 from tests.commands import COMMAND, DIMS, call, once_measuring, run, running
-from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
+from tests.runner.running import Running
+from tests.watching import PATIENCE_S, endless_spec, small_spec, wait_gone
 
 MANY_STEPS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 1000 --device cpu --threads 1 --pass forward".split()]
 
@@ -31,16 +30,14 @@ def test_a_folder_removed_during_a_run_is_noticed_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    watch = Watch()
-    bench = Bench(watch, session_dir=tmp_path / "s", device_interval_s=0)
-    bench.prepare()
-    thread = threading.Thread(target=bench.run, args=([endless_spec()], "a command"))
-    thread.start()
-    watch.until(lambda state: 0 in state.cells and state.cells[0].step_times_s)
+    running = Running(tmp_path / "s")
+    running.begin(endless_spec())
+    bench, watch = running.bench, running.watch
+    running.once_measuring(steps=1)
     shutil.rmtree(tmp_path / "s")
     watch.until(lambda state: any("was removed while it was written" in notice.text for notice in state.notices))
     bench.cancel()
-    thread.join(PATIENCE_S)
+    running.finish()
     bench.close()
     assert bench.log_path.parent == tmp_path / "data" / "cs336-tui" / "sessions"
     assert bench.log_problem is not None
@@ -84,8 +81,7 @@ def test_a_full_disk_is_said_and_the_data_is_printed(tmp_path: Path) -> None:
 
 def left_to_run(folder: Path) -> Path:
     """The log of a session whose one cell has no result."""
-    bench = Bench(lambda _: None, session_dir=folder, device_interval_s=0)
-    bench.prepare()
+    bench = Running(folder).bench
     bench.add([(small_spec(measure_steps=1000), 1)], "a command")
     bench.close()
     return bench.log_path

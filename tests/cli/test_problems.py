@@ -15,7 +15,6 @@ from cs336_tui.cli.run import name_of_log
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems import every_problem, problem_named
-from cs336_tui.events.codec import to_line
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session.log import default_session_dir
@@ -23,6 +22,7 @@ from tests.cli import here
 from tests.export.grids import MAGIC
 from tests.made_predictions import MadePredictor
 from tests.made_problems import problem_events
+from tests.samples import write_log
 
 FEW = ("--where", "context=128", "--where", "precision=fp32")
 """Two of the cells."""
@@ -44,8 +44,7 @@ def listed(folder: Path, **more: Any) -> list[dict[str, Any]]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A session folder with the whole of 2025's memory_profiling."""
-    events = problem_events(*problem_named("2025/memory_profiling"))
-    (tmp_path / "memory.jsonl").write_bytes(b"".join(map(to_line, events)))
+    write_log(tmp_path / "memory.jsonl", problem_events(*problem_named("2025/memory_profiling")))
     return tmp_path
 
 

@@ -7,14 +7,13 @@ from typing import cast
 
 import pytest
 
-from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import ReportFinished, ReportStarted, StepsTimed
 from cs336_tui.events.reports import Report, ReportKind
 from cs336_tui.session.log import LogReader
 from tests.commands import DIMS, SMALL, call, running
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
-from tests.samples import START, a_spec, session_start
+from tests.samples import START, a_spec, session_start, write_log
 from tests.watching import small_spec
 
 
@@ -58,9 +57,7 @@ def test_the_reports_that_a_session_has_are_those_whose_command_is_named(tmp_pat
         for number, (kind, report) in enumerate(reports.items()):
             events.append(ReportStarted(at=START, report=number, kind=cast(ReportKind, kind), spec=spec))
             events.append(ReportFinished(at=START, report=number, status="ok", content=report))
-        log = tmp_path / "log.jsonl"
-        log.write_bytes(b"".join(map(to_line, events)))
-        return call("show", str(log)).stdout.splitlines()[-1]
+        return call("show", str(write_log(tmp_path / "log.jsonl", events))).stdout.splitlines()[-1]
 
     only = last_line(memory=a_memory_report())
     assert only == "`cs336-tui export log --report memory` shows what a report found."

@@ -20,6 +20,7 @@ from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.export.writing.texts import as_data, in_brief, one_line, plain
 from tests.cli.test_progress import Terminal
 from tests.commands import COMMAND
+from tests.samples import write_log
 from tests.tui.test_process import EVIL, evil_session
 
 SESSION, OTHER = "2026-01-01T00-00-00-evil", "2026-01-01T00-00-01-good"
@@ -42,7 +43,7 @@ COMMANDS = [
 def home() -> Iterator[Path]:
     with a_home() as folder:
         sessions = folder / "data/cs336-tui/sessions"
-        (sessions / f"{SESSION}.jsonl").write_bytes(b"".join(map(to_line, evil_session())))
+        write_log(sessions / f"{SESSION}.jsonl", evil_session())
         (sessions / f"{OTHER}.jsonl").write_bytes(b"".join(map(hostile.line, hostile.base_log())))
         (folder / "config/cs336-tui/presets/evil.toml").write_text(
             'about = "a\\u001b[31mb\\u009b1m\\nc"\nsize = "\\u001b]0;x"'
@@ -66,8 +67,7 @@ def test_names_keep_one_line(home: Path) -> None:
 
 
 def test_a_process_says_no_more_than_that(tmp_path: Path) -> None:
-    log = tmp_path / f"{SESSION}.jsonl"
-    log.write_bytes(b"".join(map(to_line, evil_session())))
+    log = write_log(tmp_path / f"{SESSION}.jsonl", evil_session())
     environment = dict(os.environ) | {"PYTHONIOENCODING": "latin-1"}
     ended = subprocess.run([COMMAND, "show", str(log)], capture_output=True, env=environment, cwd=tmp_path)
     assert ended.returncode == 0

@@ -10,13 +10,12 @@ import pytest
 
 from cs336_tui.cli.problems import problems
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellFinished, Event, JobSubmitted
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, folder_of, request_path, write_choice
 from tests.cli import here
 from tests.commands import SMALL, call
 from tests.made_predictions import MadePredictor
-from tests.samples import ENVIRONMENT, START, cell_start, session_start, steps
+from tests.samples import ENVIRONMENT, START, cell_start, session_start, steps, write_log
 from tests.watching import small_spec
 from tests.worker.workload.own_code import PLAIN
 
@@ -42,8 +41,7 @@ class Foreign(NamedTuple):
         events = [*session_start(specs, environment=ENVIRONMENT), *cell_start(0), *steps(0, (0.1,), (0.1, 0.1))]
         events.append(CellFinished(at=START + 20, cell=0, status="ok"))
         events += [CellFinished(at=START + 21, cell=n, status="cancelled") for n in range(1, len(specs))]
-        path.write_bytes(b"".join(map(to_line, [*events, *more])))
-        return path
+        return write_log(path, [*events, *more])
 
     def say(self, *words: str) -> tuple[int, str]:
         done = call(*words, cwd=self.here)

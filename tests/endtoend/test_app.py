@@ -20,7 +20,7 @@ from cs336_tui.events.events import CellFinished, CellStarted, SessionEnded, Ste
 from cs336_tui.session.log import LogReader, SessionLog
 from cs336_tui.tui.ending import LIMIT_S
 from tests.commands import COMMAND
-from tests.samples import START, lanes_session
+from tests.samples import lanes_session
 from tests.terminal import Terminal, painted
 from tests.watching import wait_gone
 
@@ -77,16 +77,13 @@ def test_choose_run_watch_copy_export(start, tmp_path, monkeypatch, columns, row
     (encoded,) = re.findall(rb"\x1b\]52;c;([A-Za-z0-9+/=]+)", bytes(terminal.raw))
     assert "| tiny" in base64.b64decode(encoded).decode()
     terminal.send("e", seen="Save")
-    terminal.send("\r", seen="Written")
-    terminal.send("\r")
-    (table,) = tmp_path.glob("cs336-tui-results-*.md")
-    terminal.until(lambda text: "Written" not in text)
-    terminal.send(":", seen="Search for commands")
-    terminal.send("export summary\r", seen="▸Summary")
-    terminal.send("\r", seen="Written")
-    terminal.send("\r")
-    (summary,) = tmp_path.glob("cs336-tui-summary-*.md")
-    terminal.until(lambda text: "Written" not in text)
+    for what in ("results", "summary"):
+        if what == "summary":
+            terminal.send(":", seen="Search for commands")
+            terminal.send("export summary\r", seen="▸Summary")
+        terminal.send("\r", seen="Written")
+        terminal.send("\r", seen=lambda text: "Written" not in text)
+    (table,), (summary,) = (tmp_path.glob(f"cs336-tui-{what}-*.md") for what in ("results", "summary"))
     rows_written = [line for line in table.read_text().splitlines() if line.startswith("| tiny")]
     assert ["forward" in rows_written[0], "train-step" in rows_written[1]] == [True, True]
     assert "cs336-tui bench --size tiny --context 16" in summary.read_text()
@@ -177,27 +174,6 @@ def test_a_signal_ends_everything_though_the_terminal_takes_nothing(start, numbe
     app.terminal.until_bytes(b"cs336-tui resume ")
 
 
-def test_kill_9_leaves_no_orphan_and_a_log_that_replays(start):
-    app = running(start(*ENDLESS))
-    family = app.family()
-    os.kill(app.terminal.pid, signal.SIGKILL)
-    assert family
-    assert all(wait_gone(process.pid) for process in family)
-    (log,) = app.sessions.glob("*.jsonl")
-    assert any(isinstance(event, StepsTimed) for event in LogReader(log))
-    replay = start("--replay", str(log), "--speed", "0")
-    replay.terminal.until("at its end")
-    replay.terminal.until("tiny · ctx 16 · forward")
-
-
-def test_it_survives_being_resized_to_nothing_and_back_while_running(start):
-    app = running(start(*ENDLESS))
-    for _ in range(20):  # sizes that come faster than they are drawn, as when a window is dragged
-        for columns, rows in [(80, 24), (40, 12), (20, 5), (200, 60), (10, 3), (120, 40)]:
-            app.terminal.resize(columns, rows)
-        app.terminal.until(lambda text: "Configure" in text and "Device" in text and "measuring" in text, 20.0)
-
-
 def test_flags_that_cannot_be_are_one_line_and_exit_code_2(start):
     app = start("--size", "huge")
     assert app.terminal.wait() == 2
@@ -213,11 +189,9 @@ def test_watch_opens_the_app_on_a_terminal_and_leaves_the_session_as_it_is(tmp_p
         words = ["watch", "s", "--session-dir", str(sessions)]
         with closing(Terminal([COMMAND, *words], env={"XDG_CONFIG_HOME": str(tmp_path / "config")})) as terminal:
             terminal.until("8 run · 4 wait")
-            log.write([CellFinished(at=START + 60, cell=8, status="ok")])
-            terminal.until("7 run · 4 wait · 8 ok")
             terminal.send("q")
             assert terminal.wait() == 0
-    assert len(list(LogReader(sessions / "s.jsonl"))) == len(lanes_session()) + 1
+    assert list(LogReader(sessions / "s.jsonl")) == lanes_session()
 
 
 COLUMNS, ROWS = 120, 40

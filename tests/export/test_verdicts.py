@@ -113,8 +113,7 @@ def test_cells_without_timings_are_not_judged() -> None:
 def test_a_cell_that_ran_again_is_judged_again() -> None:
     state = session_of(cell(SHORT))
     (before,) = (judgement_of(each, state) for each in state.cells.values())
-    for event in [*cell_start(0), *steps(0, (), drifting()), cell_end(0)]:
-        state.apply(event)
+    state_of([*cell_start(0), *steps(0, (), drifting()), cell_end(0)], state)
     (after,) = (judgement_of(each, state) for each in state.cells.values())
     assert ("too-few-steps" in before.names, "drifting" in after.names) == (True, True)
 

@@ -11,8 +11,8 @@ from benchmarks.job_logs import account_of
 from benchmarks.killed_logs import lost_steps, wrong_in
 from benchmarks.kills import KINDS, Folder, Tally, killed, marked_folder, stop_server
 from cs336_tui.events import events as ev
-from cs336_tui.events.codec import to_line
 from cs336_tui.session.log import LogReader
+from tests.samples import write_log
 from tests.watching import small_spec
 
 
@@ -35,16 +35,11 @@ def test_a_log_with_steps_lost_doubled_or_run_again_is_noticed() -> None:
         last = max(i for i, event in enumerate(events) if isinstance(event, ev.StepsTimed))
         first_end = next(i for i, event in enumerate(events) if isinstance(event, ev.CellFinished))
         without = [*events[:last], *events[last + 1 :]]
-        assert list(wrong_in(written(log, without), b""))
+        assert list(wrong_in(write_log(log, without), b""))
         assert list(lost_steps(log, path))
-        assert list(wrong_in(written(log, [*events[: last + 1], events[last], *events[last + 1 :]]), b""))
-        assert list(wrong_in(written(log, [*events, *events[3 : first_end + 1]]), b""))
+        assert list(wrong_in(write_log(log, [*events[: last + 1], events[last], *events[last + 1 :]]), b""))
+        assert list(wrong_in(write_log(log, [*events, *events[3 : first_end + 1]]), b""))
         stop_server()
-
-
-def written(log: Path, events: list[ev.Event]) -> Path:
-    log.write_bytes(b"".join(map(to_line, events)))
-    return log
 
 
 SESSIONS = (("lanes", MIXED, 4), ("local jobs", MIXED, 6))
@@ -94,10 +89,10 @@ def test_what_is_lost_doubled_or_mixed_is_counted(
 ) -> None:
     log = tmp_path / "s.jsonl"
     queued = ev.CellsQueued(at=0.0, first=0, specs=(small_spec(),))
-    log.write_bytes(b"".join(map(to_line, [queued, *session])))
+    write_log(log, [queued, *session])
     log.with_suffix(".jobs").mkdir()
     for number, events in enumerate(jobs):
-        (log.with_suffix(".jobs") / f"{number}.jsonl").write_bytes(b"".join(map(to_line, events)))
+        write_log(log.with_suffix(".jobs") / f"{number}.jsonl", events)
     account = account_of(log, warmup=1, steps=2)
     assert (account.results, account.twice, account.lost) == found
     assert account.again == (len(jobs) == 2 and all(isinstance(job[-1], ev.CellFinished) for job in jobs))

@@ -22,7 +22,7 @@ from cs336_tui.runner.child import probe
 from cs336_tui.runner.launcher import PRELOADED, Child, Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal, write_frame
 from cs336_tui.runner.supervise import Supervisor
-from tests.commands import SMALL
+from tests.commands import SMALL, run
 from tests.watching import Watch, small_spec
 
 
@@ -93,14 +93,6 @@ def test_a_limit_is_that_of_each_message(
     assert timeouts == waited_s
 
 
-def doctor(folder: Path, **env: str) -> str:
-    command = Path(sys.executable).with_name("cs336-tui")
-    done = subprocess.run(
-        [command, "doctor"], cwd=folder, env=os.environ | env, capture_output=True, text=True, timeout=60, check=True
-    )
-    return done.stdout
-
-
 def test_a_server_whose_imports_woke_the_cuda_driver_is_not_forked_from(tmp_path: Path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -113,7 +105,7 @@ def test_a_server_whose_imports_woke_the_cuda_driver_is_not_forked_from(tmp_path
         "int cuDeviceGetCount(int *count) { *count = 0; return getpid() == loader ? 0 : 3; }\n"
     )
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(source)], check=True)
-    told = doctor(tmp_path, LD_LIBRARY_PATH=str(tmp_path))
+    told = run("doctor", cwd=tmp_path, LD_LIBRARY_PATH=str(tmp_path)).stdout
     assert "started by spawn" in told
     assert "CUDA driver was initialised" in told
     assert "cpu " in told

@@ -2,10 +2,9 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,10 @@ import pytest
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.events import CellsQueued, CellStarted, Event, SessionEnded, SessionResumed, StepsTimed
 from cs336_tui.session.lock import lock_path
-from cs336_tui.session.log import LogError, LogReader
+from cs336_tui.session.log import LogError, LogReader, SessionLog
 from cs336_tui.session.store import load
 from tests.runner.running import Running, resume, run
-from tests.watching import PATIENCE_S, endless_spec, small_spec, wait_gone
+from tests.watching import PATIENCE_S, endless_spec, small_spec
 
 
 def broken_off(path: Path, upto: type, *, torn: bytes = b"") -> None:
@@ -81,31 +80,14 @@ def test_cancelled_cells_run_and_failed_ones_when_asked(tmp_path: Path) -> None:
     assert load(bench.log_path).cells[0].status == "killed"
 
 
-def test_a_log_that_another_process_writes_is_left_alone(tmp_path: Path) -> None:
-    code = """
-import sys
-from pathlib import Path
-from cs336_tui.events.events import Notice
-from cs336_tui.session.log import SessionLog
-log = SessionLog(Path(sys.argv[1]), resume=True)
-print("open", flush=True)
-sys.stdin.read()
-"""
+def test_a_log_that_somebody_writes_is_left_alone(tmp_path: Path) -> None:
     path, _ = run(tmp_path, small_spec())
     before = path.read_bytes()
-    writer = subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert writer.stdout.readline() == "open\n"
-        with pytest.raises(LogError, match=rf"process {writer.pid} .*--take-over"):
+    with closing(SessionLog(path, resume=True)):
+        with pytest.raises(LogError, match=rf"process {os.getpid()} .*--take-over"):
             resume(path)
         assert path.read_bytes() == before
-    finally:
-        writer.kill()
-        writer.communicate()
-    assert wait_gone(writer.pid)
-    resume(path)  # a writer that died holds nothing up
+    resume(path)
 
 
 def test_a_cell_that_this_machine_cannot_run_leaves_the_log_as_it_was(tmp_path: Path) -> None:

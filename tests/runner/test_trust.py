@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.codec import to_line
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import lacking_code
 from cs336_tui.runner.trust import Trust, Untrusted, check_log, imports_of
-from tests.samples import session_start
+from tests.samples import session_start, write_log
 from tests.watching import small_spec
 
 MINE = """
@@ -142,8 +141,7 @@ def test_no_process_is_started_for_code_that_nobody_named(here: Path, tmp_path: 
 
 @pytest.mark.usefixtures("here")
 def test_a_log_is_refused_before_torch_is_imported_to_ask_for_devices(tmp_path: Path) -> None:
-    events = session_start([spec_of("evil:Net", "/elsewhere")])
-    (tmp_path / "s.jsonl").write_bytes(b"".join(map(to_line, events)))
+    write_log(tmp_path / "s.jsonl", session_start([spec_of("evil:Net", "/elsewhere")]))
     with closing(Bench(lambda _: None, session_dir=tmp_path, session="s")) as bench:
         bench.probe = lambda: pytest.fail("it asked")  # type: ignore[method-assign]
         with pytest.raises(Untrusted, match="evil:Net from /elsewhere"):

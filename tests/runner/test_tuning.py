@@ -166,7 +166,7 @@ def test_a_race_in_a_session_that_has_begun_knows_its_machine_and_hears_no_more_
     running.tuner = Tuner(running.bench, lambda _state, _left_s: Finish(ONE_LEFT))
     running.tune(tuning_of(folder, "slow", "fast", budget_s=60))
     assert running.tuner.state.environment == running.watch.state.environment
-    assert running.tuner.state.tuning_ended is not None
+    assert running.tuner.state.races[-1].ended is not None
     assert running.watch.state.ended is not None
     assert running.tuner.state.ended is None
 
@@ -195,7 +195,7 @@ def test_a_race_that_was_stopped_goes_on_with_the_rest_of_its_budget(tmp_path: P
     assert state.has_unfinished_race
     assert standing_of(state, runs=False).words == "stopped in a race"
     assert _race(state).ended == ""
-    spent_s = state.race_spent_s
+    spent_s = state.races[-1].spent_s
     again = Racing(tmp_path, running.bench.session)
     again.resume()
     assert entry(again.race, "fast").status == "best"

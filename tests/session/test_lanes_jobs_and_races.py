@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cs336_tui.events import events as ev
-from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import HostSample
 from cs336_tui.session.load import load
 from cs336_tui.session.state import SessionState, fold, visit_cells, visits_of
 from tests.made_race import race_events
-from tests.samples import START, a_spec
+from tests.samples import START, a_spec, write_log
 
 
 def in_lanes(*more: ev.Event) -> SessionState:
@@ -76,9 +75,7 @@ def test_a_loaded_log_gives_each_cell_its_own_steps_and_samples(tmp_path: Path):
         events.append(ev.DeviceSampled(at=3, host=HostSample(load_1m=0.5)))
     events.append(ev.CellFinished(at=4, cell=1, status="ok"))
     events.append(ev.DeviceSampled(at=5, host=HostSample(load_1m=99.0), cells=(1,)))
-    path = tmp_path / "s.jsonl"
-    path.write_bytes(b"".join(map(to_line, events)))
-    loaded, folded = load(path), fold(events)
+    loaded, folded = load(write_log(tmp_path / "s.jsonl", events)), fold(events)
     for n in numbers:
         assert loaded.cells[n].step_times_s == folded.cells[n].step_times_s == [n + step / 8 for step in range(4)]
         ours, theirs = loaded.cells[n].surroundings, folded.cells[n].surroundings
@@ -115,18 +112,18 @@ def test_visits_of_an_earlier_race_stay_visits() -> None:
     state, number = queued_after([*first, begun])
     assert {each: [cell.cell for cell in cells] for each, cells in visits_of(state).items()} == {0: [number]}
     assert visit_cells(state) == visit_cells(fold(first)) | {number}
-    assert state.tuning_ended is None
+    assert state.races[-1].ended is None
     assert len(state.races) == 2
 
 
 def test_the_time_of_a_race_is_that_in_which_it_runs() -> None:
     events = race_events()
-    spent_s, at = fold(events).race_spent_s, events[-1].at
+    spent_s, at = fold(events).races[-1].spent_s, events[-1].at
     assert spent_s == at - START
     idle = ev.DeviceSampled(at=at + 50, host=HostSample())
-    assert fold([*events, idle, ev.Notice(at=at + 60, text="idle")]).race_spent_s == spent_s
+    assert fold([*events, idle, ev.Notice(at=at + 60, text="idle")]).races[-1].spent_s == spent_s
     went_on: list[ev.Event] = [ev.SessionResumed(at=at + 100, app="0"), ev.CellStarted(at=at + 103, cell=0, pid=1)]
-    assert fold([*events, idle, *went_on]).race_spent_s == spent_s + 3
+    assert fold([*events, idle, *went_on]).races[-1].spent_s == spent_s + 3
 
 
 def test_samples_of_a_visit_and_checks_are_time_of_the_race() -> None:
@@ -136,8 +133,8 @@ def test_samples_of_a_visit_and_checks_are_time_of_the_race() -> None:
         ev.ReportStarted(at=at + 2, report=0, kind="agreement", spec=spec),
         ev.ReportFinished(at=at + 5, report=0, status="ok"),
     ]
-    assert fold([*running, ev.DeviceSampled(at=at + 1, host=HostSample())]).race_spent_s == at + 1 - START
-    assert fold([*running, *checked]).race_spent_s == at + 5 - START
+    assert fold([*running, ev.DeviceSampled(at=at + 1, host=HostSample())]).races[-1].spent_s == at + 1 - START
+    assert fold([*running, *checked]).races[-1].spent_s == at + 5 - START
 
 
 def test_what_else_runs_after_a_stop_takes_no_time_of_the_race() -> None:
@@ -152,10 +149,10 @@ def test_what_else_runs_after_a_stop_takes_no_time_of_the_race() -> None:
         ev.DeviceSampled(at=at + 202, host=HostSample()),
         ev.CellFinished(at=at + 203, cell=visit + 1, status="ok"),
     ]
-    assert fold([*stopped, *others]).race_spent_s == at + 1 - START
+    assert fold([*stopped, *others]).races[-1].spent_s == at + 1 - START
     goes_on: list[ev.Event] = [
         ev.CellRequeued(at=at + 300, cell=visit),
         ev.SessionResumed(at=at + 301, app="0"),
         ev.CellStarted(at=at + 303, cell=visit, pid=1),
     ]
-    assert fold([*stopped, *others, *goes_on]).race_spent_s == at + 3 - START
+    assert fold([*stopped, *others, *goes_on]).races[-1].spent_s == at + 3 - START

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cs336_tui.events import events as ev
-from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import GpuProcess, GpuSample, HostSample
 from cs336_tui.export.record import to_json
 from cs336_tui.session.load import LONGEST_PAUSE_S, Pace, load, replay
@@ -28,6 +27,7 @@ from tests.samples import (
     session_start,
     steps,
     summary_of,
+    write_log,
 )
 from tests.strategies import any_event, at, cells, timed_steps
 
@@ -47,11 +47,6 @@ device_samples = st.builds(
         processes_age_s=st.none() | st.floats(0, 1e9),
     ),
 )
-
-
-def write(path: Path, events: list[ev.Event]) -> Path:
-    path.write_bytes(b"".join(map(to_line, events)))
-    return path
 
 
 def seen(state: SessionState) -> list[object]:
@@ -97,14 +92,14 @@ a_life = st.one_of(
 @given(events=st.lists(any_event, max_size=30) | st.lists(a_life, max_size=40).map(lambda life: [MACHINE, TWO, *life]))
 def test_whatever_happened(events: list[ev.Event]) -> None:
     with TemporaryDirectory() as home:
-        path = write(Path(home) / "s.jsonl", [HEADER, *of_running_cells(events)])
+        path = write_log(Path(home) / "s.jsonl", [HEADER, *of_running_cells(events)])
         assert seen(load(path)) == seen(fold(LogReader(path)))
 
 
 def test_the_summary_of_a_finished_cell_is_known_before_its_steps_are_read(tmp_path: Path) -> None:
     events = [*session_start([a_spec()]), *cell_start(0), *steps(0, WARMUP_S, MEASURED_S)]
     end = cell_end(0, warmup_steps_done=len(WARMUP_S), summary=summary_of(MEASURED_S))
-    path = write(tmp_path / "s.jsonl", [*events, end])
+    path = write_log(tmp_path / "s.jsonl", [*events, end])
     cell = load(path).cells[0]
     path.write_bytes(b"")  # whatever is said now was not read from the steps
     for ddof in (0, 1):
@@ -119,7 +114,7 @@ def test_the_summary_of_a_finished_cell_is_known_before_its_steps_are_read(tmp_p
 
 
 def test_a_torn_last_line_is_left_out_and_damage_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "s.jsonl", mixed_session())
+    path = write_log(tmp_path / "s.jsonl", mixed_session())
     assert to_json(load(path)) == to_json(fold(mixed_session()))
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"type":"StepsTimed","at":17')
@@ -143,7 +138,7 @@ def test_steps_are_kept_when_cells_are_added_or_skipped_while_one_runs(tmp_path:
         ev.CellRequeued(at=timed[3].at, cell=1),
     ]
     events = [*session_start([a_spec()]), *cell_start(0), *timed[:4], *others, *timed[4:], cell_end(0)]
-    found = load(write(tmp_path / "s.jsonl", events))
+    found = load(write_log(tmp_path / "s.jsonl", events))
     assert found.cells[0].warmup_times_s == list(WARMUP_S)
     assert found.cells[0].step_times_s == list(MEASURED_S)
 
@@ -172,7 +167,7 @@ def sampled(when: float, energy_j: float, reasons: tuple[str, ...] = ()) -> ev.E
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_cells_that_take_turns_each_have_their_steps_and_samples(tmp_path: Path, ended: bool) -> None:
-    found = load(write(tmp_path / "s.jsonl", interleaved(ended=ended)))
+    found = load(write_log(tmp_path / "s.jsonl", interleaved(ended=ended)))
     for cell, least_s in ((0, 0.1), (1, 0.15)):
         times_s = found.cells[cell].step_times_s
         assert len(times_s) == 40
@@ -183,7 +178,7 @@ def test_cells_that_take_turns_each_have_their_steps_and_samples(tmp_path: Path,
 
 
 def test_steps_and_surroundings_can_be_read_when_the_log_is_gone_and_by_several_threads(tmp_path: Path) -> None:
-    path = write(tmp_path / "s.jsonl", interleaved())
+    path = write_log(tmp_path / "s.jsonl", interleaved())
     state = load(path)
     path.unlink()
     with ThreadPoolExecutor(4) as threads:
@@ -201,6 +196,6 @@ def test_a_replay_waits_as_long_as_passed_between_events(tmp_path: Path) -> None
     waits: list[float] = []
     shown: list[ev.Event] = []
     events = [HEADER, *(ev.Notice(at=HEADER.at + after_s, text="later") for after_s in (0.5, 0.5, 99.0))]
-    replay(write(tmp_path / "s.jsonl", events), shown.extend, pace=Recorded())
+    replay(write_log(tmp_path / "s.jsonl", events), shown.extend, pace=Recorded())
     assert waits == [0.5, LONGEST_PAUSE_S]
     assert shown == events

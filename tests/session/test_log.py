@@ -249,11 +249,17 @@ def test_events_are_in_the_log_before_they_are_handed_on_but_for_those_before_it
     assert watcher.in_log == [True, True]
 
 
-def test_the_log_and_the_watcher_see_one_order_from_many_threads(tmp_path: Path) -> None:
+def recording(folder: Path, *refuges: Path) -> tuple[SessionRecorder, Watcher]:
+    """A recorder whose log has begun."""
     watcher = Watcher()
-    recorder = SessionRecorder(tmp_path, "s", watcher)
+    recorder = SessionRecorder(folder, "s", watcher, refuges=lambda _: refuges)
     recorder.open()
     recorder.record([HEADER])
+    return recorder, watcher
+
+
+def test_the_log_and_the_watcher_see_one_order_from_many_threads(tmp_path: Path) -> None:
+    recorder, watcher = recording(tmp_path)
     ready = threading.Barrier(4)
 
     def write(thread: int) -> None:
@@ -277,11 +283,7 @@ def test_the_log_and_the_watcher_see_one_order_from_many_threads(tmp_path: Path)
 
 def test_a_log_that_is_removed_goes_on_in_the_first_place_that_takes_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    places = [tmp_path / "file", tmp_path / "second", tmp_path / "third"]
-    watcher = Watcher()
-    recorder = SessionRecorder(tmp_path / "first", "s", watcher, refuges=lambda _: places)
-    recorder.open()
-    recorder.record([HEADER])
+    recorder, watcher = recording(tmp_path / "first", *(tmp_path / name for name in ("file", "second", "third")))
     recorder.path.unlink()
     recorder.record([Notice(at=1.0, text="a")])
     recorder.record([Notice(at=2.0, text="b")])
@@ -293,10 +295,7 @@ def test_a_log_that_is_removed_goes_on_in_the_first_place_that_takes_it(tmp_path
 
 
 def test_a_log_that_no_place_takes_is_told_of_once(tmp_path: Path) -> None:
-    watcher = Watcher()
-    recorder = SessionRecorder(tmp_path, "s", watcher, refuges=lambda _: [])
-    recorder.open()
-    recorder.record([HEADER])
+    recorder, watcher = recording(tmp_path)
     recorder.path.unlink()
     for number in range(3):
         recorder.record([Notice(at=float(number), text="a")])

@@ -8,25 +8,19 @@ import pytest
 from msgspec.structs import astuple
 
 from cs336_tui.events import events as ev
-from cs336_tui.events.codec import to_line
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError, SessionLog
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, fold
 from cs336_tui.session.store import Stage, describe, info_of, session_time, standing_of
 from tests.made_race import race_events
-from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps, summary_of
+from tests.samples import HEADER, START, a_spec, cell_end, cell_start, mixed_session, session_start, steps, summary_of
 from tests.tui.kept_sessions import STOPPED, keep, stopped_session
 
-
-def write(directory: Path, session: str, events: list[ev.Event] | None = None) -> Path:
-    path = directory / f"{session}.jsonl"
-    header = ev.SessionStarted(at=1_700_000_000.0, schema=ev.SCHEMA, session=session, app="0")
-    path.write_bytes(b"".join(map(to_line, [header, *(events or [])])))
-    return path
+NAMES = ("2026-01-01T00-00-00-aaaa", "2026-02-01T00-00-00-bbbb")
 
 
 def test_a_session_is_found_by_id_prefix_last_or_path(tmp_path: Path) -> None:
-    older, newer = write(tmp_path, "2026-01-01T00-00-00-aaaa"), write(tmp_path, "2026-02-01T00-00-00-bbbb")
+    older, newer = (keep(tmp_path, name, [HEADER]) for name in NAMES)
     assert store.find("2026-01-01T00-00-00-aaaa", tmp_path) == older
     assert store.find("2026-02", tmp_path) == newer
     assert store.find("last", tmp_path) == newer
@@ -45,14 +39,14 @@ def test_a_session_that_is_not_clear_is_named_with_what_there_is(tmp_path: Path,
     assert list(store.list_sessions(tmp_path / "none")) == []
     with pytest.raises(LogError, match="no session in"):
         store.find("last", tmp_path / "none")
-    write(tmp_path, "2026-01-01T00-00-00-aaaa")
-    write(tmp_path, "2026-02-01T00-00-00-bbbb")
+    for each in NAMES:
+        keep(tmp_path, each, [HEADER])
     with pytest.raises(LogError, match=says):
         store.find(name, tmp_path)
 
 
 def test_names_and_notes_are_kept_and_can_be_taken_away(tmp_path: Path) -> None:
-    path = write(tmp_path, "s")
+    path = keep(tmp_path, "s", [HEADER])
     store.annotate(path, name="laptop")
     store.annotate(path, note="fan on")
     assert (store.info_of(path).title, store.info_of(path).note) == ("laptop", "fan on")
@@ -61,7 +55,7 @@ def test_names_and_notes_are_kept_and_can_be_taken_away(tmp_path: Path) -> None:
 
 
 def test_a_session_that_is_written_is_neither_renamed_nor_deleted(tmp_path: Path) -> None:
-    path = write(tmp_path, "s")
+    path = keep(tmp_path, "s", [HEADER])
     log = SessionLog(path, resume=True)
     try:
         assert store.info_of(path).writer is not None
@@ -109,51 +103,50 @@ CANCELLED = ev.CellFinished(at=START + 90, cell=1, status="cancelled", **BROKEN_
 def test_a_stopped_session_stays_where_it_was(
     events: list[ev.Event], runs: bool, stage: Stage, steps_done: int, left: int
 ) -> None:
-    found = standing_of(state_of(events), runs=runs)
+    found = standing_of(fold(events), runs=runs)
     assert (found.stage, found.steps_done, found.left) == (stage, steps_done, left)
     assert found.steps_total == (12 if events else 0)
     assert found.can_resume == (stage in ("stopped", "killed"))
 
 
 def test_it_goes_on_from_the_cells_that_ended() -> None:
-    state = state_of([*MIDST, CANCELLED, ev.CellRequeued(at=START + 95, cell=1)])
+    state = fold([*MIDST, CANCELLED, ev.CellRequeued(at=START + 95, cell=1)])
     found = standing_of(state, runs=True)
     assert (found.stage, found.steps_done, found.steps_total) == ("running", 6, 12)
 
 
 def test_what_is_added_to_a_stopped_run_is_counted_alone_until_it_is_over() -> None:
     added = ev.CellsQueued(at=START + 95, first=2, specs=(SPECS[0],))
-    state = state_of([*MIDST, CANCELLED, added])
+    state = fold([*MIDST, CANCELLED, added])
     assert (state.steps_done, state.steps_total) == (6, 12)
-    for event in (*cell_start(2), *steps(2, (0.2,), (0.1,) * 5), cell_end(2)):
-        state.apply(event)
+    fold((*cell_start(2), *steps(2, (0.2,), (0.1,) * 5), cell_end(2)), state)
     assert astuple(standing_of(state, runs=True))[:3] == ("stopped", 15, 18)
 
 
 @pytest.mark.parametrize("events", [MIDST, [*MIDST, CANCELLED]], ids=["killed", "stopped"])
 def test_the_list_of_sessions_tells_the_same_as_the_session(events: list[ev.Event], tmp_path: Path) -> None:
-    mixed = write(tmp_path, "s", mixed_session()[1:])
+    mixed = keep(tmp_path, "s", mixed_session())
     assert store.info_of(mixed) == store.describe(store.load(mixed), mixed)
     path = keep(tmp_path, STOPPED, events)
-    info, state = info_of(path), state_of(events)
+    info, state = info_of(path), fold(events)
     told = standing_of(state, runs=False)
     assert (info.stage, info.steps_done, info.steps_total, info.left) == astuple(told)[:4] == (told.stage, 9, 12, 1)
-    assert info.standing_at(told) == describe(state, path)
+    assert info == describe(state, path)
 
 
 @pytest.mark.parametrize(("status", "stage"), [("cancelled", "stopped"), ("ok", "killed")])
 def test_a_race_without_an_end_is_left(status: ev.Status, stage: str) -> None:
     events = race_events()
     events[-1] = msgspec.structs.replace(events[-1], status=status)
-    assert standing_of(state_of(events), runs=True).stage == "running"
-    told = standing_of(state_of(events), runs=False)
+    assert standing_of(fold(events), runs=True).stage == "running"
+    told = standing_of(fold(events), runs=False)
     assert (told.stage, told.can_resume) == (stage, True)
     assert told.words == f"{stage} in a race"
-    assert standing_of(state_of(race_events(ended="decided")), runs=False).stage == "done"
+    assert standing_of(fold(race_events(ended="decided")), runs=False).stage == "done"
 
 
 def test_the_words_and_the_time_that_a_name_says() -> None:
-    found = standing_of(state_of(stopped_session()), runs=False)
+    found = standing_of(fold(stopped_session()), runs=False)
     words = f"stopped at {found.steps_done}/{found.steps_total} steps"
     assert (found.words, found.cells_left) == (words, "2 cells left")
     assert standing_of(SessionState(), runs=False).words == ""

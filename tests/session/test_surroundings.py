@@ -37,7 +37,7 @@ def test_what_was_not_told_is_not_counted_as_seen() -> None:
     assert (found.samples, found.reasons_known, found.others_known) == (3, 1, 1)
     assert list(found.others) == [1]
     assert found.why == "no GPU here"
-    assert (found.energy, found.counts_energy, found.busy_cores, found.steal) == (None, False, None, None)
+    assert (found.energy, found.energies, found.busy_cores, found.steal) == (None, [], None, None)
 
 
 def test_host_shares_are_averaged_and_the_highest_load_is_kept() -> None:

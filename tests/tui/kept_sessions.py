@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellFinished, Event, SessionStarted
-from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps
+from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps, write_log
 
 STOPPED = "2026-11-18T09-00-00-aaaa"
 MIXED = "2026-11-19T10-00-00-bbbb"
@@ -21,7 +20,5 @@ def stopped_session() -> list[Event]:
 def keep(folder: Path, name: str, events: list[Event]) -> Path:
     first = events[0]
     assert isinstance(first, SessionStarted)
-    path = folder / f"{name}.jsonl"
     renamed = SessionStarted(at=first.at, schema=first.schema, session=name, app=first.app)
-    path.write_bytes(b"".join(map(to_line, [renamed, *events[1:]])))
-    return path
+    return write_log(folder / f"{name}.jsonl", [renamed, *events[1:]])

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from cs336_tui.config.spec import Pass
 from cs336_tui.config.values import PHASES
 from cs336_tui.events.events import StageChanged, StepsTimed
-from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import ByteUnit
 from cs336_tui.tui.charts import bars
@@ -21,7 +20,7 @@ from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.memory_timeline import Picture, memory_timeline
 from cs336_tui.tui.widgets.lines import Line, bar, column, width_of
 from tests.samples import START, a_spec, cell_start, ranks_session, session_start, state_of
-from tests.tui.watched import DEMO_LOG, SMALL, a_step, demo, in_the_middle, on_screen, press, replaying, text, until
+from tests.tui.watched import SMALL, a_step, demo, in_the_middle, on_screen, press, replaying, text, until
 
 
 def drawn(lines: list[Line]) -> list[str]:
@@ -161,7 +160,7 @@ def bars_from(shown: list[str]) -> tuple[int, int]:
 
 def test_in_a_small_terminal_the_chart_has_eight_rows_that_hold_still() -> None:
     state, seen = SessionState(), {}
-    for event in LogReader(DEMO_LOG):
+    for event in demo():
         state.apply(event)
         cell = state.running_cell
         if cell is None or not isinstance(event, StepsTimed):

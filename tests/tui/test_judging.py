@@ -214,8 +214,7 @@ async def test_a_cell_that_is_run_again_is_judged_again(tmp_path: Path) -> None:
     cell, app = state.cells[0], Watched(tmp_path)
     async with app.run_test() as pilot:
         await comes(pilot, lambda: app.judging.of(state, cell))
-        for event in [*cell_start(0), *steps(0, (), STEADY_S), CellFinished(at=START + 99, cell=0, status="ok")]:
-            state.apply(event)
+        state_of([*cell_start(0), *steps(0, (), STEADY_S), CellFinished(at=START + 99, cell=0, status="ok")], state)
         assert app.judging.known(state, cell) is None
         assert (await comes(pilot, lambda: app.judging.of(state, cell))).judgement.names == ("steady",)
 
@@ -274,7 +273,7 @@ async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -
     told = {" ".join(row.split()) for row in text(cell_detail(state, state.cells[0], 100, found)).splitlines()}
     starts = (
         "interval ± 0.", "FLOP/s", "% of peak not measured", "% of spec", "energy n/a: ", "warm-up ",
-        "measured steps auto:50", "interval ± 1 % of the mean", "driver ", "torch ", "clocks not observed",
+        "measured steps auto:50", "interval ± 1 % of the mean ends it", "driver ", "torch ", "clocks not observed",
     )  # fmt: skip
     assert [start for start in starts if not any(row.startswith(start) for row in told)] == []
 

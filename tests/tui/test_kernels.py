@@ -363,8 +363,7 @@ async def test_a_new_profile_is_taken_up_and_another_session_is_another_table() 
     async with showing(Subject(two_cells(), TRAIN), WIDE) as (pilot, pane, app):
         await turn_to(pilot, pane, "cells")
         groups = tuple(group for group in STEP if group.phase == "forward")
-        for event in report(a_kernel_report(FORWARD, groups=groups)):
-            app.subject.state.apply(event)
+        fold(report(a_kernel_report(FORWARD, groups=groups)), app.subject.state)
         pane.show(app.subject)
         await pilot.pause()
         assert "–  –" not in next(row for row in pane.text.splitlines() if "512" in row).replace("fp32", "")

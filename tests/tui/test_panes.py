@@ -251,10 +251,6 @@ def test_the_level_of_an_interval_stands_apart_from_its_sign() -> None:
     assert "of the mean (95 %)" in told()
 
 
-def test_half_of_the_width_that_was_asked_for_is_said_as_plus_and_minus() -> None:
-    assert "interval ± 1.5 % of the mean ends it" in told(steps_auto=0.03, measure_steps=50)
-
-
 def test_the_help_says_how_well_the_mean_is_known_by_default() -> None:
     shown = " ".join(text(help_page(100, replaying=False).lines).split())
     assert "the mean is known to ± 0.5 %" in shown

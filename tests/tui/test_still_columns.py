@@ -20,7 +20,6 @@ from cs336_tui.analysis.eta import outlook_of
 from cs336_tui.analysis.judgement import Check, Judgement
 from cs336_tui.events.events import DeviceSampled, Event, StepsTimed
 from cs336_tui.export.writing.tables import Column, Table
-from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo
@@ -75,13 +74,9 @@ def heading(pane: ResultsPane) -> list[str]:
     return [row.partition(" of ")[0] for row in pane.text.splitlines()[: pane._heading_rows]]
 
 
-def demo_session() -> Iterable[Event]:
-    return LogReader(DEMO_LOG)
-
-
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
-    "session", [demo_session, mixed_session, ranks_session, jobs_session, lanes_session], ids=lambda each: each.__name__
+    "session", [demo, mixed_session, ranks_session, jobs_session, lanes_session], ids=lambda each: each.__name__
 )
 def test_the_heading_changes_with_the_set_of_cells_alone(session: Callable[[], Iterable[Event]], width: int) -> None:
     state, pane = SessionState(), results(width)
@@ -172,7 +167,7 @@ def test_a_person_chooses_the_columns_and_their_order() -> None:
     state, pane = SessionState(), results(60)
     pane.choose(("mean", "size", "pass", "precision", "tokens", "verdict"))
     told: dict[tuple[int, ...], list[str]] = {}
-    for event in demo_session():
+    for event in demo():
         state.apply(event)
         pane.show(state, None)
         assert told.setdefault(tuple(state.cells), heading(pane)) == heading(pane)
@@ -215,7 +210,7 @@ def test_a_running_cell_keeps_its_row() -> None:
     state, pane = SessionState(), results(100)
     pane.sort = Sort("mean")
     orders: dict[int, list[int]] = {}
-    for event in demo_session():
+    for event in demo():
         state.apply(event)
         pane.show(state, None)
         over = sum(cell.is_over for cell in state.cells.values())
@@ -300,9 +295,7 @@ def test_whose_model_it_is_is_seen_in_a_small_window(models: list[dict[str, Any]
 
 
 @pytest.mark.parametrize("width", [50, 78, 118, 198])
-@pytest.mark.parametrize(
-    "session", [demo_session, mixed_session, jobs_session, lanes_session], ids=lambda e: e.__name__
-)
+@pytest.mark.parametrize("session", [demo, mixed_session, jobs_session, lanes_session], ids=lambda e: e.__name__)
 def test_the_columns_of_the_queue_follow_from_its_cells(session: Callable[[], Iterable[Event]], width: int) -> None:
     state, pane = SessionState(), sized(QueuePane, width, 20)
     told: dict[object, str] = {}

@@ -17,7 +17,6 @@ from cs336_tui.config.order import rounds_of
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events import events as ev
-from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.events.reports import ReportKind
@@ -25,11 +24,11 @@ from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import CellQueue, Tell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import left_of
 from cs336_tui.runner.trust import Import, Trust, check_log
-from cs336_tui.session.log import LogReader, Sink
+from cs336_tui.session.log import LogReader, SessionRecorder, Sink
 from cs336_tui.session.state import fold
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.widgets.lines import Line
-from tests.samples import ENVIRONMENT, START
+from tests.samples import ENVIRONMENT, START, write_log
 from tests.watching import PATIENCE_S
 
 _T = TypeVar("_T")
@@ -44,8 +43,9 @@ class ScriptedBench:
     called. `outcomes` holds the status of cells that do not end ok."""
 
     def __init__(self, sink: Sink, log: Path | None = None, environment: Environment = ENVIRONMENT) -> None:
-        self._sinks, self.environment = [sink], environment
-        self.log_path = log or Path("/nowhere/2026-11-20T14-03-42-ab12.jsonl")
+        recorder = SessionRecorder(Path("/nowhere"), "2026-11-20T14-03-42-ab12", sink)
+        self.sink, self.listen, self.environment = recorder.pass_on, recorder.listen, environment
+        self.log_path = log or recorder.path
         self.ddof, self.timeout_s, self.skip_after_oom = 1, None, True
         self.trust = Trust()
         self.prepared = self.closed = False
@@ -71,16 +71,6 @@ class ScriptedBench:
         self._stop = StopSignal()
         self.queue = CellQueue(self.sink, self._stop)
         self._in_parts: threading.Event | None = None
-
-    def sink(self, events: Sequence[ev.Event]) -> None:
-        for sink in self._sinks:
-            sink(events)
-
-    def listen(self, sink: Sink) -> None:
-        self._sinks.append(sink)
-
-    def unlisten(self, sink: Sink) -> None:
-        self._sinks.remove(sink)
 
     def prepare(self) -> None:
         self.prepared = True
@@ -142,8 +132,7 @@ class ScriptedBench:
         went_on: list[ev.Event] = [ev.SessionResumed(at=time.time(), app="0")]
         stopped = [cell.cell for cell in state.cells.values() if cell.status == "cancelled"]
         went_on += [ev.CellRequeued(at=time.time(), cell=cell) for cell in stopped]
-        for event in went_on:
-            state.apply(event)
+        fold(went_on, state)
         show(check_log("s", left_of(state), trusted=trusted))
         self.sink(history)
         self.sink(went_on)
@@ -250,9 +239,7 @@ def in_the_middle(event: ev.Event) -> bool:
 
 
 def log_of(events: Iterable[ev.Event], folder: Path) -> Path:
-    path = folder / "session.jsonl"
-    path.write_bytes(b"".join(map(to_line, events)))
-    return path
+    return write_log(folder / "session.jsonl", events)
 
 
 def replaying(events: Iterable[ev.Event], folder: Path, **options: Any) -> Cs336App:

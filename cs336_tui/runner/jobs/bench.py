@@ -23,7 +23,7 @@ from cs336_tui.runner.trust import Import, Untrusted, check_log
 from cs336_tui.session.load import uncollected
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.log import LogError, LogReader, Recording, SessionRecorder, Sink, default_session_dir
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, fold
 from cs336_tui.session.states import CellState
 
 _PASSED_OVER = (
@@ -301,9 +301,7 @@ class JobsBench(Recording):
         self._apply(events)
 
     def _apply(self, events: Sequence[ev.Event]) -> None:
-        for event in events:
-            if not isinstance(event, _PASSED_OVER):
-                self._state.apply(event)
+        fold((event for event in events if not isinstance(event, _PASSED_OVER)), self._state)
 
 
 def _launch_error(error: BaseException, folder: Path) -> BaseException:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import os
 import pwd
 import re
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cs336_tui.events.events import Status
 from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LaunchChoice, LaunchError, Resources
+from cs336_tui.stats.quantities import spans
 
 if TYPE_CHECKING:
     import submitit
@@ -221,13 +221,7 @@ def _ranges(ids: Iterable[str]) -> list[str]:
     for id in ids:
         base, _, task = id.partition("_")
         tasks.setdefault(base, []).extend([int(task)] if task else [])
-    words = []
-    for base, numbers in tasks.items():
-        runs = itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
-        spans = [[number for _, number in run] for _, run in runs]
-        said = ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
-        words.append(f"{base}_[{said}]" if said else base)
-    return words
+    return [f"{base}_[{spans(numbers, '-', ',')}]" if numbers else base for base, numbers in tasks.items()]
 
 
 def run_command(*words: str) -> subprocess.CompletedProcess[str]:

@@ -81,17 +81,12 @@ class SessionController:
         elif info.path == live.path and (live.source or not info.goes_on):
             self._app.look_at(None)
         elif info.goes_on:
-            self._app.look_at(self._watch(Session(info.path)))
+            self._app.look_at(self.watch(Session(info.path)))
         else:
             self._library.open(info.path, self._opened)
 
-    def watch(self, session: Session) -> None:
-        """Follow the app's own session, which others run."""
-        self._watch(session)
-        assert session.path is not None
-        self.use_folder(session.path.parent)
-
-    def _watch(self, session: Session, *, resume: bool = False, trusted: bool = False) -> Session:
+    def watch(self, session: Session, *, resume: bool = False, trusted: bool = False) -> Session:
+        """Follow a session that others run; with `resume` its cells without a result are submitted anew before."""
         from cs336_tui.runner.jobs.bench import JobsBench
 
         path = session.path
@@ -100,7 +95,7 @@ class SessionController:
             self._app.live = session  # which goes on
         session.news_since = time.time()
         bench = JobsBench(partial(self._app.take, session), path, trusted=trusted)
-        self._trust = lambda: self._app.look_at(self._watch(Session(path), resume=resume, trusted=True))
+        self._trust = lambda: self._app.look_at(self.watch(Session(path), resume=resume, trusted=True))
         session.watched = WatchSource(bench, self._app.post_message)
         self._watched[path] = session
         session.watched.begin(resume=resume)
@@ -241,7 +236,7 @@ class SessionController:
             elif not info.left:
                 app.warn(nothing_left)
             else:  # they are submitted anew, and watched
-                app.look_at(self._watch(Session(info.path), resume=True))
+                app.look_at(self.watch(Session(info.path), resume=True))
         elif app.replaying:
             self._app.warn("A replay or watch cannot run cells; start cs336-tui without them to resume a session.")
         elif app.run_in_progress:

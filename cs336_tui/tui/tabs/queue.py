@@ -83,7 +83,7 @@ def _columns(variants: Mapping[str, set[str]], state: SessionState | None = None
     ranks = {"context": 3, "batch": 7, "precision": 2, "device": 9, "warmup": 6}
     more: list[Column[_QueueRow]] = []
     if state and state.lanes:
-        more.append(Column("lane", text=of_cell(status.lanes_of), room=_LANE))
+        more.append(Column("lane", text=of_cell(lambda _, cell: quantities.spans(cell.lanes)), room=_LANE))
         ranks["device"] = 1
     if state and state.jobs:
         more.append(Column("job", rank=1, text=of_cell(status.job_of), room=_JOB))

@@ -88,7 +88,7 @@ def raced(state: SessionState, race: Race, *, goes_on: bool, left: str) -> Raced
     running = tuple(entry for entry in race.entries if goes_on and not state.running.keys().isdisjoint(entry.cells))
     now = _now(state, race, running) if goes_on else f"stopped{f': {left}' if left else ''}"
     numbers = frozenset(entry.number for entry in running)
-    return Raced(race, race.ended or now, numbers, state.race_spent_s, in_turns, not goes_on)
+    return Raced(race, race.ended or now, numbers, state.races[-1].spent_s, in_turns, not goes_on)
 
 
 def _now(state: SessionState, race: Race, running: Sequence[Entry]) -> str:

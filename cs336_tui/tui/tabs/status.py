@@ -4,7 +4,7 @@ run side by side: their lanes, jobs and nodes, what a cell waits for, and how ma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -194,26 +194,10 @@ def by_lane(state: SessionState) -> tuple[CellState, ...]:
     return tuple(sorted(state.running_cells, key=lambda cell: cell.lanes[:1]))
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """``0–3, 6`` of 0, 1, 2, 3 and 6."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
-        else:
-            found.append([number])
-    return ", ".join("–".join(map(str, each)) for each in found)
-
-
 def place(lane: Lane) -> str:
     """The device of a lane, with its machine and, on a CPU, its cores."""
-    cores = f" ({'core' if len(lane.cores) == 1 else 'cores'} {ranges(lane.cores)})" if lane.cores else ""
+    cores = f" ({'core' if len(lane.cores) == 1 else 'cores'} {quantities.spans(lane.cores)})" if lane.cores else ""
     return " ".join(filter(None, (lane.machine, lane.device))) + cores
-
-
-def lanes_of(state: SessionState, cell: CellState) -> str:  # noqa: ARG001  # as `job_of`
-    """The numbers of the lanes that a cell takes or took, from 0."""
-    return ranges(cell.lanes)
 
 
 def job_of(state: SessionState, cell: CellState) -> str:
@@ -255,7 +239,7 @@ def where(state: SessionState, cell: CellState) -> str:
         node = node_of(state, cell)
         parts.append(f"{job.submitted.launcher} job {job_of(state, cell)}" + (f" on {node}" if node else ""))
     if cell.lanes:
-        parts.append(f"lane{'s' * (len(cell.lanes) > 1)} {ranges(cell.lanes)}")
+        parts.append(f"lane{'s' * (len(cell.lanes) > 1)} {quantities.spans(cell.lanes)}")
     lanes = [msgspec.structs.replace(state.lanes[lane].lane, machine="") for lane in cell.lanes if lane in state.lanes]
     devices = list(dict.fromkeys(map(place, lanes))) or [cell.spec.device]
     return ", ".join((*parts, *(devices if len(devices) < 3 else (devices[0], "…", devices[-1]))))
