@@ -147,37 +147,21 @@ def _usual_batches(base: CellSpec, goal: Goal) -> Iterator[int]:
 
 VISIT = (3, 5)
 """Warm-up and measured steps of a visit if nobody chooses."""
+_OF_VISIT = (*COUNTS, "timer")
+"""Choices that a visit and a whole run make each for themselves."""
 
 
 class Search(NamedTuple):
-    """A search that is asked for. `start` is the sweep of its one starting point, whose device may still be ``auto``,
-    `visit` the warm-up and measured steps of a visit."""
+    """A search that is asked for. `start` is the sweep of its one starting point, whose device may still be ``auto``;
+    `asked` is the tuning on a CPU, whose starting point has the steps of a visit."""
 
     start: Sweep
-    over: tuple[Over, ...]
-    goal: Goal
-    budget_s: float
-    limit: dict[str, Any]
-    """`within_bytes` or `within_share`."""
-    visit: tuple[int, int] = VISIT
-    model_path: tuple[str, ...] = ()
-    model_args: tuple[tuple[str, str], ...] = ()
+    asked: Tuning
 
     def tuning(self, base: CellSpec) -> Tuning:
         """The tuning whose starting point is the cell of `start` on the device that it comes to."""
-        warmup, steps = self.visit
-        plain = {field: AXES[field].default for field in (*COUNTS, "timer")}
-        asked = Tuning(
-            base=msgspec.structs.replace(base, **plain | {"warmup_steps": warmup, "measure_steps": steps}),
-            over=self.over,
-            goal=self.goal,
-            budget_s=self.budget_s,
-            run=base,
-            model_path=self.model_path,
-            model_args=self.model_args,
-            **self.limit,
-        )
-        return observable(asked)
+        visit = {field: getattr(self.asked.base, field) for field in _OF_VISIT}
+        return observable(msgspec.structs.replace(self.asked, base=msgspec.structs.replace(base, **visit), run=base))
 
     def somewhere(self) -> Tuning:
         """The tuning as if the device that the machine chooses were the CPU, for what can be checked without it."""
@@ -186,7 +170,7 @@ class Search(NamedTuple):
     def check(self) -> None:
         """Raise `SpecError` for what can be seen to be wrong before the machine is asked."""
         if self.start.devices[0] not in UNRESOLVED:
-            check_goal(self.goal, canonical_device(self.start.devices[0]))
+            check_goal(self.asked.goal, canonical_device(self.start.devices[0]))
         tuning = self.somewhere()
         check_budget(tuning)
         space_of(tuning)
@@ -207,13 +191,26 @@ def search_of(
     usual ones. `model_path` and `model_args` are of a user's own code among the values. Raises `SpecError`."""
     start = start_of(sweep, fields_of(texts) if texts else None)
     base = start.with_devices(("cpu",)).cells()[0]
-    over = over_of(texts, base, goal) if texts else over_of_sweep(sweep, base, goal)
+    several = (axis for axis in searched_axes() if axis.several and len(getattr(sweep, axis.sweep)) > 1)
+    over = () if texts else tuple(Over(axis.field, getattr(sweep, axis.sweep)) for axis in several)
+    over = over or over_of(texts, base, goal)
     is_own = any(isinstance(value, str) and is_imported(value) for each in over for value in each.values)
     folders = own_code_folders(model_path or sweep.model_path, is_own or bool(sweep.own_code))
     for each in over:
         if AXES[each.field].own:
             check_names(AXES[each.field], each.values, folders)
-    return Search(start, over, goal, budget_s, limit, visit, folders, model_args or sweep.model_args)
+    steps = {field: AXES[field].default for field in _OF_VISIT}
+    steps |= dict(zip(("warmup_steps", "measure_steps"), visit, strict=True))
+    asked = Tuning(
+        base=msgspec.structs.replace(base, **steps),
+        over=over,
+        goal=goal,
+        budget_s=budget_s,
+        model_path=folders,
+        model_args=model_args or sweep.model_args,
+        **limit,
+    )
+    return Search(start, asked)
 
 
 def start_of(sweep: Sweep, searched: Collection[str] | None = None) -> Sweep:
@@ -232,16 +229,6 @@ def start_of(sweep: Sweep, searched: Collection[str] | None = None) -> Sweep:
         if len(values) > 1:
             first[axis.sweep] = values[:1]
     return msgspec.structs.replace(sweep, **first)
-
-
-def over_of_sweep(sweep: Sweep, base: CellSpec, goal: Goal) -> tuple[Over, ...]:
-    """The choices with several values; where there are none, those that are usually searched."""
-    found = tuple(
-        Over(axis.field, values)
-        for axis in searched_axes()
-        if axis.several and len(values := getattr(sweep, axis.sweep)) > 1
-    )
-    return found or over_of((), base, goal)
 
 
 def command_of_search(tuning: Tuning) -> str:
