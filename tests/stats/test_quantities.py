@@ -116,12 +116,6 @@ def test_the_std_divides_by_what_is_left(values: list[float], ddof: dict[str, in
     assert summarize(values, **ddof).std_s == (std_s and pytest.approx(std_s, rel=1e-3 if values[0] > 1e4 else 1e-9))
 
 
-@given(times, st.randoms())
-def test_order_does_not_matter(values: list[float], random) -> None:
-    shuffled = random.sample(values, len(values))
-    assert summarize(shuffled) == summarize(values)
-
-
 def test_no_times_are_a_summary_of_nothing() -> None:
     found = summarize([])
     assert dict(found) == {
