@@ -21,8 +21,10 @@ from math import fsum
 from statistics import fmean
 from typing import BinaryIO, NamedTuple
 
-from cs336_tui.analysis.contention import Finding, contention, milliseconds, ran_beside, unseen
-from cs336_tui.analysis.judgement import Check, Judgement, VerdictName, limited_note
+import msgspec
+
+from cs336_tui.analysis.contention import contention, milliseconds, ran_beside, unseen
+from cs336_tui.analysis.judgement import Check, Finding, Judgement, VerdictName, limited_note
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.processes import BLOCKING, slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
@@ -191,7 +193,7 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
         "slowed-by-settings": _slowed(cell),
     }
     return Judgement(
-        checks=tuple(Check(name=name, **found._asdict()) for name, found in findings.items()),
+        checks=tuple(Check(name=name, **msgspec.structs.asdict(found)) for name, found in findings.items()),
         notes=(*cell.finished.remarks, *_notes(cell, steadiness)),
         warmup_advice=_warmup_advice(cell, steadiness, needed),
         interval=interval,
