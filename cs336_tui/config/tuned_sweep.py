@@ -11,21 +11,10 @@ import msgspec
 
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.choices import check_names, command_of, own_code_folders, sweep_of
-from cs336_tui.config.counts import duration_words, share_words
+from cs336_tui.config.counts import MOST_BY_TIME, duration_words, share_words
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
-from cs336_tui.config.tuning import (
-    COUNTS,
-    SAME_TOKENS,
-    Goal,
-    Over,
-    Tuning,
-    Value,
-    check_budget,
-    check_goal,
-    observable,
-    space_of,
-)
+from cs336_tui.config.tuning import COUNTS, SAME_TOKENS, Goal, Over, Tuning, Value, check_budget, check_goal, space_of
 from cs336_tui.config.values import canonical_device, size_words
 from cs336_tui.config.variants import is_imported
 
@@ -151,6 +140,19 @@ _OF_VISIT = (*COUNTS, "timer")
 """Choices that a visit and a whole run make each for themselves."""
 
 
+ENERGY_STEPS_S = 2.0
+"""Seconds of steps of a visit with goal ``tokens/J``: the energy counter, read twice a second, needs one second."""
+
+
+def _observable(tuning: Tuning) -> Tuning:
+    """The tuning, with as many steps a visit as its goal needs."""
+    base = tuning.base
+    if tuning.goal != "tokens/J" or base.steps_auto is not None or (base.steps_for or 0.0) >= ENERGY_STEPS_S:
+        return tuning
+    longer = msgspec.structs.replace(base, steps_for=ENERGY_STEPS_S, measure_steps=MOST_BY_TIME)
+    return msgspec.structs.replace(tuning, base=longer)
+
+
 class Search(NamedTuple):
     """A search that is asked for. `start` is the sweep of its one starting point, whose device may still be ``auto``;
     `asked` is the tuning on a CPU, whose starting point has the steps of a visit."""
@@ -161,7 +163,7 @@ class Search(NamedTuple):
     def tuning(self, base: CellSpec) -> Tuning:
         """The tuning whose starting point is the cell of `start` on the device that it comes to."""
         visit = {field: getattr(self.asked.base, field) for field in _OF_VISIT}
-        return observable(msgspec.structs.replace(self.asked, base=msgspec.structs.replace(base, **visit), run=base))
+        return _observable(msgspec.structs.replace(self.asked, base=msgspec.structs.replace(base, **visit), run=base))
 
     def somewhere(self) -> Tuning:
         """The tuning as if the device that the machine chooses were the CPU, for what can be checked without it."""
@@ -234,7 +236,7 @@ def start_of(sweep: Sweep, searched: Collection[str] | None = None) -> Sweep:
 def command_of_search(tuning: Tuning) -> str:
     """The command line that searches again."""
     base = tuning.base
-    if base.steps_for is not None:  # a number of steps, as ``--steps`` takes it; `observable` gives it the time again
+    if base.steps_for is not None:  # a number of steps, as ``--steps`` takes it; a `Search` gives it the time again
         base = msgspec.structs.replace(base, steps_for=None, measure_steps=VISIT[1])
     start = msgspec.structs.replace(sweep_of([base]), within=None)
     words = [word for each in tuning.over for word in ("--over", each.text)]

@@ -12,6 +12,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.presets import all_presets
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuned_sweep import (
+    ENERGY_STEPS_S,
     Search,
     command_of_search,
     over_of,
@@ -20,7 +21,6 @@ from cs336_tui.config.tuned_sweep import (
     sweep_of_candidate,
 )
 from cs336_tui.config.tuning import (
-    ENERGY_STEPS_S,
     Goal,
     Over,
     Tuning,
