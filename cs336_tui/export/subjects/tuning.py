@@ -9,7 +9,7 @@ import msgspec
 
 from cs336_tui.analysis.agreement import COMPARED
 from cs336_tui.analysis.estimates import duration_range, time_range, timed_flops
-from cs336_tui.analysis.findings import Factor, Gain, gains_of, together
+from cs336_tui.analysis.findings import Gain, gains_of, together
 from cs336_tui.analysis.next_step import NONE_LEFT, first_round_s
 from cs336_tui.analysis.shortlist import Plan, Planned, TimeRule, measured_rule
 from cs336_tui.analysis.tuning import BARRED, Entry, EntryStatus, Race
@@ -20,6 +20,7 @@ from cs336_tui.config.tuning import COSTS, Goal, LeftOut, choice_words
 from cs336_tui.export.writing.tables import Column, Source, Table, attributes, known
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import TOO_NOISY, UNKNOWN, counted, duration, gigabytes, named
+from cs336_tui.stats.ratio import Ratio
 
 _OF_START: Mapping[Goal, str] = {
     "step": "the starting point's time a step",
@@ -216,8 +217,8 @@ def gains_table(race: Race) -> Table | None:
     columns: list[Source[Gain]] = [
         lambda gain: {"choice": AXES[gain.field].option, "value": gain.value, "in_best": gain.is_best},
         Column("choice", left=True, text=lambda gain: choice_words({gain.field: gain.value})),
-        lambda gain: attributes(gain.alone, *Factor._fields, prefix="alone_"),
-        lambda gain: attributes(gain.beside, *Factor._fields, prefix="beside_"),
+        lambda gain: attributes(gain.alone, "ratio", "low", "high", prefix="alone_"),
+        lambda gain: attributes(gain.beside, "ratio", "low", "high", prefix="beside_"),
         Column("alone", text=lambda gain: factor_words(gain.alone)),
         Column("beside", "beside the best's others", text=lambda gain: factor_words(gain.beside)),
         Column("interacts", left=True, show={None: UNKNOWN, True: "yes", False: "not shown"}.__getitem__),
@@ -235,7 +236,7 @@ def gains_table(race: Race) -> Table | None:
     return Table.of(gains, columns, caption=caption, footnotes=notes, label="gains")
 
 
-def factor_words(factor: Factor | Entry | None, decimals: int = 3) -> str:
+def factor_words(factor: Ratio | Entry | None, decimals: int = 3) -> str:
     """A ratio with its interval: ``0.712 [0.703, 0.721]``."""
     if factor is None or factor.ratio is None:
         return UNKNOWN
