@@ -249,8 +249,9 @@ def plan_heading(plan: Plan) -> str:
     """The search in a sentence."""
     tuning, left = plan.tuning, len(plan.left_out)
     out = f", {counted(left, 'combination')} left out" if left else ""
-    out += f", {counted(plan.alike, 'combination')} like another" if plan.alike else ""
-    limit = "" if plan.limit_bytes is None else f" within {gigabytes(plan.limit_bytes)} GB"
+    alike, limit_bytes = plan.shortlist.alike, plan.shortlist.limit_bytes
+    out += f", {counted(alike, 'combination')} like another" if alike else ""
+    limit = "" if limit_bytes is None else f" within {gigabytes(limit_bytes)} GB"
     return (
         f"{counted(len(plan.candidates), 'candidate')} on {plan.target.name}{limit}{out}; goal: {COSTS[tuning.goal]}."
     )
@@ -308,7 +309,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "goal": tuning.goal,
         "over": {each.name: each.values for each in tuning.over},
         "device": plan.target.name,
-        "limit_bytes": plan.limit_bytes,
+        "limit_bytes": plan.shortlist.limit_bytes,
         "candidates": [{"spec": each.spec, **of} for each, of in zip(plan.candidates, records, strict=True)],
         "left_out": [
             {"words": each.words, "why": each.why, "spec": each.spec, "needed_bytes": needed}
