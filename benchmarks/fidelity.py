@@ -13,8 +13,10 @@ import click
 
 from benchmarks.reporting import publish
 from cs336_tui.cli.files import to_json
-from cs336_tui.cli.selftest import device_of, run_selftest, text_of
+from cs336_tui.cli.selftest import device_of, run_selftest
 from cs336_tui.cli.targets import read_machine
+from cs336_tui.export.subjects.selftest import selftest_table
+from cs336_tui.export.writing.formats import render
 from cs336_tui.selftest.programs import SelftestCell
 from cs336_tui.selftest.turns import Plan
 
@@ -42,7 +44,7 @@ def main(cases: tuple[str, ...], device: str, keep_memory: bool, raw: Path | Non
         raw.write_text(to_json(found))
     command = f"python -m benchmarks.fidelity {' '.join(f'--case {case}' for case in cases)} --device {device}"
     command += " --keep-memory" if keep_memory else ""
-    publish("Fidelity", command, "\n".join(text_of(each, "markdown") for each in found.values()), output)
+    publish("Fidelity", command, "\n".join(render(selftest_table(each), "markdown") for each in found.values()), output)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cs336_tui.analysis.contention import Finding
+from cs336_tui.analysis.judgement import Finding
 from cs336_tui.analysis.verdicts import LEAST_SHARE, launching
 from cs336_tui.config.spec import ModelDims, dims_of
 from cs336_tui.events.events import StepsTimed

@@ -6,19 +6,7 @@ from typing import Any
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuned_sweep import over_of
 from cs336_tui.config.tuning import LeftOut, Tuning, space_of
-from cs336_tui.events.events import (
-    SCHEMA,
-    CellFinished,
-    CellsQueued,
-    CellStarted,
-    EnvironmentRead,
-    Event,
-    SessionStarted,
-    StageChanged,
-    StepsTimed,
-    TuningEnded,
-    TuningStarted,
-)
+from cs336_tui.events import events as ev
 from tests.samples import ENVIRONMENT, START, a_spec, summary_of
 
 OVER = ("attention=naive,sdpa", "checkpoint=0,1", "optimizer=adamw,adamw-for-loop")
@@ -40,16 +28,16 @@ def race_events(
     lost: Mapping[int, str] | None = None,
     ended: str = "",
     running: int | None = None,
-) -> list[Event]:
+) -> list[ev.Event]:
     """A race whose candidates are visited in these rounds, by number. Those `lost` fail, each for its reason. `ended`
     says why it is over; else the candidate `running`, if given, is in its next visit."""
     tuning = tuning or made_tuning()
     space = space_of(tuning)
     left_out = (LeftOut("attention flash", "needs a GPU"), *space.left_out)
-    events: list[Event] = [
-        SessionStarted(at=START, schema=SCHEMA, session="race", app="0.1.0"),
-        EnvironmentRead(at=START, environment=ENVIRONMENT),
-        TuningStarted(at=START, tuning=tuning, candidates=space.candidates, left_out=left_out),
+    events: list[ev.Event] = [
+        ev.SessionStarted(at=START, schema=ev.SCHEMA, session="race", app="0.1.0"),
+        ev.EnvironmentRead(at=START, environment=ENVIRONMENT),
+        ev.TuningStarted(at=START, tuning=tuning, candidates=space.candidates, left_out=left_out),
     ]
     first, last = 0, 0
     for last, round_ in enumerate(rounds, 1):
@@ -61,7 +49,7 @@ def race_events(
         first += len(visits)
     at = events[-1].at
     if ended:
-        events.append(TuningEnded(at=at, reason=ended))
+        events.append(ev.TuningEnded(at=at, reason=ended))
     elif running is not None:
         events.append(_queued(first, [space.candidates[running]], last + 1))
         events += list(_visit(first, space.candidates[running], running, last + 1, ""))[:-1]
@@ -76,24 +64,24 @@ def cost_of(spec: CellSpec) -> float:
     return found
 
 
-def _queued(first: int, specs: list[CellSpec], round_: int) -> Event:
+def _queued(first: int, specs: list[CellSpec], round_: int) -> ev.Event:
     at = START + VISIT_S * first
-    return CellsQueued(at=at, first=first, specs=tuple(specs), repeats=(round_,) * len(specs))
+    return ev.CellsQueued(at=at, first=first, specs=tuple(specs), repeats=(round_,) * len(specs))
 
 
-def _visit(cell: int, spec: CellSpec, number: int, round_: int, lost: str) -> Iterator[Event]:
+def _visit(cell: int, spec: CellSpec, number: int, round_: int, lost: str) -> Iterator[ev.Event]:
     at = START + VISIT_S * cell
-    yield CellStarted(at=at, cell=cell, pid=1000 + cell)
+    yield ev.CellStarted(at=at, cell=cell, pid=1000 + cell)
     if lost:
-        yield CellFinished(at=at + VISIT_S, cell=cell, status="failed", error=lost, stage="building")
+        yield ev.CellFinished(at=at + VISIT_S, cell=cell, status="failed", error=lost, stage="building")
         return
     scatter = _SCATTER[(3 * number + round_) % len(_SCATTER)]
     times = [cost_of(spec) * (1 + scatter + step / 1000) for step in (-1, 0, 1)]
     for kind, stage, these in (("warm-up", "warm-up", times[:1]), ("measured", "measuring", times)):
-        yield StageChanged(at=at + 0.1, cell=cell, stage=stage)
+        yield ev.StageChanged(at=at + 0.1, cell=cell, stage=stage)
         for first, time_s in enumerate(these):
-            yield StepsTimed(at=at + 0.5, cell=cell, kind=kind, first=first, times_s=(time_s,))
-    yield CellFinished(
+            yield ev.StepsTimed(at=at + 0.5, cell=cell, kind=kind, first=first, times_s=(time_s,))
+    yield ev.CellFinished(
         at=at + VISIT_S,
         cell=cell,
         status="ok",

@@ -9,11 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.analysis.comparison import Side, compare
+from cs336_tui.analysis.comparison import Pair, Side, compare
 from cs336_tui.analysis.merge import Result, without_visits
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.stats.quantities import counted
-from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, paired_ratio
+from cs336_tui.stats.ratio import LEVEL, MARGIN, Ratio, explain, outcome, paired_ratio
 from cs336_tui.stats.summaries import Summary
 
 Pairs = tuple[tuple[float, float], ...]
@@ -57,17 +57,11 @@ class Exposed(msgspec.Struct, frozen=True, kw_only=True):
         return cls(side=side, mean_s=step_s - silent_s, low_s=low, high_s=high, step_s=step_s)
 
 
-class Turns(msgspec.Struct, frozen=True, kw_only=True):
-    """A against B. `ratio`, and means and stds of `a` and `b`, are of all rounds that count. `differs` says what the
-    two do not have in common, ``what: A | B``. `a_judged` and `b_judged` count rounds in which each verdict held."""
+class Turns(Pair, frozen=True, kw_only=True):
+    """A against B. `ratio`, and means and stds of `a` and `b`, are of all rounds that count. `a_judged` and `b_judged`
+    count rounds in which each verdict held."""
 
-    a: Side
-    b: Side
     rounds: tuple[Round, ...]
-    ratio: Ratio | None
-    outcome: Outcome
-    explanation: str
-    differs: tuple[str, ...]
     a_judged: dict[str, int]
     b_judged: dict[str, int]
     level: float

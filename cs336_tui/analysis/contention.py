@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import fsum
-from typing import NamedTuple
 
+from cs336_tui.analysis.judgement import Finding
 from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import change_percent, counted, fixed_milliseconds, millisecond_decimals, named
@@ -49,16 +49,6 @@ ALL_CORES = 0.95
 LEAST_STEAL = 0.05
 """Share of the cores' time that went to other machines of the same hypervisor."""
 _QUIET = "repeat it when nothing else runs on this machine"
-
-
-class Finding(NamedTuple):
-    """True if it is so, None where that cannot be told; the evidence, what to do about it, and in a few words why it
-    cannot be told."""
-
-    holds: bool | None
-    evidence: str
-    advice: str = ""
-    unknown_because: str = ""
 
 
 def contention(cell: CellState) -> Finding:

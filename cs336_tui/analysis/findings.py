@@ -182,31 +182,7 @@ def peaks(results: Sequence[Result]) -> tuple[Peak, Peak] | None:
 
 Choices = tuple[tuple[str, Value], ...]
 """A value for each searched choice, by its field."""
-
-
-class Factor(NamedTuple):
-    """A ratio of two candidates' costs with its simultaneous interval; without one, `low` and `high` are None."""
-
-    ratio: float
-    low: float | None
-    high: float | None
-
-    @classmethod
-    def of(cls, ratio: float, low: float | None, high: float | None) -> Factor:
-        """Without the interval if that is too noisy to say something."""
-        says = low is not None and high is not None and not is_too_noisy(low, high)
-        return cls(ratio, low, high) if says else cls(ratio, None, None)
-
-    @property
-    def inverse(self) -> Factor:
-        low, high = (None if bound is None else 1 / bound for bound in (self.high, self.low))
-        return Factor(1 / self.ratio, low, high)
-
-    def overlaps(self, other: Factor) -> bool | None:
-        """True if one ratio may be both; None if either has no interval."""
-        if self.low is None or self.high is None or other.low is None or other.high is None:
-            return None
-        return self.low <= other.high and other.low <= self.high
+FROM_RACE = "simultaneous t interval of the race's candidates"
 
 
 class Gain(NamedTuple):
@@ -218,21 +194,24 @@ class Gain(NamedTuple):
     value: Value
     is_best: bool
     """True if the best candidate has this value."""
-    alone: Factor | None
-    beside: Factor | None
+    alone: Ratio | None
+    beside: Ratio | None
 
     @property
     def interacts(self) -> bool | None:
         """True if the value gains another ratio beside the others than alone; None if that cannot be told."""
-        same = self.alone.overlaps(self.beside) if self.alone and self.beside else None
-        return None if same is None else not same
+        known = [(each.low, each.high) for each in (self.alone, self.beside) if each and each.low and each.high]
+        if len(known) < 2:
+            return None
+        (low, high), (other_low, other_high) = known
+        return low > other_high or other_low > high
 
 
 class Together(NamedTuple):
     """The best candidate's cost over the starting point's, and the product of what its choices gain alone: the ratio
     that it would have if none interacted. `product` is None if one of them was not measured."""
 
-    ratio: Factor
+    ratio: Ratio
     product: float | None
 
 
@@ -248,7 +227,7 @@ def gains_of(race: Race) -> tuple[Gain, ...]:
     )
     by_number, best_number = {each.candidate: each for each in race.standings}, race.best.number
 
-    def factor(choices: Mapping[str, Value], over: Mapping[str, Value]) -> Factor | None:
+    def factor(choices: Mapping[str, Value], over: Mapping[str, Value]) -> Ratio | None:
         pair = [numbers.get(tuple(each.items())) for each in (choices, over)]
         one, other = (None if number is None else by_number.get(number) for number in pair)
         return _factor(one, other, best_number) if one and other and one != other else None
@@ -271,7 +250,7 @@ def together(race: Race, gains: tuple[Gain, ...]) -> Together | None:
         return None
     alone = [gain.alone.ratio for gain in mine if gain.alone]
     product = math.prod(alone) if len(alone) == len(mine) else None
-    return Together(Factor(best.ratio, best.low, best.high), product)
+    return Together(_interval(best.ratio, best.low, best.high), product)
 
 
 def _combinations(tuning: Tuning) -> Iterator[tuple[Choices, CellSpec]]:
@@ -287,13 +266,20 @@ def _combinations(tuning: Tuning) -> Iterator[tuple[Choices, CellSpec]]:
             yield choices, candidate(tuning, dict(choices))
 
 
-def _factor(one: Standing, other: Standing, best: int) -> Factor:
+def _factor(one: Standing, other: Standing, best: int) -> Ratio:
     """The cost of one candidate over another's. There is an interval where one of them is the starting point or the
     best."""
     if other.candidate == 0:
-        return Factor.of(one.ratio, one.low, one.high)
+        return _interval(one.ratio, one.low, one.high)
     if other.candidate == best and one.candidate != 0:
-        return Factor.of(one.behind, one.behind_low, one.behind_high)
+        return _interval(one.behind, one.behind_low, one.behind_high)
     if one.candidate in (0, best):
         return _factor(other, one, best).inverse
-    return Factor(one.ratio / other.ratio, None, None)
+    return _interval(one.ratio / other.ratio, None, None)
+
+
+def _interval(ratio: float, low: float | None, high: float | None) -> Ratio:
+    """A ratio of two candidates' costs with its simultaneous interval, unless that is too noisy to say something."""
+    if low is None or high is None or is_too_noisy(low, high):
+        low = high = None
+    return Ratio(ratio, low, high, LEVEL, FROM_RACE)

@@ -17,16 +17,21 @@ VerdictName = Literal[
 DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound")
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One verdict that was looked for. `holds` is None where it cannot be observed; `evidence`, one clause with its
-    figures, then says why. `advice` says what to do if it holds."""
+class Finding(msgspec.Struct, frozen=True):
+    """True if it is so, None where that cannot be observed; `evidence`, one clause with its figures, then says why.
+    `advice` says what to do about it."""
 
-    name: VerdictName
     holds: bool | None
     evidence: str
     advice: str = ""
     unknown_because: str = ""
     """In a few words, where it cannot be observed for another reason than the device."""
+
+
+class Check(Finding, frozen=True, kw_only=True):
+    """One verdict that was looked for."""
+
+    name: VerdictName
 
     @property
     def describes(self) -> bool:

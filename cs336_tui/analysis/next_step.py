@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from cs336_tui.analysis.tuning import BARRED, MARGIN, NO_START, Race, race_of, solo, unchecked, was_cut_off
+from cs336_tui.analysis.tuning import BARRED, NO_START, Race, race_of, solo, unchecked, was_cut_off
 from cs336_tui.config.order import Checks, Finish, Step, Turns, Visits, check_sides
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import BUDGET_ENDED, Goal, Tuning, changed
 from cs336_tui.session.state import SessionState, Visited, check_s, turns_s, visit_s, visits_of
 from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.racing import affordable, is_decided, keep, take_turns
+from cs336_tui.stats.ratio import MARGIN
 
 _SHARE = 0.5
 """Share of the budget for first visits; the rest is for more visits of the best, without which there is no interval."""
@@ -164,7 +165,7 @@ def next_step(state: SessionState, left_s: float) -> Step:
     barred = {entry.number for entry in race.entries if entry.status in BARRED}
     allowed = [standing for standing in race.standings if standing.candidate not in barred]
     tied = [standing for standing in allowed if standing.is_tied]
-    is_settled = len(tied) < 2 or is_decided(tied, MARGIN)
+    is_settled = len(tied) < 2 or is_decided(tied)
     if is_settled:
         if race.rounds >= FEWEST_ROUNDS or len(allowed) < 2:
             return Finish(_of_visited(race, ONE_LEFT if len(tied) < 2 else DECIDED))
@@ -176,7 +177,7 @@ def next_step(state: SessionState, left_s: float) -> Step:
     takes_s = [visit_s(visited, candidates, number) or 0.0 for number in range(len(candidates))]
     chosen = tuple(standing.candidate for standing in tied)
     if not is_settled:
-        chosen = keep(tied, affordable(len(visited), left_s / race.tuning.budget_s), MARGIN)
+        chosen = keep(tied, affordable(len(visited), left_s / race.tuning.budget_s))
     if take_turns(allowed, chosen):
         a, b = sorted(chosen)
         taken = _taken_turns(race.tuning.goal, visited, candidates, a, b)

@@ -17,7 +17,7 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
-from cs336_tui.config.tuning import LeftOut, Tuning, check_budget, check_goal, label, space_of
+from cs336_tui.config.tuning import LeftOut, Space, Tuning, check_budget, check_goal, label, space_of
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import TuningStarted
 from cs336_tui.events.prediction import Prediction, prediction_key
@@ -37,16 +37,12 @@ Predict = Callable[[Sequence[CellSpec]], Mapping[CellSpec, Prediction]]
 """Predictions of those of these specs that can be predicted."""
 
 
-class Shortlist(NamedTuple):
+class Shortlist(Space, frozen=True, kw_only=True):
     """Candidates that a search tries on a target, the starting point first if it is one; `limit_bytes` is that of a
     peak. `predictions` are those that were looked at."""
 
-    candidates: tuple[CellSpec, ...]
-    left_out: tuple[LeftOut, ...]
     limit_bytes: int | None
     predictions: Mapping[CellSpec, Prediction]
-    alike: int = 0
-    """As in `Space`."""
 
 
 def started_of(
@@ -114,7 +110,7 @@ def shortlist(tuning: Tuning, target: Target, refusal: Refusal, predict: Predict
             left_out.append(LeftOut(label(tuning, spec), reason, spec))
         else:
             found.append(spec)
-    return Shortlist(tuple(found), tuple(left_out), limit, predictions, space.alike)
+    return Shortlist(tuple(found), tuple(left_out), space.alike, limit_bytes=limit, predictions=predictions)
 
 
 class Predictor(Protocol):
@@ -207,14 +203,12 @@ class Plan(NamedTuple):
 
     tuning: Tuning
     target: Target
+    shortlist: Shortlist
     candidates: tuple[Planned, ...]
     left_out: tuple[tuple[LeftOut, int | None], ...]
     """Each with the bytes that it needs by prediction."""
-    limit_bytes: int | None
     round_low_s: float | None
     round_high_s: float | None
-    alike: int = 0
-    """As in `Space`."""
 
     @property
     def visits(self) -> int:
@@ -247,7 +241,7 @@ def plan_of(tuning: Tuning, found: Shortlist, target: Target, state: SessionStat
     left_out = tuple((each, needed.get(each.spec) if each.spec else None) for each in found.left_out)
     if len(judged) < len(planned):
         high_s = None
-    return Plan(tuning, target, tuple(planned), left_out, found.limit_bytes, low_s, high_s, found.alike)
+    return Plan(tuning, target, found, tuple(planned), left_out, low_s, high_s)
 
 
 class TimeRule(NamedTuple):

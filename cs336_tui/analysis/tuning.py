@@ -28,8 +28,6 @@ EntryStatus = Literal[
 could be best, but the budget does not allow another visit of it; ``differs``: its logits or gradients are not the
 starting point's; ``skipped``: never tried, as another candidate showed that it cannot run; ``waiting``: not visited
 yet, and may be in the first round; ``not visited``: it will not be."""
-MARGIN = 0.01
-"""The smallest relative difference that counts."""
 BARRED: Collection[EntryStatus] = ("differs", "over the limit", "oom", "failed", "skipped")
 """Statuses of those that cannot be best, whatever their steps take."""
 NO_START = "the starting point could not be measured"
@@ -109,7 +107,7 @@ def race_of(state: SessionState) -> Race | None:
     standings_: tuple[Standing, ...] = ()
     if any(visit.candidate == 0 for visit in kept):  # the reference, even if it cannot be best
         spread, turns = _MEMORY_SPREAD if tuning.goal == "memory" else SPREAD, tuple(_in_turns(visited, tuning.goal))
-        standings_ = standings(kept, turns, margin=MARGIN, barred=barred, spread=spread)
+        standings_ = standings(kept, turns, barred=barred, spread=spread)
     rounds = max((cell.repeat for cells in visited.values() for cell in solo(cells)), default=0)
     in_last = {number for number, cells in visited.items() if any(cell.repeat == rounds for cell in solo(cells))}
     best = _best(standings_, in_last, {*barred, *lost})

@@ -21,8 +21,10 @@ from math import fsum
 from statistics import fmean
 from typing import BinaryIO, NamedTuple
 
-from cs336_tui.analysis.contention import Finding, contention, milliseconds, ran_beside, unseen
-from cs336_tui.analysis.judgement import Check, Judgement, VerdictName, limited_note
+import msgspec
+
+from cs336_tui.analysis.contention import contention, milliseconds, ran_beside, unseen
+from cs336_tui.analysis.judgement import Check, Finding, Judgement, VerdictName, limited_note
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.processes import BLOCKING, slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
@@ -182,7 +184,8 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
     steadiness = classify(times_s) if usable else None
     interval = mean_interval(times_s) if usable else None
     needed = _warmup_needed(cell, steadiness)
-    beside: dict[VerdictName, Finding] = {
+    findings: dict[VerdictName, Finding] = {
+        **dict(_of_series(cell, steadiness, interval, needed)),
         "throttled": _throttled(cell),
         "contended": contention(cell),
         "launch-bound": launching(cell, idle),
@@ -190,10 +193,7 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
         "slowed-by-settings": _slowed(cell),
     }
     return Judgement(
-        checks=(
-            *_series_checks(cell, steadiness, interval, needed),
-            *(Check(name=name, **found._asdict()) for name, found in beside.items()),
-        ),
+        checks=tuple(Check(name=name, **msgspec.structs.asdict(found)) for name, found in findings.items()),
         notes=(*cell.finished.remarks, *_notes(cell, steadiness)),
         warmup_advice=_warmup_advice(cell, steadiness, needed),
         interval=interval,
@@ -201,9 +201,9 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
     )
 
 
-def _series_checks(
+def _of_series(
     cell: CellState, steadiness: Steadiness | None, interval: MeanInterval | None, needed: int | None
-) -> Iterator[Check]:
+) -> Iterator[tuple[VerdictName, Finding]]:
     n = len(cell.step_times_s)
     steps = counted(n, "measured step")
     # A series that goes somewhere has a wide interval too, which more steps would not narrow.
@@ -222,8 +222,8 @@ def _series_checks(
             few, advice = "a step time is not above 0 s, so that its clock was too coarse", "--sync each-step"
             why = "clock too coarse to tell"
         for name in _SERIES:
-            yield Check(name=name, holds=None, evidence=few, unknown_because=why)
-        yield Check(name="too-few-steps", holds=True, evidence=few, advice=advice)
+            yield name, Finding(None, few, unknown_because=why)
+        yield "too-few-steps", Finding(True, few, advice)
         return
     for name, (classes, otherwise) in _SERIES.items():
         # By its share, as a drift that slows down is a slowdown too and need not be told twice.
@@ -231,14 +231,11 @@ def _series_checks(
         texts = [finding.text.removeprefix("flat: ") for finding in found.values()]
         if found and (loose or hides) and name == "steady":
             hidden = f"noise of {change_percent(steadiness.noise or 0.0)} would hide a change"
-            yield Check(name="steady", holds=None, evidence=hidden, unknown_because=_TOO_FEW)
-            continue
-        yield Check(
-            name=name,
-            holds=bool(found),
-            evidence=" and ".join(texts) or f"{otherwise} in {steps}",
-            advice=_series_advice(name, cell, steadiness, needed) if found else "",
-        )
+            yield "steady", Finding(None, hidden, unknown_because=_TOO_FEW)
+        elif found:
+            yield name, Finding(True, " and ".join(texts), _series_advice(name, cell, steadiness, needed))
+        else:
+            yield name, Finding(False, f"{otherwise} in {steps}")
     if loose and interval is not None:
         few = f"{interval.level * 100:g} % CI {_width(interval)} with n={n}"
         more = "more steps, such as --steps auto"
@@ -246,13 +243,13 @@ def _series_checks(
             more = "a quieter machine, or a larger --steps auto:MAX"
         elif cell.spec.steps_for is not None:
             more = _more_time(cell)
-        yield Check(name="too-few-steps", holds=True, evidence=few, advice=more)
+        yield "too-few-steps", Finding(True, few, more)
     elif hides:
         noise, change = change_percent(steadiness.noise or 0.0), change_percent(steadiness.hidden or 0.0)
         few = f"noise of {noise} in {steps} may hide a change of {change}"
-        yield Check(name="too-few-steps", holds=True, evidence=few, advice="--steps 30 or more")
+        yield "too-few-steps", Finding(True, few, "--steps 30 or more")
     else:
-        yield Check(name="too-few-steps", holds=False, evidence=f"{steps}; {FEWEST} are enough to tell")
+        yield "too-few-steps", Finding(False, f"{steps}; {FEWEST} are enough to tell")
 
 
 def _width(interval: MeanInterval) -> str:

@@ -98,8 +98,7 @@ def _rounds_of(state: SessionState) -> list[tuple[Result, Result]]:
 
 def _text(state: SessionState, format_: str) -> str:
     rounds = _rounds_of(state)
-    results = [result for both in rounds for result in both]
-    return shown([turns_table(turns_of(rounds), results)], format_) if rounds else ""
+    return shown([turns_table(turns_of(rounds), results_of(state))], format_) if rounds else ""
 
 
 class _AbProgress(RunProgress):

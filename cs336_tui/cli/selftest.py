@@ -15,7 +15,7 @@ from cs336_tui.cli.files import Destination, file_options, to_json
 from cs336_tui.cli.flags import LANES
 from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.run import StopOnSignal
-from cs336_tui.cli.streams import StatusLines, shown
+from cs336_tui.cli.streams import StatusLines
 from cs336_tui.cli.suggestions import devices, sizes
 from cs336_tui.cli.targets import read_machine
 from cs336_tui.config.spec import SpecError, canonical_device, dims_of
@@ -150,13 +150,8 @@ def run_selftest(work: SelftestCell, plan: Plan, environment: Environment, *, ke
 def publish(selftest: Selftest, to: Destination, session_dir: Path) -> int:
     """Print the result or write it to `output`, keep every step time; returns the exit code."""
     _keep(selftest, session_dir / RAW_FOLDER)
-    click.echo(to.deliver(text_of(selftest, to.format)), nl=False)
+    click.echo(to.show([selftest_table(selftest)], "cs336-tui selftest"), nl=False)
     return EXIT_CODES[selftest.outcome.judged]
-
-
-def text_of(selftest: Selftest, format_: str) -> str:
-    """The table in a format, `table` being that of people."""
-    return shown([selftest_table(selftest)], format_, "cs336-tui selftest")
 
 
 def _keep(selftest: Selftest | SideBySide, folder: Path) -> None:

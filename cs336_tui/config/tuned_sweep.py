@@ -11,21 +11,10 @@ import msgspec
 
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.choices import check_names, command_of, own_code_folders, sweep_of
-from cs336_tui.config.counts import duration_words, share_words
+from cs336_tui.config.counts import MOST_BY_TIME, duration_words, share_words
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
-from cs336_tui.config.tuning import (
-    COUNTS,
-    SAME_TOKENS,
-    Goal,
-    Over,
-    Tuning,
-    Value,
-    check_budget,
-    check_goal,
-    observable,
-    space_of,
-)
+from cs336_tui.config.tuning import COUNTS, SAME_TOKENS, Goal, Over, Tuning, Value, check_budget, check_goal, space_of
 from cs336_tui.config.values import canonical_device, size_words
 from cs336_tui.config.variants import is_imported
 
@@ -147,37 +136,34 @@ def _usual_batches(base: CellSpec, goal: Goal) -> Iterator[int]:
 
 VISIT = (3, 5)
 """Warm-up and measured steps of a visit if nobody chooses."""
+_OF_VISIT = (*COUNTS, "timer")
+"""Choices that a visit and a whole run make each for themselves."""
+
+
+ENERGY_STEPS_S = 2.0
+"""Seconds of steps of a visit with goal ``tokens/J``: the energy counter, read twice a second, needs one second."""
+
+
+def _observable(tuning: Tuning) -> Tuning:
+    """The tuning, with as many steps a visit as its goal needs."""
+    base = tuning.base
+    if tuning.goal != "tokens/J" or base.steps_auto is not None or (base.steps_for or 0.0) >= ENERGY_STEPS_S:
+        return tuning
+    longer = msgspec.structs.replace(base, steps_for=ENERGY_STEPS_S, measure_steps=MOST_BY_TIME)
+    return msgspec.structs.replace(tuning, base=longer)
 
 
 class Search(NamedTuple):
-    """A search that is asked for. `start` is the sweep of its one starting point, whose device may still be ``auto``,
-    `visit` the warm-up and measured steps of a visit."""
+    """A search that is asked for. `start` is the sweep of its one starting point, whose device may still be ``auto``;
+    `asked` is the tuning on a CPU, whose starting point has the steps of a visit."""
 
     start: Sweep
-    over: tuple[Over, ...]
-    goal: Goal
-    budget_s: float
-    limit: dict[str, Any]
-    """`within_bytes` or `within_share`."""
-    visit: tuple[int, int] = VISIT
-    model_path: tuple[str, ...] = ()
-    model_args: tuple[tuple[str, str], ...] = ()
+    asked: Tuning
 
     def tuning(self, base: CellSpec) -> Tuning:
         """The tuning whose starting point is the cell of `start` on the device that it comes to."""
-        warmup, steps = self.visit
-        plain = {field: AXES[field].default for field in (*COUNTS, "timer")}
-        asked = Tuning(
-            base=msgspec.structs.replace(base, **plain | {"warmup_steps": warmup, "measure_steps": steps}),
-            over=self.over,
-            goal=self.goal,
-            budget_s=self.budget_s,
-            run=base,
-            model_path=self.model_path,
-            model_args=self.model_args,
-            **self.limit,
-        )
-        return observable(asked)
+        visit = {field: getattr(self.asked.base, field) for field in _OF_VISIT}
+        return _observable(msgspec.structs.replace(self.asked, base=msgspec.structs.replace(base, **visit), run=base))
 
     def somewhere(self) -> Tuning:
         """The tuning as if the device that the machine chooses were the CPU, for what can be checked without it."""
@@ -186,7 +172,7 @@ class Search(NamedTuple):
     def check(self) -> None:
         """Raise `SpecError` for what can be seen to be wrong before the machine is asked."""
         if self.start.devices[0] not in UNRESOLVED:
-            check_goal(self.goal, canonical_device(self.start.devices[0]))
+            check_goal(self.asked.goal, canonical_device(self.start.devices[0]))
         tuning = self.somewhere()
         check_budget(tuning)
         space_of(tuning)
@@ -207,13 +193,26 @@ def search_of(
     usual ones. `model_path` and `model_args` are of a user's own code among the values. Raises `SpecError`."""
     start = start_of(sweep, fields_of(texts) if texts else None)
     base = start.with_devices(("cpu",)).cells()[0]
-    over = over_of(texts, base, goal) if texts else over_of_sweep(sweep, base, goal)
+    several = (axis for axis in searched_axes() if axis.several and len(getattr(sweep, axis.sweep)) > 1)
+    over = () if texts else tuple(Over(axis.field, getattr(sweep, axis.sweep)) for axis in several)
+    over = over or over_of(texts, base, goal)
     is_own = any(isinstance(value, str) and is_imported(value) for each in over for value in each.values)
     folders = own_code_folders(model_path or sweep.model_path, is_own or bool(sweep.own_code))
     for each in over:
         if AXES[each.field].own:
             check_names(AXES[each.field], each.values, folders)
-    return Search(start, over, goal, budget_s, limit, visit, folders, model_args or sweep.model_args)
+    steps = {field: AXES[field].default for field in _OF_VISIT}
+    steps |= dict(zip(("warmup_steps", "measure_steps"), visit, strict=True))
+    asked = Tuning(
+        base=msgspec.structs.replace(base, **steps),
+        over=over,
+        goal=goal,
+        budget_s=budget_s,
+        model_path=folders,
+        model_args=model_args or sweep.model_args,
+        **limit,
+    )
+    return Search(start, asked)
 
 
 def start_of(sweep: Sweep, searched: Collection[str] | None = None) -> Sweep:
@@ -234,20 +233,10 @@ def start_of(sweep: Sweep, searched: Collection[str] | None = None) -> Sweep:
     return msgspec.structs.replace(sweep, **first)
 
 
-def over_of_sweep(sweep: Sweep, base: CellSpec, goal: Goal) -> tuple[Over, ...]:
-    """The choices with several values; where there are none, those that are usually searched."""
-    found = tuple(
-        Over(axis.field, values)
-        for axis in searched_axes()
-        if axis.several and len(values := getattr(sweep, axis.sweep)) > 1
-    )
-    return found or over_of((), base, goal)
-
-
 def command_of_search(tuning: Tuning) -> str:
     """The command line that searches again."""
     base = tuning.base
-    if base.steps_for is not None:  # a number of steps, as ``--steps`` takes it; `observable` gives it the time again
+    if base.steps_for is not None:  # a number of steps, as ``--steps`` takes it; a `Search` gives it the time again
         base = msgspec.structs.replace(base, steps_for=None, measure_steps=VISIT[1])
     start = msgspec.structs.replace(sweep_of([base]), within=None)
     words = [word for each in tuning.over for word in ("--over", each.text)]

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from cs336_tui.config.axis import SpecError
-from cs336_tui.config.counts import MOST_BY_TIME, duration_of, duration_words, share_of
+from cs336_tui.config.counts import duration_of, duration_words, share_of
 from cs336_tui.config.rules import AXES, RULES
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import ONLY_BESIDE
@@ -212,19 +212,6 @@ def _check_sharing(base: CellSpec, spec: CellSpec) -> None:
     if is_trained and is_apart and not (base.ranks > 1 and base.parallel == "none"):
         why = f"{spec.ranks} ranks would train a model each; search --over parallel=ddp,fsdp2 too"
         raise SpecError("parallel", "none", why)
-
-
-ENERGY_STEPS_S = 2.0
-"""Seconds of steps of a visit with goal ``tokens/J``: the energy counter, read twice a second, needs one second."""
-
-
-def observable(tuning: Tuning) -> Tuning:
-    """The tuning, with as many steps a visit as its goal needs."""
-    base = tuning.base
-    if tuning.goal != "tokens/J" or base.steps_auto is not None or (base.steps_for or 0.0) >= ENERGY_STEPS_S:
-        return tuning
-    longer = msgspec.structs.replace(base, steps_for=ENERGY_STEPS_S, measure_steps=MOST_BY_TIME)
-    return msgspec.structs.replace(tuning, base=longer)
 
 
 LEAST_VISIT_S = 1.0

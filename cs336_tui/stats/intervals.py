@@ -9,7 +9,6 @@ from functools import lru_cache
 from itertools import islice, pairwise
 from operator import mul
 from statistics import NormalDist, median
-from typing import NamedTuple
 
 import msgspec
 
@@ -35,19 +34,31 @@ _MANY_DF = 1e4
 _SERIES, _ROWS = 1000, 64
 
 
-class MeanInterval(msgspec.Struct, frozen=True, kw_only=True):
-    """Confidence interval of a mean, in the unit of the values; `method` is `BOOTSTRAP` or `FROM_EFFECTIVE_N`."""
+class Sample(msgspec.Struct, frozen=True):
+    """Mean of times in order, and its variance, in the unit of the times."""
 
-    mean: float
-    low: float
-    high: float
-    level: float
     n: int
+    mean: float
+    variance: float
+    """Of the mean, not of a time: s² over `effective_n`."""
     effective_n: float
     """The number of independent values that would fix the mean as well; at most `n`."""
     correlation: float
     """Of neighbouring values, as estimated; `effective_n` is computed from a slightly larger one."""
-    method: str = BOOTSTRAP
+
+    @property
+    def df(self) -> float:
+        """Degrees of freedom of `variance`; one at least."""
+        return max(self.effective_n - 1, 1.0)
+
+
+class MeanInterval(Sample, frozen=True, kw_only=True):
+    """A mean with its confidence interval; `method` is `BOOTSTRAP` or `FROM_EFFECTIVE_N`."""
+
+    low: float
+    high: float
+    level: float
+    method: str
 
     @property
     def half_share(self) -> float:
@@ -58,22 +69,6 @@ class MeanInterval(msgspec.Struct, frozen=True, kw_only=True):
     def half_width(self) -> str:
         """The same in %, as text (`quantities.half_width`)."""
         return half_width(self.low, self.high, self.mean)
-
-
-class Sample(NamedTuple):
-    """Mean of times in order, and its variance."""
-
-    n: int
-    mean: float
-    variance: float
-    """Of the mean, not of a time: s² over `effective_n`."""
-    effective_n: float
-    correlation: float
-
-    @property
-    def df(self) -> float:
-        """Degrees of freedom of `variance`; one at least."""
-        return max(self.effective_n - 1, 1.0)
 
 
 def sample_of(times: Sequence[float]) -> Sample:
@@ -149,16 +144,8 @@ def _interval(
 ) -> MeanInterval:
     """The interval, held to the least and the greatest time: the error of few, similar times is hardly known."""
     error = math.sqrt(sample.variance)
-    return MeanInterval(
-        mean=sample.mean,
-        low=max(sample.mean - high_t * error, min(times)),
-        high=min(sample.mean - low_t * error, max(times)),
-        level=level,
-        n=sample.n,
-        effective_n=sample.effective_n,
-        correlation=sample.correlation,
-        method=method,
-    )
+    low, high = max(sample.mean - high_t * error, min(times)), min(sample.mean - low_t * error, max(times))
+    return MeanInterval(**msgspec.structs.asdict(sample), low=low, high=high, level=level, method=method)
 
 
 def _t_of_series_like(times: Sequence[float], sample: Sample, level: float) -> tuple[float, float]:

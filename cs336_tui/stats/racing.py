@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.float64]
     Ints = npt.NDArray[np.intp]
 
+START = 0
+"""The candidate that is the starting point."""
 SPREAD = 0.05
 """Standard deviation of log costs between processes that is assumed while each candidate has one visit only."""
 PRIOR_DF = 10.0
@@ -94,15 +96,11 @@ def standings(
     visits: Sequence[Visit],
     turns: Sequence[InTurns] = (),
     *,
-    level: float = LEVEL,
-    margin: float = MARGIN,
-    start: int = 0,
     barred: Collection[int] = (),
     spread: float = SPREAD,
 ) -> tuple[Standing, ...]:
     """Standings of all visited candidates, best first. `barred` are candidates that may not be best: they put nobody
-    out. `start` is the starting point. Raises ValueError without a visit of it, or for a cost that is not finite or not
-    above 0.
+    out. Raises ValueError without a visit of the starting point, or for a cost that is not finite or not above 0.
 
     The log of a visit's cost is the effect of its candidate plus that of its block, fitted by weighted least squares. A
     block is a part of a round, of 8 visits at most in the order of `visits`, which is that of time. The machine may
@@ -120,20 +118,20 @@ def standings(
     standard deviation between processes is taken to be `spread`, so that only a grossly worse candidate is out.
 
     Intervals are t intervals (Satterthwaite 1946) of differences of effects. With n candidates and r rounds so far,
-    each is at (1 - level) / ((2 n - 2) r) (Bonferroni): for n - 1 comparisons with the starting point and n - 1 with
+    each is at (1 - `LEVEL`) / ((2 n - 2) r) (Bonferroni): for n - 1 comparisons with the starting point and n - 1 with
     the best, which are enough though the best is not known beforehand (Hsu 1984), looked at after each round.
 
     Turns are one more observation of the difference of their pair, with the interval of `paired_ratio`. Which pair it
-    is was chosen before they were measured, so its level is (1 - level) / 2 over the rounds of all turns.
+    is was chosen before they were measured, so its level is (1 - `LEVEL`) / 2 over the rounds of all turns.
     """
     if not all(0 < visit.cost < math.inf for visit in visits):
         raise ValueError("a visit's cost is not a number above 0")
     candidates = sorted({visit.candidate for visit in visits})
-    if start not in candidates:
-        raise ValueError(f"no visit of candidate {start}, the starting point")
+    if START not in candidates:
+        raise ValueError(f"no visit of candidate {START}, the starting point")
     row_of = {candidate: row for row, candidate in enumerate(candidates)}
     rounds, rounds_of_turns = len({visit.round for visit in visits}), sum(len(each.rounds) for each in turns)
-    tail = (1 - t_tail(level)) / 2
+    tail = (1 - t_tail(LEVEL)) / 2
     upper = 1 - tail / (max(len(candidates) - 1, 1) * rounds)
     upper_of_turns = 1 - tail / max(rounds_of_turns, 1)
     pairs = {
@@ -143,7 +141,7 @@ def standings(
     }
     fit = _fit(visits, row_of, tuple(pairs.values()), spread)
     may_be_best = [row for candidate, row in row_of.items() if candidate not in barred]
-    best = min(may_be_best or [row_of[start]], key=lambda row: float(fit.effects[row]))
+    best = min(may_be_best or [row_of[START]], key=lambda row: float(fit.effects[row]))
 
     def half(row: int, other: int) -> float:
         """Distance to which the interval of a log ratio reaches, to either side."""
@@ -160,25 +158,25 @@ def standings(
 
     def standing(candidate: int, row: int) -> Standing:
         behind = ratio(row, best)
-        is_out = math.log(behind[0]) > max(half(row, best), math.log1p(margin))
+        is_out = math.log(behind[0]) > max(half(row, best), math.log1p(MARGIN))
         is_tied = not is_out and row in may_be_best
-        return Standing(candidate, int(fit.numbers[row]), *ratio(row, row_of[start]), *behind, is_out, is_tied)
+        return Standing(candidate, int(fit.numbers[row]), *ratio(row, row_of[START]), *behind, is_out, is_tied)
 
     found = [standing(*each) for each in row_of.items()]
     return tuple(sorted(found, key=lambda each: (each.behind, each.candidate)))
 
 
-def is_decided(standings: Sequence[Standing], margin: float = MARGIN) -> bool:
-    """True if all candidates that could be best are the best itself or within `margin` of it, by their intervals."""
-    return len(keep(standings, 2, margin)) < 2
+def is_decided(standings: Sequence[Standing]) -> bool:
+    """True if all candidates that could be best are the best itself or within `MARGIN` of it, by their intervals."""
+    return len(keep(standings, 2)) < 2
 
 
-def keep(standings: Sequence[Standing], affordable: int, margin: float = MARGIN) -> tuple[int, ...]:
+def keep(standings: Sequence[Standing], affordable: int) -> tuple[int, ...]:
     """Candidates that go on: the best, and the foremost of the others that could be best and are not known to be within
-    `margin` of it; `affordable` in all, two at least. Those that are not among them are cut by the budget; they come
+    `MARGIN` of it; `affordable` in all, two at least. Those that are not among them are cut by the budget; they come
     back as soon as others are told apart. One alone has won; none, if all are barred."""
     tied = [each for each in standings if each.is_tied]
-    others = [each for each in tied[1:] if each.behind_high is None or each.behind_high > 1 + margin]
+    others = [each for each in tied[1:] if each.behind_high is None or each.behind_high > 1 + MARGIN]
     return tuple(each.candidate for each in [*tied[:1], *others][: max(affordable, 2)])
 
 

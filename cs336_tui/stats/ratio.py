@@ -253,7 +253,7 @@ def _held(values: Sequence[float], *, is_plain: bool = False) -> tuple[Sample, i
     mean = median(values)
     reach = HOLD * 1.4826 * median(abs(value - mean) for value in values)
     if not reach:
-        return sample_of(values)._replace(mean=mean), sum(value != mean for value in values)
+        return msgspec.structs.replace(sample_of(values), mean=mean), sum(value != mean for value in values)
     kept = list(values)
     for _ in range(50):
         kept = [min(max(value, mean - reach), mean + reach) for value in values]
@@ -263,4 +263,4 @@ def _held(values: Sequence[float], *, is_plain: bool = False) -> tuple[Sample, i
     held = sum(now != value for now, value in zip(kept, values, strict=True))
     sample = sample_of(kept)
     free = max(len(values) - held, 1) / len(values)
-    return sample._replace(variance=sample.variance / free**2), held
+    return msgspec.structs.replace(sample, variance=sample.variance / free**2), held

@@ -11,18 +11,7 @@ from cs336_tui.analysis.tuning import Entry, Race, race_of
 from cs336_tui.config.order import Step
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import BUDGET_ENDED, Goal, Over, Tuning, space_of
-from cs336_tui.events.events import (
-    CellFinished,
-    CellSkipped,
-    CellsQueued,
-    CellStarted,
-    Event,
-    ReportFinished,
-    ReportStarted,
-    StageChanged,
-    StepsTimed,
-    TuningStarted,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.events.reports import AgreementReport, PositionsSketch, Sketch
 from cs336_tui.session.state import SessionState
 from tests.samples import START, a_spec
@@ -43,9 +32,9 @@ class Made:
         self.candidates = space_of(tuning).candidates
         self.state, self.at, self.cells, self.reports = SessionState(), START, 0, 0
         self.draw, self.noise = random.Random(1), 0.003
-        self.tell(TuningStarted(at=START, tuning=tuning, candidates=self.candidates, limit_bytes=limit_bytes))
+        self.tell(ev.TuningStarted(at=START, tuning=tuning, candidates=self.candidates, limit_bytes=limit_bytes))
 
-    def tell(self, *events: Event) -> None:
+    def tell(self, *events: ev.Event) -> None:
         for event in events:
             self.state.apply(event)
 
@@ -69,7 +58,7 @@ class Made:
         specs = tuple(self.candidates[number] for number in numbers)
         first, self.cells = self.cells, self.cells + len(numbers)
         repeats = (round_,) * len(numbers)
-        self.tell(CellsQueued(at=self.at, first=first, specs=specs, repeats=repeats, in_turns=in_turns))
+        self.tell(ev.CellsQueued(at=self.at, first=first, specs=specs, repeats=repeats, in_turns=in_turns))
         return range(first, self.cells)
 
     def visit(
@@ -89,18 +78,18 @@ class Made:
         self._run(cells, noisy, status)
 
     def cut_off(self, cells: Iterable[int], why: str = BUDGET_ENDED) -> None:
-        self.tell(*(CellSkipped(at=self.at, cell=cell, reason=why) for cell in cells))
+        self.tell(*(ev.CellSkipped(at=self.at, cell=cell, reason=why) for cell in cells))
 
     def _run(self, cells: Sequence[int], times_s: Sequence[float], status: str, **end: Any) -> None:
-        self.tell(*(CellStarted(at=self.at, cell=cell, pid=1000 + cells[0]) for cell in cells))
+        self.tell(*(ev.CellStarted(at=self.at, cell=cell, pid=1000 + cells[0]) for cell in cells))
         for cell, step_s in zip(cells, times_s, strict=True):
             steps = tuple(step_s * factor for factor in (1.0, 1.002, 0.998, 1.001, 0.999))
-            self.tell(StageChanged(at=self.at, cell=cell, stage="measuring"))
+            self.tell(ev.StageChanged(at=self.at, cell=cell, stage="measuring"))
             if status == "ok":
-                self.tell(StepsTimed(at=self.at + 1, cell=cell, kind="measured", first=0, times_s=steps))
+                self.tell(ev.StepsTimed(at=self.at + 1, cell=cell, kind="measured", first=0, times_s=steps))
         self.at += VISIT_S
         peaks = {"peak_allocated_bytes": 10**9} | end
-        self.tell(*(CellFinished(at=self.at, cell=cell, status=status, **peaks) for cell in cells))
+        self.tell(*(ev.CellFinished(at=self.at, cell=cell, status=status, **peaks) for cell in cells))
 
     def check(self, spec: CellSpec, *, scale: float = 1.0, status: str = "ok") -> None:
         """A report whose logits are those of all others times `scale`."""
@@ -116,11 +105,11 @@ class Made:
             parameters=(),
             loss=1.0,
         )
-        self.tell(ReportStarted(at=self.at, report=number, kind="agreement", spec=spec))
+        self.tell(ev.ReportStarted(at=self.at, report=number, kind="agreement", spec=spec))
         self.at += 1.0
         made = content if status == "ok" else None
         error = None if made else "it broke"
-        self.tell(ReportFinished(at=self.at, report=number, status=status, content=made, error=error))
+        self.tell(ev.ReportFinished(at=self.at, report=number, status=status, content=made, error=error))
 
     def checked(self, *, wrong: Iterable[int] = ()) -> None:
         """All checks that can be asked for; the keys of `wrong` candidates differ."""

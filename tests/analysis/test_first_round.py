@@ -1,8 +1,5 @@
 """First visits of a race: all candidates where there is time, else values one at a time, then what they promise."""
 
-import pytest
-
-from cs336_tui.analysis.next_step import first_round_s
 from cs336_tui.config.order import Checks, Finish
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, Over
 from tests.analysis.racing import VISIT_S, Made
@@ -96,12 +93,6 @@ def test_a_value_that_needs_another_one_is_tried_with_as_few_changes_as_can_be()
     together = visits(made, HALF_S + 5 * VISIT_S)
     labels = {made.entry(number).label for number in together}
     assert labels == {"checkpoint 1", "ranks 2, parallel ddp", "ranks 2, parallel fsdp2"}
-
-
-@pytest.mark.parametrize(("goal", "share"), [("step", 0.5), ("memory", 1.0)])
-def test_memory_which_is_measured_once_has_all_of_the_budget(goal: str, share: float) -> None:
-    made = Made(OVER, goal=goal)  # type: ignore[arg-type]
-    assert first_round_s(made.race.tuning) == share * 100
 
 
 def test_a_round_whose_visits_the_budget_all_refused_ends_the_race() -> None:

@@ -83,13 +83,15 @@ def test_the_series_is_told_as_it_is(truth: str, name: VerdictName, said: str) -
         assert found.warmup_advice == "not known: the steps drift"
 
 
+FALLING = [0.1 * (1 + 0.5 * math.exp(-step / 3)) for step in range(60)]
+
+
 def test_a_warmup_that_is_asked_for_would_have_done() -> None:
-    falling = [0.1 * (1 + 0.5 * math.exp(-step / 3)) for step in range(60)]
-    found = judged(a_cell(falling[2:], falling[:2]))
+    found = judged(a_cell(FALLING[2:], FALLING[:2]))
     advice = found.holding[0].advice
     needed = int(advice.removeprefix("raise --warmup to "))
     assert found.warmup_advice == f"still falling after 2; {needed} warm-up steps would have been enough"
-    assert judged(a_cell(falling[needed:], falling[:needed])).names == ("steady",)
+    assert judged(a_cell(FALLING[needed:], FALLING[:needed])).names == ("steady",)
 
 
 def test_no_fewer_warmup_steps_are_asked_for_than_the_measured_ones_show() -> None:
@@ -107,9 +109,8 @@ def test_no_fewer_warmup_steps_are_asked_for_than_the_measured_ones_show() -> No
 
 @pytest.mark.parametrize(("most", "said"), [(2, "did not settle"), (50, "stopped too early")])
 def test_an_automatic_warmup_that_was_not_enough_is_answered_with_a_number(most: int, said: str) -> None:
-    falling = [0.1 * (1 + 0.5 * math.exp(-step / 3)) for step in range(60)]
-    by_hand = judged(a_cell(falling[2:], falling[:2])).holding[0].advice.removeprefix("raise --warmup to ")
-    found = judged(a_cell(falling[2:], falling[:2], spec={"warmup_auto": True, "warmup_steps": most}))
+    by_hand = judged(a_cell(FALLING[2:], FALLING[:2])).holding[0].advice.removeprefix("raise --warmup to ")
+    found = judged(a_cell(FALLING[2:], FALLING[:2], spec={"warmup_auto": True, "warmup_steps": most}))
     assert found.holding[0].advice == f"--warmup auto {said}; try --warmup {by_hand}"
 
 

@@ -13,18 +13,8 @@ from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.tune import RaceProgress
 from cs336_tui.config.tuning import space_of
+from cs336_tui.events import events as ev
 from cs336_tui.events.environment import HostSample
-from cs336_tui.events.events import (
-    CellsQueued,
-    CellStarted,
-    DeviceSampled,
-    Event,
-    Lane,
-    LaneSetAside,
-    LanesOpened,
-    StageChanged,
-    TuningStarted,
-)
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import duration
 from tests.made_race import made_tuning, race_events
@@ -43,7 +33,7 @@ class Terminal(io.StringIO):
 
 
 def told(
-    events: Iterable[Event],
+    events: Iterable[ev.Event],
     stream: io.StringIO | None = None,
     *,
     state: SessionState | None = None,
@@ -69,8 +59,8 @@ def _redrawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ("stage", "words"), [("compiling", "compiling the model"), ("capturing", "capturing a CUDA graph")]
 )
 def test_a_long_stage_says_how_long_it_has_lasted_though_nothing_happens(stage: Any, words: str) -> None:
-    begun = StageChanged(at=START + 20, cell=0, stage=stage)
-    sampled = [DeviceSampled(at=START + 20 + seconds, host=HostSample()) for seconds in (5, 31)]
+    begun = ev.StageChanged(at=START + 20, cell=0, stage=stage)
+    sampled = [ev.DeviceSampled(at=START + 20 + seconds, host=HostSample()) for seconds in (5, 31)]
     terminal = told((*session_start([a_spec(compile="default")]), *cell_start(0), begun, *sampled))
     drawn = terminal.getvalue().split("\r")
     title = "[1/1] small · ctx 128 · forward+backward · fp32 · cuda:0 · compiled"
@@ -82,7 +72,7 @@ def test_a_long_stage_says_how_long_it_has_lasted_though_nothing_happens(stage: 
 
 def test_samples_of_a_cell_that_says_how_far_it_is_draw_nothing() -> None:
     state = state_of((*session_start([a_spec()]), *cell_start(0)))
-    assert told([DeviceSampled(at=START + 30, host=HostSample())], state=state).getvalue() == ""
+    assert told([ev.DeviceSampled(at=START + 30, host=HostSample())], state=state).getvalue() == ""
 
 
 def test_cells_that_run_side_by_side_have_a_line_each() -> None:
@@ -93,8 +83,8 @@ def test_cells_that_run_side_by_side_have_a_line_each() -> None:
 
 
 def test_lanes_are_told_and_why_one_is_set_aside() -> None:
-    lanes = (Lane(lane=0, device="cuda:1"), Lane(lane=1, device="cpu", cores=(2, 6)))
-    events = (LanesOpened(at=START, lanes=lanes), LaneSetAside(at=START, lane=0, reason="the GPU is lost"))
+    lanes = (ev.Lane(lane=0, device="cuda:1"), ev.Lane(lane=1, device="cpu", cores=(2, 6)))
+    events = (ev.LanesOpened(at=START, lanes=lanes), ev.LaneSetAside(at=START, lane=0, reason="the GPU is lost"))
     assert told(events, io.StringIO()).getvalue().splitlines() == [
         "2 lanes: cuda:1, cpu cores 2,6",
         "lane 0, cuda:1, was set aside: the GPU is lost",
@@ -102,7 +92,7 @@ def test_lanes_are_told_and_why_one_is_set_aside() -> None:
 
 
 def test_what_is_one_is_told_in_the_singular() -> None:
-    lanes = LanesOpened(at=START, lanes=(Lane(lane=0, device="cuda:0"),))
+    lanes = ev.LanesOpened(at=START, lanes=(ev.Lane(lane=0, device="cuda:0"),))
     terminal = told((*session_start([a_spec()]), lanes, *cell_start(0), *steps(0, [0.2], [0.1])))
     assert "1 lane: cuda:0" in terminal.getvalue()
     assert " 0/1 cell · ETA " in terminal.shown()[-1]
@@ -167,9 +157,9 @@ def test_rounds_that_change_nothing_are_told_every_few_seconds() -> None:
 
 
 @pytest.mark.parametrize("before", [[], race_events(ended="decided")], ids=["no-race", "over"])
-def test_where_no_race_goes_on_cells_are_told_as_those_of_any_run(before: list[Event]) -> None:
+def test_where_no_race_goes_on_cells_are_told_as_those_of_any_run(before: list[ev.Event]) -> None:
     cell = len(state_of(before).cells)
-    queued = CellsQueued(at=START + 10 * cell, first=cell, specs=(a_spec(),))
+    queued = ev.CellsQueued(at=START + 10 * cell, first=cell, specs=(a_spec(),))
     events = (queued, *cell_start(cell), *steps(cell, [0.2], [0.1, 0.12]), cell_end(cell))
     usual, race = (told(events, state=state_of(before), kind=kind).getvalue() for kind in (RunProgress, RaceProgress))
     assert usual == race
@@ -180,9 +170,9 @@ def test_the_place_in_a_round_is_that_among_its_visits() -> None:
     tuning = made_tuning()
     candidates = space_of(tuning).candidates
     events = (
-        TuningStarted(at=START, tuning=tuning, candidates=candidates),
-        CellsQueued(at=START, first=3, specs=candidates),
-        CellStarted(at=START, cell=3, pid=1),
+        ev.TuningStarted(at=START, tuning=tuning, candidates=candidates),
+        ev.CellsQueued(at=START, first=3, specs=candidates),
+        ev.CellStarted(at=START, cell=3, pid=1),
     )
     terminal = told(events, state=state_of(session_start([a_spec()] * 3)), kind=RaceProgress)
     assert "round 1 · 1/8 · starting point · starting" in terminal.shown()

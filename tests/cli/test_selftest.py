@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from cs336_tui.cli.files import Destination
-from cs336_tui.cli.selftest import device_of, publish, run_selftest, text_of
+from cs336_tui.cli.selftest import device_of, publish, run_selftest
 from cs336_tui.config.spec import SpecError
-from cs336_tui.export.subjects.selftest import Selftest, sentence
+from cs336_tui.export.subjects.selftest import Selftest, selftest_table, sentence
+from cs336_tui.export.writing.formats import render
 from cs336_tui.selftest import programs
 from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, SelftestCell, programs_of
 from cs336_tui.selftest.turns import ON_CPU, Plan, Taken, judge
@@ -58,9 +59,9 @@ def test_without_textual_the_app_is_left_out_and_that_is_said(monkeypatch: pytes
 
     said = "the app is left out: Textual is not installed"
     selftest = a_selftest()
-    assert said not in text_of(selftest, "markdown")
+    assert said not in selftest_table(selftest).footnotes
     starts = [[{name: turn for name, turn in each.items() if name != APP} for each in rounds] for rounds in made()]
-    assert said in text_of(msgspec.structs.replace(selftest, outcome=judge(starts, ON_CPU)), "markdown")
+    assert said in selftest_table(msgspec.structs.replace(selftest, outcome=judge(starts, ON_CPU))).footnotes
 
 
 def test_a_program_that_cannot_run_is_an_error_with_its_output() -> None:
@@ -91,12 +92,14 @@ def test_one_sentence_says_what_it_comes_to(tmp_path: Path, capsys, means, stds,
 
 
 def test_nothing_is_left_out_in_silence() -> None:
-    text = text_of(a_selftest(keep_memory=True), "table")
+    text = render(selftest_table(a_selftest(keep_memory=True)), "table")
     assert "not counted: 192 of 4032 steps, which began within 0.25 s" in text
     assert "4 rounds in each of 6 starts" in text
     assert "a sample being the mean of a start's rounds" in text
     assert "told to keep freed memory" in text
-    row = next(line for line in text_of(a_selftest(), "markdown").splitlines() if line.startswith("| program"))
+    row = next(
+        line for line in render(selftest_table(a_selftest()), "markdown").splitlines() if line.startswith("| program")
+    )
     assert " left " not in row
     assert row.count("within") + row.count("at most") >= 2, "the marks head the columns of what is judged"
 

@@ -1,6 +1,6 @@
 """Searches: what `--over` names, the candidates that it comes to, the command line that searches again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.presets import all_presets
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuned_sweep import (
+    ENERGY_STEPS_S,
     Search,
     command_of_search,
     over_of,
@@ -20,7 +21,6 @@ from cs336_tui.config.tuned_sweep import (
     sweep_of_candidate,
 )
 from cs336_tui.config.tuning import (
-    ENERGY_STEPS_S,
     Goal,
     Over,
     Tuning,
@@ -283,30 +283,19 @@ def test_values_of_a_preset_that_are_searched_begin_with_the_first() -> None:
     assert several.over == (Over("attention", ("sdpa", "naive")), Over("checkpoint", (0, 2)))
 
 
-@pytest.mark.parametrize(
-    ("parse", "text", "found"),
-    [
-        (limit_of, "70GB", {"within_bytes": 70 * 10**9}),
-        (limit_of, "2GiB", {"within_bytes": 2**31}),
-        (limit_of, "80%", {"within_share": 0.8}),
-        *((budget_of, text, seconds) for text, seconds in (("90s", 90), ("10m", 600), ("2h", 7200), ("1.5min", 90))),
-    ],
-)
-def test_limits_of_memory_and_budgets(parse: Callable[[str], object], text: str, found: object) -> None:
-    assert parse(text) == found
+LIMITS = {"70GB": {"within_bytes": 70 * 10**9}, "2GiB": {"within_bytes": 2**31}, "80%": {"within_share": 0.8}}
+BUDGETS = {"90s": 90, "10m": 600, "2h": 7200, "1.5min": 90}
 
 
-@pytest.mark.parametrize(
-    ("parse", "texts", "why"),
-    [
-        (limit_of, ("", "70", "GB", "0GB", "0%", "120%", "-1GB", "a lot"), "memory such as 70GB, or a share"),
-        (budget_of, ("", "10", "0s", "-1m", "soon"), "a time such as 90s, 10m or 2h"),
-    ],
-)
-def test_what_is_no_limit_and_no_budget(parse: Callable[[str], object], texts: Sequence[str], why: str) -> None:
-    for text in texts:
-        with pytest.raises(ValueError, match=f"expected {why}"):
-            parse(text)
+def test_limits_of_memory_and_budgets_and_what_is_none() -> None:
+    assert {text: limit_of(text) for text in LIMITS} == LIMITS
+    assert {text: budget_of(text) for text in BUDGETS} == BUDGETS
+    for text in ("", "70", "GB", "0GB", "0%", "120%", "-1GB", "a lot"):
+        with pytest.raises(ValueError, match="expected memory such as 70GB, or a share"):
+            limit_of(text)
+    for text in ("", "10", "0s", "-1m", "soon"):
+        with pytest.raises(ValueError, match="expected a time such as 90s, 10m or 2h"):
+            budget_of(text)
 
 
 def test_choices_that_presets_name_can_be_searched() -> None:

@@ -59,30 +59,23 @@ def test_the_cost_of_each_lane_and_of_all_is_found_whatever_the_machine_drifts()
     assert second.beside_s == pytest.approx(1.21 * (second.alone_s or 0), rel=0.01)
 
 
-def test_one_start_has_an_interval_of_its_rounds_and_one_round_none() -> None:
-    assert costs_of(made(1.0, 1.0, starts=1, rounds=8))[-1].ratio is not None
-    assert costs_of(made(1.0, 1.0, starts=1, rounds=1))[-1].ratio is None
-    assert "cannot be told" in lanes_sentence(shown(made(1.0, 1.0, starts=1, rounds=1)))
+BESIDE = "beside the same cell in 1 other lane a step takes "
 
 
 @pytest.mark.parametrize(
-    ("slower", "said"),
+    ("run", "begin", "part"),
     [
-        ((1.1, 1.1), "beside the same cell in 1 other lane a step takes 10."),
-        ((1.0, 1.0), "no cost of neighbours is to be seen: beside the same cell in 1 other lane a step takes between "),
+        (made(1.1, 1.1), f"{BESIDE}10.", "2 lanes together make 1.8"),
+        (made(1.0, 1.0), f"no cost of neighbours is to be seen: {BESIDE}between ", "2 lanes together make 2.0"),
+        (made(1.1, 1.0, noise=0.2), f"whether neighbours cost time cannot be told: {BESIDE}", "a quieter machine"),
+        (made(1.0, 1.0, starts=1, rounds=1), "the cost of neighbours cannot be told: too few rounds", "; on "),
     ],
-)  # fmt: skip
-def test_one_sentence_says_what_it_comes_to(slower: tuple[float, float], said: str) -> None:
-    found = lanes_sentence(shown(made(*slower)))
-    assert found.startswith(said)
-    assert f"2 lanes together make {2 / slower[0]:.1f}" in found
+)
+def test_one_sentence_says_what_it_comes_to(run: LaneRun, begin: str, part: str) -> None:
+    found = lanes_sentence(shown(run))
+    assert found.startswith(begin)
+    assert part in found
     assert "on NVIDIA H100 80GB HBM3 (cuda:0), Some CPU" in found
-
-
-def test_a_wide_interval_is_not_called_no_cost() -> None:
-    found = lanes_sentence(shown(made(1.1, 1.0, noise=0.2)))
-    assert found.startswith("whether neighbours cost time cannot be told: beside the same cell in 1 other lane")
-    assert "more rounds or a quieter machine" in found
 
 
 def test_every_format_has_the_lanes() -> None:

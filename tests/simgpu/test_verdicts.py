@@ -7,14 +7,14 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
 
+from cs336_tui.runner.pipes import beside
 from tests.simgpu import board
 from tests.simgpu.cells import TINY, Bench, Window, bench
 
@@ -45,35 +45,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     coin = random.Random(0)
     names = ",".join(f"cuda:{number}" for number in range(len(DEVICES)))
 
-    def go_on() -> None:
-        """Change the clocks of three devices: once half of a cell's work is launched, by tosses of a coin, and as a
-        wave with some noise."""
-        shifted.sm_mhz = (0.95 if shifted.busy_total > 50 * STEP_NS else 1) * board.FULL_MHZ
-        two_levels.sm_mhz = coin.choice((0.9, 1)) * board.FULL_MHZ
-        swing = 0.05 * math.cos(2 * math.pi * time.monotonic() / PERIOD_S)
-        wave.sm_mhz = (0.95 + swing) * coin.gauss(1, 0.004) * board.FULL_MHZ
+    def go_on(over: threading.Event) -> None:
+        """Change the clocks of three devices every few milliseconds: once half of a cell's work is launched, by tosses
+        of a coin, and as a wave with some noise."""
+        while not over.wait(0.005):
+            shifted.sm_mhz = (0.95 if shifted.busy_total > 50 * STEP_NS else 1) * board.FULL_MHZ
+            two_levels.sm_mhz = coin.choice((0.9, 1)) * board.FULL_MHZ
+            swing = 0.05 * math.cos(2 * math.pi * time.monotonic() / PERIOD_S)
+            wave.sm_mhz = (0.95 + swing) * coin.gauss(1, 0.004) * board.FULL_MHZ
 
-    with again_and_again(go_on):
+    with beside("clocks", go_on):
         knobs = {"DEVICES": len(DEVICES), "KERNEL_US": 300, "GEMM_US": 300, "QUEUE": 4}
         return bench(folder, *TINY, *STEADY, "--device", names, **knobs)
-
-
-@contextmanager
-def again_and_again(act: Callable[[], None]) -> Iterator[None]:
-    """Act every few milliseconds, on a thread."""
-    over = threading.Event()
-
-    def run() -> None:
-        while not over.wait(0.005):
-            act()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def on(made: Bench, device: str) -> dict[str, Any]:

@@ -102,24 +102,9 @@ def test_summary_agrees_with_numpy(values: list[float], ddof: int) -> None:
     assert found.p95_s == (p95_s if len(values) >= P95_MINIMUM_N else None)
 
 
-@pytest.mark.parametrize(
-    ("values", "ddof", "std_s"),
-    [
-        ([1.0, 2.0, 3.0, 4.0], {}, np.std([1, 2, 3, 4], ddof=1)),  # by default that of a sample
-        ([1.0, 2.0, 3.0, 4.0], {"ddof": 0}, np.std([1, 2, 3, 4])),
-        ([1e5 + wobble for wobble in (0.0, 1e-6, 2e-6)], {}, 1e-6),  # a mean far above the spread
-        ([0.5], {}, None),
-        ([0.5], {"ddof": 0}, 0.0),
-    ],
-)
-def test_the_std_divides_by_what_is_left(values: list[float], ddof: dict[str, int], std_s: float | None) -> None:
-    assert summarize(values, **ddof).std_s == (std_s and pytest.approx(std_s, rel=1e-3 if values[0] > 1e4 else 1e-9))
-
-
-@given(times, st.randoms())
-def test_order_does_not_matter(values: list[float], random) -> None:
-    shuffled = random.sample(values, len(values))
-    assert summarize(shuffled) == summarize(values)
+def test_the_std_is_by_default_that_of_a_sample_however_far_the_mean_is_above_it() -> None:
+    assert summarize([1.0, 2.0, 3.0, 4.0]).std_s == pytest.approx(np.std([1, 2, 3, 4], ddof=1), rel=1e-9)
+    assert summarize([1e5 + wobble for wobble in (0.0, 1e-6, 2e-6)]).std_s == pytest.approx(1e-6, rel=1e-3)
 
 
 def test_no_times_are_a_summary_of_nothing() -> None:

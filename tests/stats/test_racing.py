@@ -140,11 +140,6 @@ def test_the_best_that_the_budget_affords_go_on() -> None:
     assert keep(found, 4) == (found[0].candidate,), "without those known to be within the margin"
 
 
-def test_ratios_refer_to_the_starting_point_that_is_named() -> None:
-    found = standings([visit for visit in visits_of([1.0, 0.8, 0.4], 4) if visit.candidate > 0], start=1)
-    assert of(found, 2).ratio == pytest.approx(0.5, rel=0.02)
-
-
 @pytest.mark.parametrize(("left", "most"), [(1.0, 64), (5 / 6, 32), (0.5, 8), (1 / 6, 2), (0.0, 2)])
 def test_each_halving_of_the_field_takes_the_same_part_of_the_budget(left: float, most: int) -> None:
     assert affordable(64, left + 1e-9) == most

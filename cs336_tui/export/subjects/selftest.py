@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from cs336_tui.events.environment import Environment
-from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, known
+from cs336_tui.export.writing.tables import Column, Source, Table, attributes, known
 from cs336_tui.selftest.programs import APP, BARE, SAMPLING_S, SelftestCell
 from cs336_tui.selftest.side_by_side import LaneCost, LaneRun
 from cs336_tui.selftest.turns import SETTLE_S, Plan, ProgramRatio, SelftestResult, Taken, Tolerances
@@ -33,24 +33,31 @@ def selftest_table(selftest: Selftest) -> Table:
     """A row a program; the last footnote is the sentence."""
     outcome = selftest.outcome
     marks = outcome.marks
+
+    def judged(row: ProgramRatio) -> ProgramRatio | None:
+        """The row, but for the control's."""
+        return None if row is outcome.control else row
+
+    columns: tuple[Source[ProgramRatio], ...] = (
+        Column("program", left=True, read=lambda row: row.name),
+        Column("steps"),
+        lambda row: attributes(row, "bare_steps", "mean_s", "std_s") | attributes(outcome, "bare_mean_s", "bare_std_s"),
+        Column("ms ± std", text=lambda row: _time(row.mean_s, row.std_s)),
+        lambda row: attributes(row.means, "ratio", "low", "high", prefix="means_") | {"means_mark": marks.mean},
+        Column("means over bare [95 %]", text=lambda row: _ratio(row.means)),
+        lambda row: attributes(judged(row), "means_judged"),
+        Column("means_judged", _mean_mark(marks), left=True, show=known("{}", "")),
+        lambda row: attributes(row.stds, "ratio", "low", "high", prefix="stds_") | {"stds_mark": marks.std},
+        Column("stds over bare [95 %]", text=lambda row: _ratio(row.stds)),
+        lambda row: attributes(judged(row), "stds_judged", "judged") | {"outcome": outcome.judged},
+        Column("stds_judged", _std_mark(marks), left=True, show=known("{}", "")),
+    )
+    said = sentence(selftest)
+    caption = f"Step times over those of a bare script: {selftest.work.title}"
+    notes = (*_notes(selftest), said)
+    found = Table.of((outcome.control, *outcome.rows), columns, caption=caption, footnotes=notes, label="selftest")
     bare = (BARE, str(outcome.control.bare_steps), _time(outcome.bare_mean_s, outcome.bare_std_s), "1", "", "1", "")
-    return Table(
-        columns=(
-            Column("program", left=True),
-            Column("steps"),
-            Column("ms ± std"),
-            Column("means over bare [95 %]"), Column("means_judged", _mean_mark(marks), left=True),
-            Column("stds over bare [95 %]"), Column("stds_judged", _std_mark(marks), left=True),
-        ),
-        rows=(bare, _texts(outcome.control, control=True), *(_texts(row) for row in outcome.rows)),
-        records=tuple(
-            _record(row, outcome, control=row is outcome.control) for row in (outcome.control, *outcome.rows)
-        ),
-        caption=f"Step times over those of a bare script: {selftest.work.title}",
-        footnotes=(*_notes(selftest), sentence(selftest)),
-        findings=(sentence(selftest),),
-        label="selftest",
-    )  # fmt: skip
+    return msgspec.structs.replace(found, rows=(bare, *found.rows), findings=(said,))
 
 
 def sentence(selftest: Selftest) -> str:
@@ -130,29 +137,6 @@ def _notes(selftest: Selftest) -> Iterator[str]:
     if short := sum(len(turn.counted) < 2 for turn in turns):
         yield f"{short} of {len(turns)} turns hold fewer than 2 counted steps and are in no ratio"
     yield from _noise(outcome)
-
-
-def _texts(row: ProgramRatio, *, control: bool = False) -> tuple[str, ...]:
-    return (
-        row.name, str(row.steps), _time(row.mean_s, row.std_s),
-        _ratio(row.means), "" if control else row.means_judged,
-        _ratio(row.stds), "" if control else row.stds_judged,
-    )  # fmt: skip
-
-
-def _record(row: ProgramRatio, outcome: SelftestResult, *, control: bool) -> dict[str, Value]:
-    judged = None if control else row
-    return {
-        **attributes(row, program="name", steps="steps", bare_steps="bare_steps", mean_s="mean_s", std_s="std_s"),
-        **attributes(outcome, "bare_mean_s", "bare_std_s"),
-        **attributes(row.means, "ratio", "low", "high", prefix="means_"),
-        "means_mark": outcome.marks.mean,
-        **attributes(judged, "means_judged"),
-        **attributes(row.stds, "ratio", "low", "high", prefix="stds_"),
-        "stds_mark": outcome.marks.std,
-        **attributes(judged, "stds_judged", "judged"),
-        "outcome": outcome.judged,
-    }
 
 
 def _mean_mark(marks: Tolerances) -> str:

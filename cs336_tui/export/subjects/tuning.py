@@ -9,7 +9,7 @@ import msgspec
 
 from cs336_tui.analysis.agreement import COMPARED
 from cs336_tui.analysis.estimates import duration_range, time_range, timed_flops
-from cs336_tui.analysis.findings import Factor, Gain, gains_of, together
+from cs336_tui.analysis.findings import Gain, gains_of, together
 from cs336_tui.analysis.next_step import NONE_LEFT, first_round_s
 from cs336_tui.analysis.shortlist import Plan, Planned, TimeRule, measured_rule
 from cs336_tui.analysis.tuning import BARRED, Entry, EntryStatus, Race
@@ -17,9 +17,10 @@ from cs336_tui.config.choices import command_of
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
 from cs336_tui.config.tuning import COSTS, Goal, LeftOut, choice_words
-from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, known
+from cs336_tui.export.writing.tables import Column, Source, Table, attributes, known
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import TOO_NOISY, UNKNOWN, counted, duration, gigabytes, named
+from cs336_tui.stats.ratio import Ratio
 
 _OF_START: Mapping[Goal, str] = {
     "step": "the starting point's time a step",
@@ -216,8 +217,8 @@ def gains_table(race: Race) -> Table | None:
     columns: list[Source[Gain]] = [
         lambda gain: {"choice": AXES[gain.field].option, "value": gain.value, "in_best": gain.is_best},
         Column("choice", left=True, text=lambda gain: choice_words({gain.field: gain.value})),
-        lambda gain: attributes(gain.alone, *Factor._fields, prefix="alone_"),
-        lambda gain: attributes(gain.beside, *Factor._fields, prefix="beside_"),
+        lambda gain: attributes(gain.alone, "ratio", "low", "high", prefix="alone_"),
+        lambda gain: attributes(gain.beside, "ratio", "low", "high", prefix="beside_"),
         Column("alone", text=lambda gain: factor_words(gain.alone)),
         Column("beside", "beside the best's others", text=lambda gain: factor_words(gain.beside)),
         Column("interacts", left=True, show={None: UNKNOWN, True: "yes", False: "not shown"}.__getitem__),
@@ -235,7 +236,7 @@ def gains_table(race: Race) -> Table | None:
     return Table.of(gains, columns, caption=caption, footnotes=notes, label="gains")
 
 
-def factor_words(factor: Factor | Entry | None, decimals: int = 3) -> str:
+def factor_words(factor: Ratio | Entry | None, decimals: int = 3) -> str:
     """A ratio with its interval: ``0.712 [0.703, 0.721]``."""
     if factor is None or factor.ratio is None:
         return UNKNOWN
@@ -248,8 +249,9 @@ def plan_heading(plan: Plan) -> str:
     """The search in a sentence."""
     tuning, left = plan.tuning, len(plan.left_out)
     out = f", {counted(left, 'combination')} left out" if left else ""
-    out += f", {counted(plan.alike, 'combination')} like another" if plan.alike else ""
-    limit = "" if plan.limit_bytes is None else f" within {gigabytes(plan.limit_bytes)} GB"
+    alike, limit_bytes = plan.shortlist.alike, plan.shortlist.limit_bytes
+    out += f", {counted(alike, 'combination')} like another" if alike else ""
+    limit = "" if limit_bytes is None else f" within {gigabytes(limit_bytes)} GB"
     return (
         f"{counted(len(plan.candidates), 'candidate')} on {plan.target.name}{limit}{out}; goal: {COSTS[tuning.goal]}."
     )
@@ -264,16 +266,22 @@ def plan_table(plan: Plan) -> Table:
     def step(each: Planned) -> str:
         return time_range(each.estimate.low_s, each.estimate.high_s) if each.estimate else UNKNOWN
 
-    columns: list[Column[Planned]] = [
-        Column("candidate", left=True, text=lambda each: each.label),
+    columns: list[Source[Planned]] = [
+        Column("candidate", left=True, read=lambda each: each.label),
         Column("needed", "needs (GB)", text=lambda e: UNKNOWN if e.needed_bytes is None else gigabytes(e.needed_bytes)),
         Column("tflop", "TFLOP a step", rank=2, text=tflop),
         Column("step", "step", left=True, rank=1, text=step),
     ]
     if any(each.estimate is None for each in plan.candidates):
         columns.append(Column("note", left=True, text=lambda each: "" if each.estimate else "not predicted"))
+    columns += [
+        lambda each: attributes(each, "needed_bytes"),
+        lambda each: {"flops": timed_flops(each.estimate.prediction) if each.estimate else None},
+        lambda each: attributes(each.estimate, "low_s", "high_s", "run_low_s", "run_high_s", "basis"),
+        lambda each: attributes(each.rule, left_to_compile_at_most_s="left_s") if each.rule else {},
+    ]
     lines, caption = tuple(plan_lines(plan)), f"Candidates on {plan.target.name}"
-    found = Table.of(plan.candidates, columns, record=planned_record, caption=caption, label="tuning-plan")
+    found = Table.of(plan.candidates, columns, caption=caption, label="tuning-plan")
     return msgspec.structs.replace(found, footnotes=lines, findings=lines)
 
 
@@ -295,14 +303,14 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as data, in bytes, seconds and FLOPs."""
-    tuning = plan.tuning
+    tuning, records = plan.tuning, plan_table(plan).records
     return {
         "baseline": tuning.base,
         "goal": tuning.goal,
         "over": {each.name: each.values for each in tuning.over},
         "device": plan.target.name,
-        "limit_bytes": plan.limit_bytes,
-        "candidates": [{"spec": each.spec, **planned_record(each)} for each in plan.candidates],
+        "limit_bytes": plan.shortlist.limit_bytes,
+        "candidates": [{"spec": each.spec, **of} for each, of in zip(plan.candidates, records, strict=True)],
         "left_out": [
             {"words": each.words, "why": each.why, "spec": each.spec, "needed_bytes": needed}
             for each, needed in plan.left_out
@@ -315,18 +323,6 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             **attributes(plan, "round_low_s", "round_high_s", "most_rounds"),
             "budget_s": tuning.budget_s,
         },
-    }
-
-
-def planned_record(each: Planned) -> dict[str, Value]:
-    """A candidate as data; None is unknown."""
-    found = each.estimate
-    return {
-        "candidate": each.label,
-        "needed_bytes": each.needed_bytes,
-        "flops": timed_flops(found.prediction) if found else None,
-        **attributes(found, "low_s", "high_s", "run_low_s", "run_high_s", "basis"),
-        **({"left_to_compile_at_most_s": each.rule.left_s} if each.rule else {}),
     }
 
 
