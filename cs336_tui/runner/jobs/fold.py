@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,13 +22,6 @@ from cs336_tui.session.state import SessionState
 replace = msgspec.structs.replace
 
 
-class KnownReport(NamedTuple):
-    """The session's number of a report of a job, and whether it is there."""
-
-    report: int
-    is_over: bool
-
-
 class Numbering:
     """Whatever all jobs of a session share: numbers of lanes and reports, the machine that was read last, and notices
     and predictions that need not be told twice."""
@@ -38,11 +31,11 @@ class Numbering:
         self.lanes_of: dict[str, list[int]] = {}
         for number, lane in state.lanes.items():
             self.lanes_of.setdefault(lane.lane.job, []).append(number)
-        self.reports_of: dict[str, list[KnownReport]] = {}
+        self.reports_of: dict[str, list[int | None]] = {}
+        """The numbers of the reports of each job, None of those that are over."""
         for number, report in state.reports.items():
             if report.job:
-                known = KnownReport(number, report.status is not None)
-                self.reports_of.setdefault(report.job, []).append(known)
+                self.reports_of.setdefault(report.job, []).append(None if report.status else number)
         self.next_lane = max(state.lanes, default=-1) + 1
         self.next_report = max(state.reports, default=-1) + 1
         self.said = {notice.text for notice in state.notices}
@@ -157,20 +150,20 @@ class JobFold:
             case ev.ReportStarted():
                 of_log = self._shared.reports_of.setdefault(self._tag, [])
                 if self._reports_begun == len(of_log):
-                    of_log.append(KnownReport(self._shared.next_report, is_over=False))
+                    of_log.append(self._shared.next_report)
                     self._shared.next_report += 1
-                known = of_log[self._reports_begun]
+                number = of_log[self._reports_begun]
                 self._reports_begun += 1
-                if not known.is_over:
-                    self._reports[event.report] = known.report
-                    yield replace(event, report=known.report, job=self._tag)
+                if number is not None:
+                    self._reports[event.report] = number
+                    yield replace(event, report=number, job=self._tag)
             case ev.ReportStage():
                 if event.report in self._reports:
                     yield replace(event, report=self._reports[event.report])
             case ev.ReportFinished():
-                if (number := self._reports.pop(event.report, None)) is not None:
+                if (ended := self._reports.pop(event.report, None)) is not None:
                     content = event.content and with_files_in(self._files, event.content)
-                    yield replace(event, report=number, content=content)
+                    yield replace(event, report=ended, content=content)
             case ev.CellsPredicted():
                 keys = set(map(prediction_key, (*(each.spec for each in event.predictions), *event.failed)))
                 if not keys <= self._shared.predicted:
