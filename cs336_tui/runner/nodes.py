@@ -313,8 +313,8 @@ class _Node:
         others = self._environment.others_of(work.spec, work.place.here)
         pids = (rank.child.process.pid for rank in ranks)
         self._watch.point(self._environment.device(work.spec.device), *pids, others=others)
-        cell, report = (None, work.number) if work.report else (work.number, None)
-        parts = here(ranks, cell=cell, report=report, first=work.place.first)
+        cells, report = ((), work.number) if work.report else ((work.number,), None)
+        parts = here(ranks, cells=cells, report=report, first=work.place.first)
         with ExitStack() as around:
             for rank in ranks:
                 around.enter_context(closing(rank.child))
