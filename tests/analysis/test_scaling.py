@@ -38,6 +38,7 @@ FFN = Work(
 )
 SLOW_LINK = Device(flops_per_s=1e15, bytes_per_s=1e12)  # W / C = 1 / 1000
 """B W / C = 8 and D_FF W / C = 4: N - 1 may be 8 for DP and FSDP, 6 for TP's forward and 12 for its backward."""
+SPLITS = list(itertools.starmap(Split, itertools.product(range(1, 80), repeat=2)))
 
 
 def spec() -> CellSpec:
@@ -95,10 +96,13 @@ def test_on_a_shared_link_each_axis_has_about_half() -> None:
     assert limits(FFN, SLOW_LINK._replace(shared_link=True))[3].split == Split(5, 4)
 
 
+MEASURED = Device(1e15, 1e12, {"all-reduce": 1e12, "all-gather": 0.5e12, "reduce-scatter": 0.25e12})
+
+
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("link", [1e12, 3.3e12, 0.2e12, 1e10])
-def test_limits_are_where_times_cross(link: float, shared: bool) -> None:
-    device = Device(1e15, link, shared_link=shared)
+@pytest.mark.parametrize("device", [*(Device(1e15, link) for link in (1e12, 3.3e12, 0.2e12, 1e10)), MEASURED])
+def test_limits_are_where_times_cross(device: Device, shared: bool) -> None:
+    device = device._replace(shared_link=shared)
     found = {limit.strategy: limit for limit in limits(FFN, device)}
 
     def bound(strategy: Strategy, split: Split, name: str) -> bool:
@@ -109,10 +113,11 @@ def test_limits_are_where_times_cross(link: float, shared: bool) -> None:
         data, tensor = getattr(found["fsdp"], name), getattr(found["tp"], name)
         assert [bound("fsdp", Split(n, 1), name) for n in (data, data + 1)] == [False, True]
         assert [bound("tp", Split(1, n), name) for n in (tensor, tensor + 1)] == [False, True]
-        free = [n * m for n, m in itertools.product(range(1, 80), repeat=2) if not bound("fsdp+tp", Split(n, m), name)]
-        assert max(free) == getattr(found["fsdp+tp"], name)
-    assert found["fsdp+tp"].split is not None
-    assert not bound("fsdp+tp", found["fsdp+tp"].split, "forward")
+        free = [split for split in SPLITS if not bound("fsdp+tp", split, name)]
+        assert max(split.ranks for split in free) == getattr(found["fsdp+tp"], name)
+    both = [split for split in free if not bound("fsdp+tp", split, "forward")]
+    assert max(split.ranks for split in both) == found["fsdp+tp"].most
+    assert found["fsdp+tp"].split in both
 
 
 def test_limits_in_real_numbers_are_the_formulas() -> None:
@@ -136,33 +141,16 @@ def test_on_a_shared_link_an_axis_has_at_least_one_rank() -> None:
     assert found.split == Split(1, 7)
 
 
-MEASURED = Device(1e15, 1e12, {"all-reduce": 1e12, "all-gather": 0.5e12, "reduce-scatter": 0.25e12})
-
-
 def test_measured_operations_each_have_their_own_bandwidth() -> None:
+    """By hand: FSDP's forward has N - 1 <= 8 x 0.5, its backward 8 x 2 / (1 / 0.5 + 1 / 0.25) = 2.67."""
     found = {name: strategy_time(FFN, MEASURED, name, Split(4, 1)) for name in ("dp", "fsdp")}
 
     share = 3 / 4 * 6 * D * D_FF
     assert found["dp"].backward.communication_s == pytest.approx(2 * share / 1e12)
     assert found["fsdp"].forward.communication_s == pytest.approx(share / 0.5e12)
     assert found["fsdp"].backward.communication_s == pytest.approx(share / 0.5e12 + share / 0.25e12)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_limits_by_measured_operations_are_where_times_cross(shared: bool) -> None:
-    """By hand: FSDP's forward has N - 1 <= 8 x 0.5, its backward 8 x 2 / (1 / 0.5 + 1 / 0.25) = 2.67."""
-    device = MEASURED._replace(shared_link=shared)
-    found = {limit.strategy: limit for limit in limits(FFN, device)}
-
-    assert (found["dp"].most, found["fsdp"].forward, found["fsdp"].backward) == (9, 5, 3)
-
-    def is_free(split: Split) -> bool:
-        both = strategy_time(FFN, device, "fsdp+tp", split)
-        return both.forward.bound == both.backward.bound == "compute"
-
-    free = list(filter(is_free, itertools.starmap(Split, itertools.product(range(1, 40), repeat=2))))
-    assert found["fsdp+tp"].most == max(split.ranks for split in free)
-    assert found["fsdp+tp"].split in free
+    most = {limit.strategy: limit for limit in limits(FFN, MEASURED)}
+    assert (most["dp"].most, most["fsdp"].forward, most["fsdp"].backward) == (9, 5, 3)
 
 
 def test_best_split_is_the_shortest_step_of_all() -> None:
