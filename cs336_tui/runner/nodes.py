@@ -25,8 +25,8 @@ from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.node_process import ASK, SILENT_S, STOP, Lifeline, Node, NodeLost, NodeProcess, Word, Work
 from cs336_tui.runner.pipes import StopSignal, last_line
 from cs336_tui.runner.processes import end_scratch, make_scratch
-from cs336_tui.runner.ranks import NODE_LOST, Note, here, pace_of
-from cs336_tui.runner.supervise import NO_ANSWER, POLITE_S, STACKS_S, TERM_S, Stuck, ask_for_stacks, stuck_ranks
+from cs336_tui.runner.ranks import NODE_LOST, Note, RankHere, here, pace_of, stuck_in
+from cs336_tui.runner.supervise import NO_ANSWER, POLITE_S, TERM_S, Stuck
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.worker_entry import Place
 
@@ -291,7 +291,7 @@ class _Node:
         self._watch = DeviceSampler(self._on_sample, interval_s=device_interval_s)
         ending.callback(self._watch.stop)
         self._changing = threading.Lock()
-        self._ranks: dict[int, Rank] = {}
+        self._parts: Sequence[RankHere] = ()
         self._launcher.prepare()
         self._launcher.start()
         self._environment: Environment = probe_machine(self._launcher)
@@ -306,15 +306,14 @@ class _Node:
             for number in work.ranks:
                 self._note(number, [work.end("cancelled" if self._stop.is_set() else "failed", str(error))])
             return
+        cells, report = ((), work.number) if work.report else ((work.number,), None)
         with self._changing:
-            self._ranks = dict(enumerate(ranks, work.place.first))
+            self._parts = parts = here(ranks, cells=cells, report=report, first=work.place.first)
         if self._killed:  # meanwhile
             self.kill()
         others = self._environment.others_of(work.spec, work.place.here)
         pids = (rank.child.process.pid for rank in ranks)
         self._watch.point(self._environment.device(work.spec.device), *pids, others=others)
-        cells, report = ((), work.number) if work.report else ((work.number,), None)
-        parts = here(ranks, cells=cells, report=report, first=work.place.first)
         with ExitStack() as around:
             for rank in ranks:
                 around.enter_context(closing(rank.child))
@@ -327,7 +326,7 @@ class _Node:
             if not self._killed:
                 self._watch.await_sample(self._stop)
             with self._changing:
-                self._ranks = {}
+                self._parts = ()
 
     def _started(self, work: Work) -> tuple[Rank, ...]:
         if problem := self._environment.refusal(work.spec, work.place.here):
@@ -343,13 +342,13 @@ class _Node:
             self._watch.measured()
 
     def _on_sample(self, sample: DeviceSampled) -> None:
-        if not self._ranks:
+        if not self._parts:
             return
         if not sample.host.ranks:  # as one rank alone is not listed
             ranks = tuple(
                 RankSample(pid=pid, rss_bytes=sample.host.child_rss_bytes, cores=sample.host.child_cores)
-                for rank in list(self._ranks.values())
-                if (pid := rank.child.process.pid)
+                for part in self._parts
+                if (pid := part.rank.child.process.pid)
             )
             sample = msgspec.structs.replace(sample, host=msgspec.structs.replace(sample.host, ranks=ranks))
         self._tell(Word.of(sample))
@@ -359,13 +358,11 @@ class _Node:
         if line == STOP:
             self._stop.set()
         elif line == ASK:
-            ranks = dict(self._ranks)
-            ask_for_stacks(ranks.values())
-            self._tell(Word(stuck=tuple(stuck_ranks(ranks, time.monotonic() + STACKS_S))))
+            self._tell(Word(stuck=tuple(stuck_in(self._parts))))
 
     def kill(self) -> None:
         """End the ranks."""
         self._killed = True
         with self._changing:
-            for rank in self._ranks.values():
-                rank.child.process.kill()
+            for part in self._parts:
+                part.kill()

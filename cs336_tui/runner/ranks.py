@@ -161,7 +161,7 @@ def run_ranks(
             if (left_s := min(end_by, pulse.at + silence_s) - time.monotonic()) > 0:
                 failed.wait(min(left_s, threading.TIMEOUT_MAX))
                 continue
-            stuck = () if pulse.beats() else _stuck(parts)
+            stuck = () if pulse.beats() else stuck_in(parts)
             if time.monotonic() >= end_by or not any(each.compiles for each in stuck):
                 break
             pulse.beat()
@@ -190,7 +190,7 @@ def run_ranks(
     record([fold.end() for fold in folds])
 
 
-def _stuck(parts: Sequence[Part]) -> list[Stuck]:
+def stuck_in(parts: Sequence[Part]) -> list[Stuck]:
     """Which ranks hang or compile, and what the others wait in."""
     for part in parts:
         part.ask()
