@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from cs336_tui.analysis.merge import Result, merge, title_of
-from cs336_tui.analysis.roofline import IN_RINGS, PRECISIONS_OF, Format, LinkRate, link_rates, speed_of
+from cs336_tui.analysis.roofline import IN_RINGS, PRECISIONS_OF, Format, link_rates, speed_of
 from cs336_tui.analysis.scaling import PARTS, Device, Part
 from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
@@ -161,15 +161,13 @@ def _measured_link(results: Sequence[Result], names: str) -> _Link:
         meant = f"cs336-tui comm --op {','.join(IN_RINGS)} --size 100MB --ranks 2"
         raise UserError(f"{names}: no collective was measured there; run {meant}, or give --link")
     instead = rates.get("all-reduce") or min(rates.values(), key=lambda each: each.bytes_per_s)
-    used = {operation: rates.get(operation, instead) for operation in IN_RINGS}
-    sources = tuple(_source(operation, used[operation], operation in rates) for operation in IN_RINGS)
-    by_operation = {operation: rate.bytes_per_s for operation, rate in used.items()}
-    return _Link(by_operation["all-reduce"], by_operation, sources, used["all-reduce"].kind)
-
-
-def _source(operation: str, rate: LinkRate, own: bool) -> str:
-    instead = "" if own else f"not measured, as {rate.spec.collective}: "
-    return f"{bandwidth(rate.bytes_per_s)} GB/s busbw of {operation}: {instead}{rate.text}"
+    sources, by_operation = [], {}
+    for operation in IN_RINGS:
+        rate = rates.get(operation, instead)
+        as_other = "" if operation in rates else f"not measured, as {rate.spec.collective}: "
+        sources.append(f"{bandwidth(rate.bytes_per_s)} GB/s busbw of {operation}: {as_other}{rate.text}")
+        by_operation[operation] = rate.bytes_per_s
+    return _Link(by_operation["all-reduce"], by_operation, tuple(sources), instead.kind)
 
 
 def _measured_speed(

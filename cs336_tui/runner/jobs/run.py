@@ -63,15 +63,9 @@ def begin_log(log: Path, request: JobRequest) -> bool:
 def work_here(request: JobRequest, bench: Bench, recall: Sink, *, trusted: bool = False) -> None:
     """Run the cells of a job, or those that its log has on a further node, on this machine; events so far go to
     `recall`. Raises `LogError`, `SpecError` and, unless their code is `trusted`, `Untrusted`."""
-    history: list[ev.Event] = []
-
-    def remember(events: Sequence[ev.Event]) -> None:
-        history.extend(events)
-        recall(events)
-
     take_over = begin_log(bench.log_path, request)
-    waiting = bench.resume(remember, take_over=take_over, checked=False, trusted=trusted)
-    cells = fold(history).cells
+    waiting = bench.resume(recall, take_over=take_over, checked=False, trusted=trusted)
+    cells = fold(LogReader(bench.log_path)).cells
     specs = [cells[cell].asked_spec for cell in waiting]
     bench.queue.use(lanes_here(request.lanes, specs, bench.probe()))
     if request.predict:
