@@ -205,7 +205,7 @@ class Rate(NamedTuple):
         return unknown if value is None else f"{value / self.flops_per_s:.4g}"
 
 
-def rate_text(flops_per_s: float) -> str:
+def rate_text(flops_per_s: float | None) -> str:
     """A single rate with its unit: ``989.4 TFLOP/s``."""
     rate = Rate.for_all([flops_per_s])
     return f"{rate.show(flops_per_s)} {rate.name}"
