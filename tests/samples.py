@@ -136,11 +136,9 @@ def ranks_sampled(ranks: int, *, on_gpus: bool) -> DeviceSampled:
     """The device while the cell of `ranks_session` runs: each rank's process, and with `on_gpus` each one's GPU, the
     last of them with lower clocks."""
     gpus = [
-        GpuSample(
-            uuid=f"GPU-{rank}", name="NVIDIA H100 80GB HBM3", memory_used_bytes=(40 + rank) * 10**9,
-            memory_total_bytes=85_029_158_912, utilisation=1 - rank / 100, power_w=600.0 + rank, power_limit_w=700.0,
-            temperature_c=61.0, sm_clock_mhz=1980, memory_clock_mhz=2619, other_processes=(),
-            clock_reasons=("power cap",) if rank == ranks - 1 else (),
+        a_gpu(
+            f"GPU-{rank}", 1 - rank / 100, memory_used_bytes=(40 + rank) * 10**9, power_w=600.0 + rank,
+            temperature_c=61.0, memory_clock_mhz=2619, clock_reasons=("power cap",) if rank == ranks - 1 else (),
         )
         for rank in range(ranks if on_gpus else 0)
     ]  # fmt: skip

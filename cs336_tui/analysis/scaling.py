@@ -58,6 +58,9 @@ class Device(NamedTuple):
     bytes_per_s: float
     by_operation: Mapping[str, float] = MappingProxyType({})
     """busbw of operations such as ``all-gather``, in place of `bytes_per_s`."""
+    shared_link: bool = False
+    """True if communication of weights and of activations adds up; else both go on at once, each at the whole
+    bandwidth."""
 
     def bandwidth(self, operation: str) -> float:
         return self.by_operation.get(operation, self.bytes_per_s)
@@ -147,7 +150,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     part: Part
     work: Work
     device: Device
-    shared_link: bool
     limits: tuple[Limit, ...]
     rows: tuple[RankRow, ...]
     sources: tuple[str, ...] = ()
@@ -169,16 +171,13 @@ def work_of(spec: CellSpec, part: Part, width: int) -> Work:
     return Work(step_flops(forward), parameters(spec).numbers * width, activation_bytes, 2 * spec.num_layers + 1)
 
 
-def strategy_time(
-    work: Work, device: Device, strategy: Strategy, split: Split, *, shared_link: bool = False
-) -> StrategyTime:
-    """Forward and backward of the strategy with this split. With `shared_link` communication of weights and of
-    activations adds up; else both go on at once, each at the whole bandwidth."""
-    found = {name: _pass_time(work, device, strategy, split, name, shared_link) for name in PASSES}
+def strategy_time(work: Work, device: Device, strategy: Strategy, split: Split) -> StrategyTime:
+    """Forward and backward of the strategy with this split."""
+    found = {name: _pass_time(work, device, strategy, split, name) for name in PASSES}
     return StrategyTime(strategy=strategy, split=split, **found)
 
 
-def _pass_time(work: Work, device: Device, strategy: Strategy, split: Split, name: str, shared_link: bool) -> PassTime:
+def _pass_time(work: Work, device: Device, strategy: Strategy, split: Split, name: str) -> PassTime:
     """A ring all-gather or reduce-scatter of S bytes over n ranks takes (n - 1) / n S / W, an all-reduce twice that.
 
     FSDP all-gathers the weights in either pass and reduce-scatters their gradients in the backward; DP all-reduces the
@@ -195,22 +194,22 @@ def _pass_time(work: Work, device: Device, strategy: Strategy, split: Split, nam
         compute_s=_FORWARDS[name] * work.forward_flops / split.ranks / device.flops_per_s,
         weights_s=weights_s,
         activations_s=activations_s,
-        communication_s=sum(both) if shared_link else max(both),
+        communication_s=sum(both) if device.shared_link else max(both),
     )
 
 
-def best_split(work: Work, device: Device, ranks: int, *, shared_link: bool = False) -> StrategyTime:
+def best_split(work: Work, device: Device, ranks: int) -> StrategyTime:
     """FSDP+TP on this many ranks by the split with the shortest step, of equal ones that which communicates least."""
     splits = [Split(ranks // tensor, tensor) for tensor in range(1, ranks + 1) if ranks % tensor == 0]
-    found = [strategy_time(work, device, "fsdp+tp", split, shared_link=shared_link) for split in splits]
+    found = [strategy_time(work, device, "fsdp+tp", split) for split in splits]
     return min(found, key=lambda each: (each.time_s, each.communication_s))
 
 
-def rank_row(work: Work, device: Device, ranks: int, *, shared_link: bool = False) -> RankRow:
+def rank_row(work: Work, device: Device, ranks: int) -> RankRow:
     """All strategies on this many ranks."""
     alone: dict[Strategy, Split] = {"dp": Split(ranks, 1), "fsdp": Split(ranks, 1), "tp": Split(1, ranks)}
     found = {name: strategy_time(work, device, name, split) for name, split in alone.items()}
-    found["fsdp+tp"] = best_split(work, device, ranks, shared_link=shared_link)
+    found["fsdp+tp"] = best_split(work, device, ranks)
     return RankRow(ranks=ranks, by_strategy=found)
 
 
@@ -221,7 +220,7 @@ class _Room(NamedTuple):
     tensor: Fraction
 
 
-def limits(work: Work, device: Device, *, shared_link: bool = False) -> tuple[Limit, ...]:
+def limits(work: Work, device: Device) -> tuple[Limit, ...]:
     """The most ranks of each strategy that computation bounds, in whole ranks.
 
     With a = F W / (S C) for weights of S bytes and b = F W / (2 r A C) for r all-reduces of A bytes, F the FLOPs of a
@@ -232,12 +231,12 @@ def limits(work: Work, device: Device, *, shared_link: bool = False) -> tuple[Li
     reduced = _most_data("dp", "backward", work, device)
     rooms = [_Room(_most_data("fsdp", name, work, device), _most_tensor(name, work, device)) for name in PASSES]
     data, tensor = min(room.data for room in rooms), min(room.tensor for room in rooms)
-    both, real = _largest_split(rooms, shared_link), _largest_real(rooms, shared_link)
+    both, real = _largest_split(rooms, device.shared_link), _largest_real(rooms, device.shared_link)
     found: dict[Strategy, tuple[list[int | None], Split, Fraction]] = {
         "dp": ([None, _whole(reduced)], Split(_whole(reduced), 1), 1 + reduced),
         "fsdp": ([_whole(room.data) for room in rooms], Split(_whole(data), 1), 1 + data),
         "tp": ([_whole(room.tensor) for room in rooms], Split(1, _whole(tensor)), 1 + tensor),
-        "fsdp+tp": ([_largest_split([each], shared_link).ranks for each in rooms], both, real),
+        "fsdp+tp": ([_largest_split([each], device.shared_link).ranks for each in rooms], both, real),
     }
     return tuple(
         Limit(strategy=strategy, forward=ranks[0], backward=ranks[1], split=split, real=float(real))
@@ -295,14 +294,7 @@ def _largest_real(rooms: Sequence[_Room], shared_link: bool) -> Fraction:
 
 
 def plan(
-    spec: CellSpec,
-    part: Part,
-    width: int,
-    device: Device,
-    ranks: Sequence[int],
-    *,
-    shared_link: bool = False,
-    sources: Sequence[str] = (),
+    spec: CellSpec, part: Part, width: int, device: Device, ranks: Sequence[int], sources: Sequence[str] = ()
 ) -> Plan:
     """The plan of a model's training step on these numbers of ranks, the batch being the same whole one."""
     work = work_of(spec, part, width)
@@ -311,9 +303,8 @@ def plan(
         part=part,
         work=work,
         device=device,
-        shared_link=shared_link,
-        limits=limits(work, device, shared_link=shared_link),
-        rows=tuple(rank_row(work, device, each, shared_link=shared_link) for each in ranks),
+        limits=limits(work, device),
+        rows=tuple(rank_row(work, device, each) for each in ranks),
         sources=tuple(sources),
     )
 

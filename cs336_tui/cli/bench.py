@@ -24,16 +24,7 @@ from cs336_tui.cli.flags import (
     trust_option,
 )
 from cs336_tui.cli.help import command, heading, option, option_under
-from cs336_tui.cli.jobs import (
-    cells_of,
-    follow,
-    has_jobs,
-    launch_choice,
-    launch_options,
-    queued_cells,
-    rounds_of,
-    settings_of,
-)
+from cs336_tui.cli.jobs import follow, has_jobs, launch_choice, launch_options, queued_cells, rounds_of, settings_of
 from cs336_tui.cli.run import EXIT_OK, HeadlessRun, Outputs, carry_out, name_of_log, renderer, say_imports
 from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.order import Order
@@ -45,10 +36,11 @@ from cs336_tui.config.values import BYTES_OF_ELEMENT
 from cs336_tui.events.environment import fields_of_preset
 from cs336_tui.events.events import Event
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.jobs.bench import JobsBench, make_launcher
+from cs336_tui.runner.jobs.bench import JobsBench, job_cells, make_launcher
 from cs336_tui.runner.jobs.job import folder_of, split
 from cs336_tui.session import store
 from cs336_tui.session.log import new_session_id
+from cs336_tui.session.state import fold
 from cs336_tui.stats.quantities import counted
 
 _OF_BENCH = (
@@ -112,7 +104,7 @@ def run_sweeps(
         request, launcher = settings_of(log.stem, skip_after_oom=sweep.oom_skip, **settings), make_launcher(choice)
         queued = queued_cells([sweep, *others], choice, repeats, order, request.ddof)
         if dry_run:
-            click.echo(launcher.plan(split(cells_of(queued), choice, request), folder_of(log.absolute())))
+            click.echo(launcher.plan(split(job_cells(fold(queued)), choice, request), folder_of(log.absolute())))
             return EXIT_OK
         jobs = JobsBench(run.sink, log)
         code = follow(jobs, run, lambda: jobs.submit(queued, choice, request, launcher), outputs, detach=detach)

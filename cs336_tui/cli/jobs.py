@@ -51,7 +51,6 @@ from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs.bench import JobsBench
 from cs336_tui.runner.jobs.job import (
-    JobCell,
     JobRequest,
     LaunchChoice,
     folder_of,
@@ -60,6 +59,7 @@ from cs336_tui.runner.jobs.job import (
     read_choice,
     read_request,
 )
+from cs336_tui.runner.queue import queued
 from cs336_tui.session import store
 from cs336_tui.session.lock import Writer, writer_of
 from cs336_tui.stats.quantities import counted
@@ -208,30 +208,10 @@ def queued_cells(
         resolved = sweep.with_devices(tuple(devices))
         if words := resolved.once_words:
             click.echo(f"note: {words}", err=True)
-        cells = rounds_of(resolved, known, order, repeats)
-        found.append(
-            ev.CellsQueued(
-                at=time.time(),
-                first=sum(len(each.specs) for each in found),
-                specs=tuple(spec for spec, _ in cells),
-                command=" ".join([command_of(resolved, ddof), *words_of(choice)]),
-                ddof=ddof,
-                repeats=tuple(repeat for _, repeat in cells) if repeats > 1 else (),
-                reports=resolved.reports,
-            )
-        )
+        first, cells = sum(len(each.specs) for each in found), rounds_of(resolved, known, order, repeats)
+        command = " ".join([command_of(resolved, ddof), *words_of(choice)])
+        found += queued(range(first, first + len(cells)), cells, command, ddof=ddof, reports=resolved.reports)
     return found
-
-
-def cells_of(queued: Sequence[ev.CellsQueued]) -> list[JobCell]:
-    """Queued cells as jobs have them."""
-    return [
-        JobCell(number, spec, repeat, each.reports)
-        for each in queued
-        for number, (spec, repeat) in enumerate(
-            zip(each.specs, each.repeats or (1,) * len(each.specs), strict=True), each.first
-        )
-    ]
 
 
 def words_of(choice: LaunchChoice) -> list[str]:

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from cs336_tui.analysis.merge import Result, merge, title_of
-from cs336_tui.analysis.roofline import IN_RINGS, PRECISIONS_OF, Format, LinkRate, link_rates, speed_of
+from cs336_tui.analysis.roofline import IN_RINGS, PRECISIONS_OF, Format, link_rates, speed_of
 from cs336_tui.analysis.scaling import PARTS, Device, Part
 from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
@@ -27,7 +27,7 @@ from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.subjects.scaling import limit_table, plan_document, plan_figure, rank_table
 from cs336_tui.session import store
-from cs336_tui.stats.quantities import Rate, bandwidth
+from cs336_tui.stats.quantities import bandwidth, rate_text
 
 _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
 
@@ -128,9 +128,8 @@ def plan(
                     "SESSION"
                 )
             speed, source = _measured_speed(results, names, spec, precision, link)
-        device = Device(speed, link.bytes_per_s, link.by_operation)
-        sources = (source, *link.sources)
-        plans.append(planned(spec, part, _BYTES[precision], device, ranks, shared_link=shared_link, sources=sources))
+        device = Device(speed, link.bytes_per_s, link.by_operation, shared_link)
+        plans.append(planned(spec, part, _BYTES[precision], device, ranks, (source, *link.sources)))
     if figures is not None:
         write_figures([plan_figure(each) for each in plans], figures, overwrite=to.overwrite)
     if to.format == "json":
@@ -162,15 +161,13 @@ def _measured_link(results: Sequence[Result], names: str) -> _Link:
         meant = f"cs336-tui comm --op {','.join(IN_RINGS)} --size 100MB --ranks 2"
         raise UserError(f"{names}: no collective was measured there; run {meant}, or give --link")
     instead = rates.get("all-reduce") or min(rates.values(), key=lambda each: each.bytes_per_s)
-    used = {operation: rates.get(operation, instead) for operation in IN_RINGS}
-    sources = tuple(_source(operation, used[operation], operation in rates) for operation in IN_RINGS)
-    by_operation = {operation: rate.bytes_per_s for operation, rate in used.items()}
-    return _Link(by_operation["all-reduce"], by_operation, sources, used["all-reduce"].kind)
-
-
-def _source(operation: str, rate: LinkRate, own: bool) -> str:
-    instead = "" if own else f"not measured, as {rate.spec.collective}: "
-    return f"{bandwidth(rate.bytes_per_s)} GB/s busbw of {operation}: {instead}{rate.text}"
+    sources, by_operation = [], {}
+    for operation in IN_RINGS:
+        rate = rates.get(operation, instead)
+        as_other = "" if operation in rates else f"not measured, as {rate.spec.collective}: "
+        sources.append(f"{bandwidth(rate.bytes_per_s)} GB/s busbw of {operation}: {as_other}{rate.text}")
+        by_operation[operation] = rate.bytes_per_s
+    return _Link(by_operation["all-reduce"], by_operation, tuple(sources), instead.kind)
 
 
 def _measured_speed(
@@ -184,20 +181,15 @@ def _measured_speed(
             f"{names}: no FLOP/s in {precision} were measured{where}; run cs336-tui peak --precision {named}, or "
             f"bench cells with --precision {named}, choose another --precision, or give --gpu or --flops"
         )
-    return speed.flops_per_s, f"{_rate(speed.flops_per_s)}: {speed.text}"
+    return speed.flops_per_s, f"{rate_text(speed.flops_per_s)}: {speed.text}"
 
 
 def _speed(gpu: str | None, flops_per_s: float | None, precision: Format) -> tuple[float, str]:
     if flops_per_s is not None:
-        return flops_per_s, f"{_rate(flops_per_s)}: --flops"
+        return flops_per_s, f"{rate_text(flops_per_s)}: --flops"
     assert gpu is not None
     found = find_gpu(gpu)
     peak = found.peak_flops(precision)
     if peak is None:
         raise click.UsageError(f"{found.name}: no data sheet states its peak in {precision}; give --flops")
-    return peak, f"{_rate(peak)}: dense {precision} of {found.name}, {found.source}"
-
-
-def _rate(flops_per_s: float) -> str:
-    rate = Rate.for_all([flops_per_s])
-    return f"{rate.show(flops_per_s)} {rate.name}"
+    return peak, f"{rate_text(peak)}: dense {precision} of {found.name}, {found.source}"

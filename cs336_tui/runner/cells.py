@@ -133,18 +133,13 @@ class CellRunner:
             others = tuple(found for lane in lanes[1:] if (found := environment.device(lane.device)))
             self._beside.add(cell)
         self.watch.point(environment.device(spec.device), *pids, others=others, cell=cell if lanes else None)
-        ends: list[ev.CellFinished] = []
-
-        def record(events: Sequence[ev.Event]) -> None:
-            """Keep the end back until it is known if it is the cell's."""
-            ends.extend(event for event in events if isinstance(event, ev.CellFinished))
-            self.record([event for event in events if not isinstance(event, ev.CellFinished)])
-
+        ends: dict[int, ev.CellFinished] = {}  # until it is known if the end is the cell's
+        record = _keeping(ends, self.record)
         pace_s = pace_of(max(1, len(self._beside)))  # each look costs
         run_here(ranks, [RankFold(cell, len(ranks))], record, self.stop, self.timeout_s(), pace_s=pace_s)
         device_why = partial(device_fault, launcher, stop=self.stop)
-        if self.stop.is_set() or not (fault := fault_of(ends[-1], lanes, device_why)):
-            self.record(ends)
+        if self.stop.is_set() or not (fault := fault_of(ends[cell], lanes, device_why)):
+            self.record([ends[cell]])
             return None
         return fault
 
@@ -344,43 +339,21 @@ def _run_round(a: WaitingCell, b: WaitingCell, cells: CellRunner, b_first: bool)
     watched = (a if b.spec.device == "cpu" else b).spec
     environment = cells.environment
     cells.watch.point(environment.device(watched.device), *pids, others=environment.others_of(watched))
-    recorder = _RoundRecorder(numbers, cells.record)
-    run_here(ranks, [RankFold(cell, len(ranks)) for cell in numbers], recorder, cells.stop, cells.timeout_s())
-    return recorder.endings()
+    ends: dict[int, ev.CellFinished] = {}
+    record = _keeping(ends, cells.record)
+    run_here(ranks, [RankFold(cell, len(ranks)) for cell in numbers], record, cells.stop, cells.timeout_s())
+    return ends[a.cell], ends[b.cell]
 
 
-class _RoundRecorder:
-    """Records the events of both cells and keeps their ends: a process that dies leaves one end for both."""
+def _keeping(ends: dict[int, ev.CellFinished], record: Record) -> Record:
+    """Records events but those of `ends`, of each cell, which are kept back there."""
 
-    def __init__(self, cells: tuple[int, int], record: Record) -> None:
-        self._cells, self._record = cells, record
-        self._ends: dict[int, ev.CellFinished] = {}
-        self._stages: dict[int, ev.Stage] = dict.fromkeys(cells, "starting")
-        self._steps = dict.fromkeys(cells, 0)
-
-    def __call__(self, events: Sequence[ev.Event]) -> None:
-        for event in events:
-            match event:
-                case ev.CellFinished():
-                    self._ends[event.cell] = event
-                case ev.StageChanged():
-                    self._stages[event.cell], self._steps[event.cell] = event.stage, 0
-                case ev.StepsTimed():
-                    self._steps[event.cell] += len(event.times_s)
+    def keep(events: Sequence[ev.Event]) -> None:
+        ends.update((event.cell, event) for event in events if isinstance(event, ev.CellFinished))
         if rest := [event for event in events if not isinstance(event, ev.CellFinished)]:
-            self._record(rest)
+            record(rest)
 
-    def endings(self) -> tuple[ev.CellFinished, ...]:
-        """The ends of A and B as they reported them, else the end of their process, reported of A, for both."""
-        a, b = self._cells
-        end = self._ends[a]
-        if b in self._ends:
-            return end, self._ends[b]
-        status: ev.Status = "failed" if end.status == "ok" else end.status
-        why = end.error or "the process ended before it reported both results"
-        died = ev.CellFinished(at=end.at, cell=a, status=status, error=why)
-        of_each = ({"cell": cell, "stage": self._stages[cell], "step": self._steps[cell]} for cell in self._cells)
-        return tuple(msgspec.structs.replace(died, **each) for each in of_each)
+    return keep
 
 
 def _ended(side: WaitingCell, status: ev.Status, why: str) -> ev.CellFinished:

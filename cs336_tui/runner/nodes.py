@@ -25,8 +25,8 @@ from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.node_process import ASK, SILENT_S, STOP, Lifeline, Node, NodeLost, NodeProcess, Word, Work
 from cs336_tui.runner.pipes import StopSignal, last_line
 from cs336_tui.runner.processes import end_scratch, make_scratch
-from cs336_tui.runner.ranks import NODE_LOST, Note, here, pace_of
-from cs336_tui.runner.supervise import NO_ANSWER, POLITE_S, STACKS_S, TERM_S, Stuck, ask_for_stacks, stuck_ranks
+from cs336_tui.runner.ranks import NODE_LOST, Note, RankHere, here, pace_of, stuck_in
+from cs336_tui.runner.supervise import NO_ANSWER, POLITE_S, TERM_S, Stuck
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.worker_entry import Place
 
@@ -42,18 +42,13 @@ ENDING_S = 5.0
 
 
 class RanksThere:
-    """The ranks of a cell or report on a node. `sampled` is given what the node samples, `lost` why the node is lost;
-    `well` is called if it is not."""
+    """The ranks of a cell or report on a node. `sampled` is given what the node samples; `losses` are the reasons of
+    the node's losses since it last did its work."""
 
     def __init__(
-        self,
-        process: NodeProcess,
-        work: Work,
-        sampled: Callable[[DeviceSampled], None],
-        lost: Callable[[str], object],
-        well: Callable[[], object],
+        self, process: NodeProcess, work: Work, sampled: Callable[[DeviceSampled], None], losses: list[str]
     ) -> None:
-        self._process, self._work, self._sampled, self._lost, self._well = process, work, sampled, lost, well
+        self._process, self._work, self._sampled, self._losses = process, work, sampled, losses
         self._answered = threading.Event()
         self._stuck: list[Stuck] = []
         self._owed = set(work.ranks)
@@ -74,11 +69,11 @@ class RanksThere:
             why = f"{NODE_LOST}: {error}"
             self._process.close(NodeProcess.ANSWER_S)
             if self._owed and not self._process.is_ending:
-                self._lost(str(error))
+                self._losses.append(str(error))
             elif self._process.is_ending:
                 why = STOPPED_BY_USER if status == "cancelled" else f"ended with the others: {error}"
         else:
-            self._well()
+            self._losses.clear()
         for rank in sorted(self._owed):
             note(rank, [self._work.end(status, why)])
 
@@ -142,7 +137,7 @@ class Nodes:
     ) -> None:
         self._nodes, self._command = tuple(nodes), command
         self._cores, self._most = cores, most
-        self._losses: dict[str, list[str]] = {}  # the reasons of each node's losses since it last did its work
+        self._losses: dict[str, list[str]] = {node.name: [] for node in nodes}  # as `RanksThere` has them
 
     def ranks_here(self, spec: CellSpec, environment: Environment) -> int | None:
         """The most ranks of the cell on one node; None if it runs on one node. `environment` is this machine's."""
@@ -176,7 +171,14 @@ class Nodes:
             failing.callback(_end, processes)
             served, port = _store(launcher)
             failing.pop_all()
-        samples = _Samples(len(counts), sampled)
+        last: dict[int, DeviceSampled] = {}
+
+        def take(node: int, sample: DeviceSampled) -> None:
+            """When the first node tells a sample, pass on one of all nodes."""
+            last[node] = sample
+            if node == 0:
+                sampled(_joined([last[number] for number in sorted(last)]))
+
         parts, first = [], 0
         for node, (process, count) in enumerate(zip(processes, counts, strict=True)):
             place = Place(
@@ -185,16 +187,14 @@ class Nodes:
             )  # fmt: skip
             first += count
             there = msgspec.structs.replace(work, place=place)
-            name = process.node.name
-            well = partial(self._losses.pop, name, None)
-            parts.append(RanksThere(process, there, partial(samples.take, node), partial(self._lose, name), well))
+            parts.append(RanksThere(process, there, partial(take, node), self._losses[process.node.name]))
         names = tuple(process.node.name for process, count in zip(processes, counts, strict=True) for _ in range(count))
         return Spread(tuple(parts), names, served)
 
     def _started(self, wanted: int, errors: Path, stop: StopSignal) -> list[NodeProcess]:
         """A process on each of so many nodes, once it can start ranks; a node that is lost twice is left out."""
         while True:
-            nodes = [node for node in self._nodes if len(self._losses.get(node.name, ())) < LOSSES][:wanted]
+            nodes = [node for node in self._nodes if len(self._losses[node.name]) < LOSSES][:wanted]
             if len(nodes) < wanted:
                 why = "; ".join(f"{name}: {whys[-1]}" for name, whys in self._losses.items() if len(whys) >= LOSSES)
                 raise StartError(f"its ranks need {counted(wanted, 'node')}, and {len(nodes)} are left; {why}")
@@ -203,7 +203,7 @@ class Nodes:
                 failing.callback(_end, processes)
                 errors.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 for node in nodes:
-                    file = errors.with_name(f"{errors.name}-{node.name}-{len(self._losses.get(node.name, ()))}.err")
+                    file = errors.with_name(f"{errors.name}-{node.name}-{len(self._losses[node.name])}.err")
                     try:
                         processes.append(NodeProcess(node, self._command(node), file))
                     except OSError as error:
@@ -214,19 +214,16 @@ class Nodes:
 
     def _has_started(self, process: NodeProcess, stop: StopSignal) -> bool:
         """Wait until the process can start ranks; False if its node is lost. Raises `StartError` once `stop` is set."""
-        name = process.node.name
+        losses = self._losses[process.node.name]
         try:
-            process.expect_word(START_AGAIN_S if name in self._losses else START_S)
+            process.expect_word(START_AGAIN_S if losses else START_S)
             while not process.hear(stop):
                 if stop.is_set():
                     raise StartError(STOPPED_BY_USER)
         except NodeLost as error:
-            self._lose(name, str(error))
+            losses.append(str(error))
             return False
         return True
-
-    def _lose(self, name: str, why: str) -> None:
-        self._losses.setdefault(name, []).append(why)
 
 
 def _end(processes: Sequence[NodeProcess]) -> None:
@@ -255,20 +252,6 @@ def split(ranks: int, room: int, nodes: int) -> list[int]:
     of all."""
     used = min(-(-ranks // room), nodes, ranks)
     return [ranks // used + (number < ranks % used) for number in range(used)]
-
-
-class _Samples:
-    """Makes one sample of those of several nodes, when the first of them tells one: its host, and the processes and
-    GPUs of all ranks."""
-
-    def __init__(self, nodes: int, sampled: Callable[[DeviceSampled], None]) -> None:
-        self._last: list[DeviceSampled | None] = [None] * nodes
-        self._sampled = sampled
-
-    def take(self, node: int, sample: DeviceSampled) -> None:
-        self._last[node] = sample
-        if node == 0:
-            self._sampled(_joined([each for each in self._last if each]))
 
 
 def _joined(samples: Sequence[DeviceSampled]) -> DeviceSampled:
@@ -308,7 +291,7 @@ class _Node:
         self._watch = DeviceSampler(self._on_sample, interval_s=device_interval_s)
         ending.callback(self._watch.stop)
         self._changing = threading.Lock()
-        self._ranks: dict[int, Rank] = {}
+        self._parts: Sequence[RankHere] = ()
         self._launcher.prepare()
         self._launcher.start()
         self._environment: Environment = probe_machine(self._launcher)
@@ -323,15 +306,14 @@ class _Node:
             for number in work.ranks:
                 self._note(number, [work.end("cancelled" if self._stop.is_set() else "failed", str(error))])
             return
+        cells, report = ((), work.number) if work.report else ((work.number,), None)
         with self._changing:
-            self._ranks = dict(enumerate(ranks, work.place.first))
+            self._parts = parts = here(ranks, cells=cells, report=report, first=work.place.first)
         if self._killed:  # meanwhile
             self.kill()
         others = self._environment.others_of(work.spec, work.place.here)
         pids = (rank.child.process.pid for rank in ranks)
         self._watch.point(self._environment.device(work.spec.device), *pids, others=others)
-        cell, report = (None, work.number) if work.report else (work.number, None)
-        parts = here(ranks, cell=cell, report=report, first=work.place.first)
         with ExitStack() as around:
             for rank in ranks:
                 around.enter_context(closing(rank.child))
@@ -344,7 +326,7 @@ class _Node:
             if not self._killed:
                 self._watch.await_sample(self._stop)
             with self._changing:
-                self._ranks = {}
+                self._parts = ()
 
     def _started(self, work: Work) -> tuple[Rank, ...]:
         if problem := self._environment.refusal(work.spec, work.place.here):
@@ -360,13 +342,13 @@ class _Node:
             self._watch.measured()
 
     def _on_sample(self, sample: DeviceSampled) -> None:
-        if not self._ranks:
+        if not self._parts:
             return
         if not sample.host.ranks:  # as one rank alone is not listed
             ranks = tuple(
                 RankSample(pid=pid, rss_bytes=sample.host.child_rss_bytes, cores=sample.host.child_cores)
-                for rank in list(self._ranks.values())
-                if (pid := rank.child.process.pid)
+                for part in self._parts
+                if (pid := part.rank.child.process.pid)
             )
             sample = msgspec.structs.replace(sample, host=msgspec.structs.replace(sample.host, ranks=ranks))
         self._tell(Word.of(sample))
@@ -376,13 +358,11 @@ class _Node:
         if line == STOP:
             self._stop.set()
         elif line == ASK:
-            ranks = dict(self._ranks)
-            ask_for_stacks(ranks.values())
-            self._tell(Word(stuck=tuple(stuck_ranks(ranks, time.monotonic() + STACKS_S))))
+            self._tell(Word(stuck=tuple(stuck_in(self._parts))))
 
     def kill(self) -> None:
         """End the ranks."""
         self._killed = True
         with self._changing:
-            for rank in self._ranks.values():
-                rank.child.process.kill()
+            for part in self._parts:
+                part.kill()

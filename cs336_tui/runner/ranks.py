@@ -65,12 +65,12 @@ class RankHere(NamedTuple):
 
     number: int
     rank: Rank
-    cell: int | None
+    cells: Sequence[int]
     report: int | None
 
     def watch(self, note: Note, stop: StopSignal, pace_s: float) -> None:
         note_own = partial(note, self.number)
-        Supervisor(self.rank.child, self.cell, note_own, stop, report=self.report, pace_s=pace_s).run()
+        Supervisor(self.rank.child, self.cells, note_own, stop, report=self.report, pace_s=pace_s).run()
 
     def kill(self) -> None:
         with suppress(ValueError):  # it is over, and closed
@@ -87,10 +87,10 @@ class RankHere(NamedTuple):
 
 
 def here(
-    ranks: Sequence[Rank], *, cell: int | None = None, report: int | None = None, first: int = 0
+    ranks: Sequence[Rank], *, cells: Sequence[int] = (), report: int | None = None, first: int = 0
 ) -> list[RankHere]:
-    """The ranks of a cell or report on this machine, numbered from `first`."""
-    return [RankHere(number, rank, cell, report) for number, rank in enumerate(ranks, first)]
+    """The ranks of cells or of a report on this machine, numbered from `first`."""
+    return [RankHere(number, rank, cells, report) for number, rank in enumerate(ranks, first)]
 
 
 def pace_of(ranks: int) -> float:
@@ -109,17 +109,14 @@ def run_here(
 ) -> None:
     """As `run_ranks`, with the processes of all ranks, which are closed at the end; one alone is looked at each
     `pace_s`, and has its own words for its end."""
-    first = folds[0]
+    cells, report = [fold.cell for fold in folds if fold.cell is not None], folds[0].report
     with ExitStack() as around:
         for rank in ranks:
             around.enter_context(closing(rank.child))
         if len(ranks) > 1:
-            run_ranks(here(ranks, cell=first.cell, report=first.report), folds, record, stop, timeout_s)
+            run_ranks(here(ranks, cells=cells, report=report), folds, record, stop, timeout_s)
         else:
-            watched = Supervisor(
-                ranks[0].child, first.cell, record, stop, timeout_s, report=first.report, pace_s=pace_s
-            )
-            watched.run()
+            Supervisor(ranks[0].child, cells, record, stop, timeout_s, report=report, pace_s=pace_s).run()
 
 
 def run_ranks(
@@ -164,7 +161,7 @@ def run_ranks(
             if (left_s := min(end_by, pulse.at + silence_s) - time.monotonic()) > 0:
                 failed.wait(min(left_s, threading.TIMEOUT_MAX))
                 continue
-            stuck = () if pulse.beats() else _stuck(parts)
+            stuck = () if pulse.beats() else stuck_in(parts)
             if time.monotonic() >= end_by or not any(each.compiles for each in stuck):
                 break
             pulse.beat()
@@ -190,13 +187,10 @@ def run_ranks(
     ending.join()
     for part in parts:
         part.clear()
-    for fold in folds:
-        if isinstance(fold, RankFold) and isinstance(first, RankFold):
-            fold.end_like(first)
     record([fold.end() for fold in folds])
 
 
-def _stuck(parts: Sequence[Part]) -> list[Stuck]:
+def stuck_in(parts: Sequence[Part]) -> list[Stuck]:
     """Which ranks hang or compile, and what the others wait in."""
     for part in parts:
         part.ask()
@@ -325,11 +319,6 @@ class RankFold(_Fold[ev.CellFinished]):
             rank_times_s=tuple(each.times_s for each in several),
             rank_sync_s=tuple(each.phases_s[ev.GRADIENT_SYNC] for each in several if ev.GRADIENT_SYNC in each.phases_s),
         )
-
-    def end_like(self, other: RankFold) -> None:
-        """Give ranks whose process ended before it told the end of this cell that of the `other` one."""
-        for rank, end in other._ends.items():
-            self._ends.setdefault(rank, msgspec.structs.replace(end, cell=self.cell))
 
     def end(self) -> ev.CellFinished:
         """The cell's end, once each rank has ended: that of the rank that failed first, or of all together."""

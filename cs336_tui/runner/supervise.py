@@ -50,13 +50,14 @@ _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal
 
 
 class Supervisor:
-    """Watches the child of one cell, or with `report` of one report; `record` receives its events, last exactly one
-    `CellFinished` or `ReportFinished`, once the process and all that it had started are gone."""
+    """Watches the child of a cell, of two cells in turns, or with `report` of a report; `record` receives its events,
+    last exactly one `CellFinished` of each cell or one `ReportFinished`, once the process and all that it had started
+    are gone. A child that did not tell the ends of both cells leaves both with that of its process."""
 
     def __init__(
         self,
         child: Child,
-        cell: int | None,
+        cells: Sequence[int],
         record: Callable[[Sequence[ev.Event]], None],
         stop: StopSignal,
         timeout_s: float | None = None,
@@ -64,13 +65,13 @@ class Supervisor:
         report: int | None = None,
         pace_s: float = PACE_S,
     ) -> None:
-        self._child, self._cell, self._report, self._record, self._stop = child, cell, report, record, stop
+        self._child, self._report, self._record, self._stop = child, report, record, stop
         self._pid = child.process.pid
         self._frames = FrameReader(child.events.fileno())
         self._ends: list[ev.CellFinished | ev.ReportFinished] = []
-        """The ends that the child told: two for two cells in turns."""
-        self._stage: ev.Stage = "starting"
-        self._step: int | None = None
+        """The ends that the child told."""
+        self._at: dict[int, tuple[ev.Stage, int | None]] = dict.fromkeys(cells, ("starting", None))
+        """The stage and the step of each cell."""
         self._stopping = False
         self._timeout_s, self._pace_s = timeout_s, pace_s
         self._timed_out = False
@@ -108,7 +109,8 @@ class Supervisor:
             end_at = time.monotonic() + EXIT_S
             while self._listening and self._events.poll(max(0.0, end_at - time.monotonic()) * 1e3):
                 self._drain(until_empty=False)
-        ends = self._ends or [self._sudden_end()]
+        is_whole = len(self._ends) >= max(len(self._at), 1)
+        ends = self._ends if is_whole else self._sudden_ends()
         self._record(remark_on_orphans(ends, self._child.end_orphans()))
 
     def _wait(self) -> bool:
@@ -135,16 +137,16 @@ class Supervisor:
             self._note(event)
         events = [event for event in events if not isinstance(event, ev.CellFinished | ev.ReportFinished)]
         if text := self._tail.read():
-            events.insert(0, ev.ChildOutput(at=time.time(), cell=self._cell, text=text))
+            events.insert(0, ev.ChildOutput(at=time.time(), cell=next(iter(self._at), None), text=text))
         if events:
             self._record(coalesce(events))
 
     def _note(self, event: ev.Event) -> None:
         match event:
             case ev.StageChanged():
-                self._stage, self._step = event.stage, 0 if event.stage in ("warm-up", "measuring") else None
+                self._at[event.cell] = event.stage, 0 if event.stage in ("warm-up", "measuring") else None
             case ev.StepsTimed():
-                self._step = event.first + len(event.times_s)
+                self._at[event.cell] = self._at[event.cell][0], event.first + len(event.times_s)
             case ev.CellFinished() | ev.ReportFinished():
                 self._ends.append(event)
                 self._escalation = [(time.monotonic() + EXIT_S, self._child.kill)]
@@ -171,7 +173,7 @@ class Supervisor:
         self._child.terminate()
         self._escalation = [(time.monotonic() + TERM_S, self._child.kill)]
 
-    def _sudden_end(self) -> ev.CellFinished | ev.ReportFinished:
+    def _sudden_ends(self) -> Sequence[ev.CellFinished | ev.ReportFinished]:
         status: ev.Status
         if self._timed_out:
             status, error = "killed", f"no result within the per-cell timeout of {self._timeout_s:g} s"
@@ -184,11 +186,11 @@ class Supervisor:
             kills = after - before if before is not None and after is not None else None
             status, error = explain_exit(self._child.process.exitcode, kills, end_of(self._child.output))
         if self._report is not None:
-            return ev.ReportFinished(at=time.time(), report=self._report, status=status, error=error)
-        assert self._cell is not None
-        return ev.CellFinished(
-            at=time.time(), cell=self._cell, status=status, error=error, stage=self._stage, step=self._step
-        )
+            return [ev.ReportFinished(at=time.time(), report=self._report, status=status, error=error)]
+        return [
+            ev.CellFinished(at=time.time(), cell=cell, status=status, error=error, stage=stage, step=step)
+            for cell, (stage, step) in self._at.items()
+        ]
 
 
 def kernel_oom_kills() -> int | None:

@@ -216,6 +216,12 @@ class Rate(NamedTuple):
         return unknown if value is None else f"{value / self.flops_per_s:.4g}"
 
 
+def rate_text(flops_per_s: float | None) -> str:
+    """A single rate with its unit: ``989.4 TFLOP/s``."""
+    rate = Rate.for_all([flops_per_s])
+    return f"{rate.show(flops_per_s)} {rate.name}"
+
+
 Units = tuple[tuple[str, float], ...]
 TIMES: Units = (("µs", 1e3), ("ms", 1e6))
 """Units of times in ns, smallest first."""

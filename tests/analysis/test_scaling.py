@@ -38,6 +38,7 @@ FFN = Work(
 )
 SLOW_LINK = Device(flops_per_s=1e15, bytes_per_s=1e12)  # W / C = 1 / 1000
 """B W / C = 8 and D_FF W / C = 4: N - 1 may be 8 for DP and FSDP, 6 for TP's forward and 12 for its backward."""
+SPLITS = list(itertools.starmap(Split, itertools.product(range(1, 80), repeat=2)))
 
 
 def spec() -> CellSpec:
@@ -68,7 +69,7 @@ def test_a_step_computes_18_b_d_dff_over_n_and_communicates_by_its_strategy(
 def test_both_gather_a_part_of_the_weights_and_reduce_a_part_of_the_batch(
     shared: bool, combined: Callable[[Iterable[float]], float]
 ) -> None:
-    found = strategy_time(FFN, SLOW_LINK, "fsdp+tp", Split(4, 2), shared_link=shared)
+    found = strategy_time(FFN, SLOW_LINK._replace(shared_link=shared), "fsdp+tp", Split(4, 2))
 
     weights = 3 / 4 * (6 * D * D_FF / 2) / 1e12
     activations = 2 * 1 / 2 * (2 * B / 4 * D) / 1e12
@@ -78,7 +79,7 @@ def test_both_gather_a_part_of_the_weights_and_reduce_a_part_of_the_batch(
 
 
 def most(strategy: Strategy, *, shared: bool = False) -> tuple[int | None, int | None, int | None]:
-    found = {limit.strategy: limit for limit in limits(FFN, SLOW_LINK, shared_link=shared)}[strategy]
+    found = {limit.strategy: limit for limit in limits(FFN, SLOW_LINK._replace(shared_link=shared))}[strategy]
     return found.forward, found.backward, found.most
 
 
@@ -92,32 +93,38 @@ def test_limits_are_one_more_than_b_w_over_c_and_three_halves_of_dff_w_over_c() 
 def test_on_a_shared_link_each_axis_has_about_half() -> None:
     """(N_FSDP - 1) / 8 + (N_TP - 1) / 6 <= 1. Real numbers: 8 x 6 / 4 (1 + 1/8 + 1/6)^2 = 20.02."""
     assert most("fsdp+tp", shared=True)[0] == 20
-    assert limits(FFN, SLOW_LINK, shared_link=True)[3].split == Split(5, 4)
+    assert limits(FFN, SLOW_LINK._replace(shared_link=True))[3].split == Split(5, 4)
+
+
+MEASURED = Device(1e15, 1e12, {"all-reduce": 1e12, "all-gather": 0.5e12, "reduce-scatter": 0.25e12})
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("link", [1e12, 3.3e12, 0.2e12, 1e10])
-def test_limits_are_where_times_cross(link: float, shared: bool) -> None:
-    device = Device(1e15, link)
-    found = {limit.strategy: limit for limit in limits(FFN, device, shared_link=shared)}
+@pytest.mark.parametrize("device", [*(Device(1e15, link) for link in (1e12, 3.3e12, 0.2e12, 1e10)), MEASURED])
+def test_limits_are_where_times_cross(device: Device, shared: bool) -> None:
+    device = device._replace(shared_link=shared)
+    found = {limit.strategy: limit for limit in limits(FFN, device)}
 
     def bound(strategy: Strategy, split: Split, name: str) -> bool:
-        time = getattr(strategy_time(FFN, device, strategy, split, shared_link=shared), name)
+        time = getattr(strategy_time(FFN, device, strategy, split), name)
         return float(time.communication_s) > float(time.compute_s) * (1 + 1e-12)
 
     for name in ("forward", "backward"):
         data, tensor = getattr(found["fsdp"], name), getattr(found["tp"], name)
         assert [bound("fsdp", Split(n, 1), name) for n in (data, data + 1)] == [False, True]
         assert [bound("tp", Split(1, n), name) for n in (tensor, tensor + 1)] == [False, True]
-        free = [n * m for n, m in itertools.product(range(1, 80), repeat=2) if not bound("fsdp+tp", Split(n, m), name)]
-        assert max(free) == getattr(found["fsdp+tp"], name)
-    assert found["fsdp+tp"].split is not None
-    assert not bound("fsdp+tp", found["fsdp+tp"].split, "forward")
+        free = [split for split in SPLITS if not bound("fsdp+tp", split, name)]
+        assert max(split.ranks for split in free) == getattr(found["fsdp+tp"], name)
+    both = [split for split in free if not bound("fsdp+tp", split, "forward")]
+    assert max(split.ranks for split in both) == found["fsdp+tp"].most
+    assert found["fsdp+tp"].split in both
 
 
 def test_limits_in_real_numbers_are_the_formulas() -> None:
     device = Device(1e15, 1.1e12)  # B W / C = 8.8, 3/2 D_FF W / C = 6.6
-    apart, shared = ({each.strategy: each.real for each in limits(FFN, device, shared_link=s)} for s in (False, True))
+    apart, shared = (
+        {each.strategy: each.real for each in limits(FFN, device._replace(shared_link=s))} for s in (False, True)
+    )
 
     assert apart == pytest.approx({"dp": 9.8, "fsdp": 9.8, "tp": 7.6, "fsdp+tp": 9.8 * 7.6})
     # The handout's last question: 3 D_FF N_FSDP + 2 B N_TP <= 3 B D_FF W / C + 3 D_FF + 2 B, at best both terms alike.
@@ -128,38 +135,22 @@ def test_limits_in_real_numbers_are_the_formulas() -> None:
 def test_on_a_shared_link_an_axis_has_at_least_one_rank() -> None:
     """A small batch: N_FSDP would be K / (6 D_FF) < 1, so that TP is alone with 1 + 3/2 D_FF W / C."""
     small = FFN._replace(forward_flops=6 * 100 * D * D_FF, activation_bytes=2 * 100 * D)
-    found = limits(small, SLOW_LINK, shared_link=True)[3]
+    found = limits(small, SLOW_LINK._replace(shared_link=True))[3]
 
     assert found.real == pytest.approx(1 + 1.5 * D_FF / 1000)
     assert found.split == Split(1, 7)
 
 
-MEASURED = Device(1e15, 1e12, {"all-reduce": 1e12, "all-gather": 0.5e12, "reduce-scatter": 0.25e12})
-
-
 def test_measured_operations_each_have_their_own_bandwidth() -> None:
+    """By hand: FSDP's forward has N - 1 <= 8 x 0.5, its backward 8 x 2 / (1 / 0.5 + 1 / 0.25) = 2.67."""
     found = {name: strategy_time(FFN, MEASURED, name, Split(4, 1)) for name in ("dp", "fsdp")}
 
     share = 3 / 4 * 6 * D * D_FF
     assert found["dp"].backward.communication_s == pytest.approx(2 * share / 1e12)
     assert found["fsdp"].forward.communication_s == pytest.approx(share / 0.5e12)
     assert found["fsdp"].backward.communication_s == pytest.approx(share / 0.5e12 + share / 0.25e12)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_limits_by_measured_operations_are_where_times_cross(shared: bool) -> None:
-    """By hand: FSDP's forward has N - 1 <= 8 x 0.5, its backward 8 x 2 / (1 / 0.5 + 1 / 0.25) = 2.67."""
-    found = {limit.strategy: limit for limit in limits(FFN, MEASURED, shared_link=shared)}
-
-    assert (found["dp"].most, found["fsdp"].forward, found["fsdp"].backward) == (9, 5, 3)
-
-    def is_free(split: Split) -> bool:
-        both = strategy_time(FFN, MEASURED, "fsdp+tp", split, shared_link=shared)
-        return both.forward.bound == both.backward.bound == "compute"
-
-    free = list(filter(is_free, itertools.starmap(Split, itertools.product(range(1, 40), repeat=2))))
-    assert found["fsdp+tp"].most == max(split.ranks for split in free)
-    assert found["fsdp+tp"].split in free
+    most = {limit.strategy: limit for limit in limits(FFN, MEASURED)}
+    assert (most["dp"].most, most["fsdp"].forward, most["fsdp"].backward) == (9, 5, 3)
 
 
 def test_best_split_is_the_shortest_step_of_all() -> None:

@@ -67,15 +67,6 @@ def runs(status: JobStatus) -> bool:
     return (status.stage, status.reason) == ("running", "")
 
 
-def test_jobs_of_the_slurm_here_run_on_two_nodes_and_see_the_gpus_that_they_asked_for(slurm: Slurm):
-    tell = "echo $SLURM_JOB_NODELIST $CUDA_VISIBLE_DEVICES"
-    both = slurm.submit("--nodes=2", "--gpus-per-node=2", script=tell)
-    one = slurm.submit("--gpus-per-node=1", script=tell)
-    slurm.emptied()
-    assert (slurm.folder / f"{both}.out").read_text() == "n[1-2] 0,1\n"
-    assert (slurm.folder / f"{one}.out").read_text() in ("n1 0\n", "n2 0\n")
-
-
 def test_every_end_has_a_name(slurm: Slurm, submit: Submit, tmp_path: Path):
     slurm_here = launcher()
     quick = submit(slurm_here, "echo said", "exit 3", "kill -9 $$")
@@ -220,7 +211,9 @@ def test_slurm_takes_what_a_dry_run_prints(slurm: Slurm, tmp_path: Path):
 
 def test_a_dry_run_needs_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "#SBATCH --partition=ci" in launcher().plan([request("1")], tmp_path)
+    plans = [by.plan([request("1")], tmp_path) for by in (launcher(), launcher("ci", ("signal", "B:USR1@30")))]
+    assert all("#SBATCH --partition=ci" in plan for plan in plans)
+    assert ["--signal=B:USR1@30" in plan for plan in plans] == ["--signal" in plan for plan in plans] == [False, True]
     with pytest.raises(LaunchError, match=r"login node"):
         launcher().submit([request("1")], tmp_path)
     monkeypatch.setitem(sys.modules, "submitit", None)
@@ -271,11 +264,6 @@ def test_many_jobs_are_one_query(slurm: Slurm):
     assert gone == dict.fromkeys((f"{array}_1", f"{array}_5"), UNBEGUN)  # Slurm itself forgets them
     by.cancel(ids)
     assert set(by.statuses(ids).values()) == {UNBEGUN}
-
-
-def test_submitit_asks_for_no_signal_that_would_kill_ranks(tmp_path: Path):
-    assert "--signal" not in launcher().plan([request("1")], tmp_path)
-    assert "--signal=B:USR1@30" in launcher("ci", ("signal", "B:USR1@30")).plan([request("1")], tmp_path)
 
 
 def test_the_folder_of_jobs_is_waited_for_and_missed(tmp_path: Path):

@@ -26,7 +26,6 @@ from cs336_tui.export.subjects.results import TableError, results_table
 from cs336_tui.export.subjects.scaling import scaling_tables
 from cs336_tui.export.writing.drawing import Absent
 from cs336_tui.export.writing.tables import Table
-from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
 from tests.export.keeping import as_drawn, kept
 from tests.made_ranks import a_rank_memory_report
@@ -222,9 +221,9 @@ def test_the_own_row_beside_published_steps_tells_its_gradient_sync(snapshot: Sn
     assert kept(reference_table(results_of([cell]))) == snapshot
 
 
-@pytest.mark.parametrize("make", [data_parallel_tables, sharding_tables, scaling_tables])
+@pytest.mark.parametrize("make", [data_parallel_tables, sharding_tables, scaling_tables, collective_tables])
 def test_a_session_of_one_rank_has_no_such_table(make: Any) -> None:
-    with pytest.raises(TableError, match="no cell of several ranks; run some with --ranks"):
+    with pytest.raises(TableError, match=r"no cell of (several ranks; run some with --ranks|a collective; .* comm)"):
         make(results_of([Ran(ranks_spec("none", 1), 0.4, 0.4)]), None)
 
 
@@ -236,19 +235,17 @@ def known(**choices: object) -> tuple[Result, ...]:
     sweep = sweep_from(
         **{"workload": "collective", "devices": ("cpu",), "sizes": ("100MB", "1MB"), "ranks": (4, 2)} | choices
     )
-    state = SessionState()
-    state.apply(HEADER)
-    state.apply(ev.EnvironmentRead(at=0.0, environment=ENVIRONMENT))
+    events: list[ev.Event] = [HEADER, ev.EnvironmentRead(at=0.0, environment=ENVIRONMENT)]
     for number, spec in enumerate(sweep.cells()):
         time_s = TIMES_S[spec.size, spec.ranks]
-        state.apply(ev.CellsQueued(at=0.0, first=number, specs=(spec,)))
-        state.apply(ev.CellStarted(at=0.0, cell=number))
         ranks = ((time_s,) * 3, *((time_s / 2,) * 3 for _ in range(spec.ranks - 1)))
-        steps = ev.StepsTimed(at=1.0, cell=number, kind="measured", first=0, times_s=(time_s,) * 3, rank_times_s=ranks)
-        state.apply(steps)
-        skew = summarize([time_s / 2] * 3)
-        state.apply(ev.CellFinished(at=2.0, cell=number, status="ok", skew=skew))
-    return merge([("s", state)])
+        events += [
+            ev.CellsQueued(at=0.0, first=number, specs=(spec,)),
+            ev.CellStarted(at=0.0, cell=number),
+            ev.StepsTimed(at=1.0, cell=number, kind="measured", first=0, times_s=ranks[0], rank_times_s=ranks),
+            ev.CellFinished(at=2.0, cell=number, status="ok", skew=summarize([time_s / 2] * 3)),
+        ]
+    return merge([("s", state_of(events))])
 
 
 def test_sizes_stand_below_each_other_and_ranks_side_by_side_and_results_have_skew_and_bandwidths(snapshot):
@@ -272,8 +269,3 @@ def test_tables_set_published_times_beside_ones_own(snapshot):
 def test_data_of_a_collective_have_no_stand_ins_for_what_it_lacks(snapshot):
     state = known(ranks=(2,), sizes=("1MB",))[0].state
     assert [to_json(state), to_csv(state)] == snapshot
-
-
-def test_a_session_without_collectives_has_no_such_table():
-    with pytest.raises(TableError, match="run some with cs336-tui comm"):
-        collective_tables((), None)

@@ -20,7 +20,6 @@ def test_every_operation_is_timed_on_its_slowest_rank(tmp_path: Path):
     assert {(run["spec"]["collective"], run["spec"]["ranks"]) for run in runs} == {
         (operation, 3) for operation in operations
     }
-    factors = {"all-reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda _: 1}
     for run in runs:
         assert run["status"] == "ok"
         operation, ranks = run["spec"]["collective"], run["spec"]["ranks"]
@@ -29,8 +28,6 @@ def test_every_operation_is_timed_on_its_slowest_rank(tmp_path: Path):
         assert list(run["phase_times_s"]) == [operation]
         sent = 100_000 // (4 * ranks) * 4 * ranks
         assert abs(run["algbw_bytes_per_s"] / (sent / fmean(run["step_times_s"])) - 1) < 1e-9
-        factor = factors.get(operation, lambda n: (n - 1) / n)(ranks)
-        assert abs(run["busbw_bytes_per_s"] / (run["algbw_bytes_per_s"] * factor) - 1) < 1e-9
 
 
 def test_a_message_without_room_is_out_of_memory_and_the_table_has_its_columns(tmp_path: Path):

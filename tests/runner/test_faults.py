@@ -57,7 +57,7 @@ def test_the_kernels_out_of_memory_killer_is_named(tmp_path, monkeypatch):
     child_events.close()
     watch = Watch()
     child = Child(process, events, commands, tmp_path / "output", "spawn")
-    Supervisor(child, 0, watch, StopSignal()).run()
+    Supervisor(child, [0], watch, StopSignal()).run()
     (finished,) = watch.of(CellFinished)
     assert finished.status == "oom"
     assert finished.error.startswith("the kernel killed the process for lack of memory")

@@ -33,7 +33,7 @@ def test_a_cell_runs_in_a_spawned_child(tmp_path: Path):
     launcher.start()
     child = launcher.start_cell(0, small_spec())[0].child
     watch = Watch()
-    Supervisor(child, 0, watch, StopSignal()).run()
+    Supervisor(child, [0], watch, StopSignal()).run()
     (finished,) = watch.of(CellFinished)
     assert finished.status == "ok"
     child.close()

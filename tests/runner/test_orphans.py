@@ -159,7 +159,7 @@ def test_a_child_that_works_is_let_be_when_another_one_ends(launcher):
     specs = (small_spec(measure_steps=10_000_000), small_spec())
     working, other = (launcher.start_cell(cell, spec)[0].child for cell, spec in enumerate(specs))
     watch = Watch()
-    Supervisor(other, 1, watch, StopSignal()).run()
+    Supervisor(other, [1], watch, StopSignal()).run()
     other.close()
     assert working.process.is_alive()
     assert not watch.of(Notice)
@@ -209,7 +209,7 @@ def test_a_spawned_child_ends_what_it_started_before_it_ends(own, tmp_path):
         watch = Watch()
         if status == "killed":
             watch.on_event = lambda event, end=child.terminate: end() if _is_warming_up(event) else None
-        Supervisor(child, 0, watch, StopSignal(), timeout_s=PATIENCE_S).run()
+        Supervisor(child, [0], watch, StopSignal(), timeout_s=PATIENCE_S).run()
         child.close()
         (end,) = watch.of(CellFinished)
         assert end.status == status

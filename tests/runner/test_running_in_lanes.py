@@ -14,7 +14,7 @@ from cs336_tui.events import events as ev
 from cs336_tui.runner.lanes import cores_here
 from cs336_tui.session.state import SessionState
 from tests.runner.running import Running
-from tests.watching import PATIENCE_S, ample_timeout_s, endless_spec, is_gone, small_spec
+from tests.watching import ample_timeout_s, endless_spec, is_gone, small_spec
 
 USABLE = sorted(n for core in cores_here() for n in core)
 
@@ -106,15 +106,6 @@ def test_a_lane_without_its_cores_is_set_aside_and_its_cell_runs_in_another(made
     assert len(run.watch.state.cells[0].earlier) == 1
 
 
-def test_with_no_lane_left_the_rest_ends_with_the_reason(made: Begin) -> None:
-    run = made()
-    run.begin_in(lanes((4095,), (4094,)), *[small_spec()] * 3)
-    assert set(run.end().values()) == {"failed"}
-    errors = {cell.finished.error for cell in run.watch.state.cells.values() if cell.finished}
-    assert len(errors) == 1
-    assert errors.pop().startswith("not started: no lane is left; lane ")
-
-
 def test_ranks_take_a_lane_each_and_a_failing_cell_ends_no_other(made: Begin) -> None:
     run = made()
     bad = small_spec(model="nowhere:Model", model_path=("/",), arch="swiglu-rope")
@@ -177,8 +168,9 @@ def test_where_no_process_can_be_started_the_lanes_are_set_aside_with_the_reason
     run.begin_in(EIGHT[:2], *[small_spec()] * 3)
     assert set(run.end().values()) == {"failed"}
     assert {event.lane for event in run.watch.of(ev.LaneSetAside)} == {0, 1}
-    finished = run.watch.state.cells[2].finished
-    assert "was set aside: no child process can be started: " in (finished.error or "")
+    (error,) = {cell.finished.error for cell in run.watch.state.cells.values()}
+    assert error.startswith("not started: no lane is left; lane ")
+    assert "was set aside: no child process can be started: " in error
     run.bench._scratch.unlink()
 
 
@@ -217,7 +209,7 @@ def test_a_session_goes_on_in_the_lanes_that_it_had(made: Begin) -> None:
     assert not alone.watch.state.cells[0].lanes
 
 
-def test_eight_devices_do_eight_times_the_work_and_a_stop_ends_all_at_once(made: Begin) -> None:
+def test_eight_devices_do_eight_times_the_work(made: Begin) -> None:
     """Far less is asked for than `benchmarks.lanes` does on a quiet machine."""
     run = made()
     began = time.monotonic()
@@ -227,10 +219,3 @@ def test_eight_devices_do_eight_times_the_work_and_a_stop_ends_all_at_once(made:
     assert sum(cell.whole_run_s or 0.0 for cell in run.watch.state.cells.values()) > 3 * took
     lanes_used = [event.lanes for event in run.watch.of(ev.CellStarted)]
     assert set(lanes_used) == {(n,) for n in range(8)}
-    run.begin_in(EIGHT, *[waiting_spec(0.05, measure_steps=1_000_000)] * 9)
-    pids = run.pids(8)
-    began = time.monotonic()
-    run.bench.cancel()
-    assert set(list(run.end().values())[16:]) == {"cancelled"}
-    assert time.monotonic() - began < PATIENCE_S / 10  # 2 s on an idle machine
-    assert all(map(is_gone, pids))

@@ -194,19 +194,16 @@ def step_columns(notation: Notation) -> Iterator[Column[Runs]]:
 
 
 def _sync_columns(notation: Notation) -> Iterator[Column[Runs]]:
-    def last(row: Runs) -> Summary | None:
-        return found.last if (found := gradient_sync(row.runs, row.ddof)) else None
-
-    def wait(row: Runs) -> Summary | None:
-        return found.wait if (found := gradient_sync(row.runs, row.ddof)) else None
+    def sync(row: Runs) -> tuple[Summary | None, Summary | None]:
+        return gradient_sync(row.runs, row.ddof) or (None, None)
 
     def share(row: Runs) -> float | None:
-        found = last(row)
-        return found.mean_s / row.mean_s if found and found.mean_s is not None and row.mean_s else None
+        last, _ = sync(row)
+        return last.mean_s / row.mean_s if last and last.mean_s is not None and row.mean_s else None
 
-    yield time_column("gradient sync (ms)", last, "mean_s", notation)
+    yield time_column("gradient sync (ms)", lambda row: sync(row)[0], "mean_s", notation)
     yield share_column("of step (%)", share)
-    yield time_column("longest wait (ms)", wait, "mean_s", notation)
+    yield time_column("longest wait (ms)", lambda row: sync(row)[1], "mean_s", notation)
 
 
 def _exposed(cells: _Cells, notation: Notation) -> Iterator[Column[Runs]]:

@@ -22,7 +22,7 @@ from cs336_tui.events.peaks import WRONG_PEAK, DevicePeak
 from cs336_tui.export.subjects.results_columns import percent_of_measured
 from cs336_tui.export.writing.drawing import LOOKS, Absent, Drawing, plain_ticks
 from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, cell_record
-from cs336_tui.stats.quantities import NOT_MEASURED, UNKNOWN, UNSTATED, Rate, bandwidth, counted, percent
+from cs336_tui.stats.quantities import NOT_MEASURED, UNKNOWN, UNSTATED, Rate, bandwidth, counted, percent, rate_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -139,8 +139,7 @@ def ceiling_notes(points: Sequence[RooflinePoint], *, sheet: bool = True, measur
 def _measured_notes(points: Sequence[RooflinePoint]) -> Iterator[str]:
     for name, precision, ceiling in dict.fromkeys((point.machine, point.precision, point.measured) for point in points):
         if ceiling:
-            rate = Rate.for_all([ceiling.flops_per_s])
-            rates = f"{rate.show(ceiling.flops_per_s)} {rate.name} and {bandwidth(ceiling.bytes_per_s)} GB/s"
+            rates = f"{rate_text(ceiling.flops_per_s)} and {bandwidth(ceiling.bytes_per_s)} GB/s"
             yield f"{name}, {precision}: {rates}, {ceiling.source}"
     if any(point.measured is None and point.precision for point in points):
         yield "not measured: run cs336-tui peak on the machine of these cells"

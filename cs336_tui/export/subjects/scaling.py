@@ -20,7 +20,7 @@ from cs336_tui.export.subjects.layout import layout_column, measure_column, not_
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writing.drawing import LOOKS, Drawing, plain_ticks
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes
-from cs336_tui.stats.quantities import NONE, Notation, Rate, bandwidth, counted, gigabytes, percent, scale
+from cs336_tui.stats.quantities import NONE, Notation, bandwidth, counted, gigabytes, percent, rate_text, scale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,10 +99,10 @@ def _split_text(split: tuple[int, int]) -> str:
 
 
 def _title(plan: Plan) -> str:
-    spec, rate = plan.spec, Rate.for_all([plan.device.flops_per_s])
+    spec = plan.spec
     what = "one feed-forward layer of " if plan.part == "ffn" else ""
     batch = f"batch {spec.batch_size} × context {spec.context_length}"
-    speed = f"{rate.show(plan.device.flops_per_s)} {rate.name}, {bandwidth(plan.device.bytes_per_s)} GB/s"
+    speed = f"{rate_text(plan.device.flops_per_s)}, {bandwidth(plan.device.bytes_per_s)} GB/s"
     return f"{what}{spec.size_label}, {batch} in all, {speed} a device"
 
 
@@ -122,7 +122,7 @@ def _notes(plan: Plan) -> Iterator[str]:
     yield "the whole batch stays the same; communication overlaps computation; rings; latency and memory are left out"
     yield (
         "FSDP's and TP's communication share a link: their times add up"
-        if plan.shared_link
+        if plan.device.shared_link
         else "FSDP's and TP's communication overlap each other, each at the whole bandwidth"
     )
     spec = plan.spec
@@ -145,7 +145,7 @@ def _settings(plan: Plan) -> dict[str, Value]:
         **attributes(plan.device, "flops_per_s", link_bytes_per_s="bytes_per_s"),
         **{f"{name.replace('-', '_')}_bytes_per_s": rate for name, rate in plan.device.by_operation.items()},
         **attributes(plan.work, "forward_flops", "weight_bytes", "activation_bytes", "all_reduces"),
-        "shared_link": plan.shared_link,
+        "shared_link": plan.device.shared_link,
     }
 
 

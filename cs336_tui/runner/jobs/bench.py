@@ -49,6 +49,12 @@ def make_launcher(choice: LaunchChoice) -> JobLauncher:
     return SlurmLauncher(choice)
 
 
+def job_cells(state: SessionState, numbers: Iterable[int] | None = None) -> list[JobCell]:
+    """Cells of a session as jobs have them; all, or those of these numbers."""
+    cells = (state.cells[number] for number in (state.cells if numbers is None else numbers))
+    return [JobCell(cell.cell, cell.asked_spec, cell.repeat, state.wanted.get(cell.cell, ())) for cell in cells]
+
+
 class JobsBench(Recording):
     """A session whose cells run in jobs. `submit` begins one, `resume` goes on with one, `watch` looks at one; then
     `work` follows it until all is over or it is closed, which changes nothing for the jobs. One process writes the
@@ -106,7 +112,7 @@ class JobsBench(Recording):
                 started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=self.session, app=__version__)
                 self._record([started, *queued])
                 self._watcher = Watcher(self._record, launcher, self._folder, self._state)
-                self._submit(self._job_cells(self._state.cells), settings)
+                self._submit(job_cells(self._state), settings)
             except BaseException as error:  # jobs that were submitted find no request then, and end
                 self.close()
                 self._log.unlink(missing_ok=True)
@@ -159,7 +165,7 @@ class JobsBench(Recording):
             skips = settings.skip_after_oom and as_session
             settings = msgspec.structs.replace(settings, ddof=self._state.ddof, skip_after_oom=skips)
             try:
-                self._submit(self._job_cells(again), settings)
+                self._submit(job_cells(self._state, again), settings)
             except OSError as error:
                 raise _launch_error(error, self._folder) from None
             return tuple(again)
@@ -290,11 +296,6 @@ class JobsBench(Recording):
             checkpoints = {cell.asked_spec.checkpoint for cell in self._state.cells.values()}
             settings = msgspec.structs.replace(settings, predict=len(checkpoints) > 1)
             self._watcher.submit(job_files.split(cells, self._choice, settings, self._watcher.next_job))
-
-    def _job_cells(self, numbers: Iterable[int]) -> list[JobCell]:
-        cells = (self._state.cells[number] for number in numbers)
-        wanted = self._state.wanted
-        return [JobCell(cell.cell, cell.asked_spec, cell.repeat, wanted.get(cell.cell, ())) for cell in cells]
 
     def _record(self, events: Sequence[ev.Event]) -> None:
         self._recorder.record(events)

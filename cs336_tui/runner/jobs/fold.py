@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -16,17 +16,10 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.events.prediction import prediction_key
 from cs336_tui.events.reports import Report
 from cs336_tui.runner.jobs.job import MOST_BYTES, JobStatus, read_shared
-from cs336_tui.session.log import DAMAGE, LogError, line_prefix
+from cs336_tui.session.log import DAMAGE, FILES_SUFFIX, LogError, line_prefix
 from cs336_tui.session.state import SessionState
 
 replace = msgspec.structs.replace
-
-
-class KnownReport(NamedTuple):
-    """The session's number of a report of a job, and whether it is there."""
-
-    report: int
-    is_over: bool
 
 
 class Numbering:
@@ -38,50 +31,77 @@ class Numbering:
         self.lanes_of: dict[str, list[int]] = {}
         for number, lane in state.lanes.items():
             self.lanes_of.setdefault(lane.lane.job, []).append(number)
-        self.reports_of: dict[str, list[KnownReport]] = {}
+        self.reports_of: dict[str, list[int | None]] = {}
+        """The numbers of the reports of each job, None of those that are over."""
         for number, report in state.reports.items():
             if report.job:
-                known = KnownReport(number, report.status is not None)
-                self.reports_of.setdefault(report.job, []).append(known)
+                self.reports_of.setdefault(report.job, []).append(None if report.status else number)
         self.next_lane = max(state.lanes, default=-1) + 1
         self.next_report = max(state.reports, default=-1) + 1
         self.said = {notice.text for notice in state.notices}
         self.predicted: set[CellSpec] = set(state.predictions)
 
 
-def with_files_in(folder: Path | None, report: Report) -> Report:
+class _Growing:
+    """A log as it grows, and how far it has been read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+
+    def _new_lines(self, *, to_its_end: bool = False) -> list[bytes]:
+        """Whole lines that are new. Bytes that a network file system has not delivered yet are zeros: unless the log is
+        read `to_its_end`, they and what follows are waited for. Raises `LaunchError`."""
+        data = read_shared(self.path, self.offset)
+        while len(data) >= MOST_BYTES and (more := read_shared(self.path, self.offset + len(data))):
+            data += more
+        if not to_its_end and (hole := data.find(b"\0")) >= 0:
+            data = data[:hole]
+        whole = data.rfind(b"\n") + 1
+        self.offset += whole
+        return data[:whole].splitlines()
+
+
+class Tail(_Growing):
+    """The events of a session's log."""
+
+    def read(self) -> list[ev.Event]:
+        """New events. A log that goes on after a line that cannot be read is damaged: `LogError`."""
+        try:
+            return [from_line(line) for line in self._new_lines() if line.strip()]
+        except DAMAGE as error:
+            raise LogError(f"{self.path}: damaged ({error})") from None
+
+
+def with_files_in(folder: Path, report: Report) -> Report:
     """The report with the paths of what it saved in this folder, where it lies there: its job may have run on a machine
     that calls the folder otherwise."""
     changes: dict[str, Any] = {}
     for field in ("trace", "snapshot"):
         name = Path(getattr(report, field, None) or "").name
-        if folder and name and (folder / name).is_file():
+        if name and (folder / name).is_file():
             changes[field] = str(folder / name)
     if ranks := getattr(report, "ranks", None):
         changes["ranks"] = tuple(with_files_in(folder, rank) for rank in ranks)
     return replace(report, **changes) if changes else report
 
 
-class JobFold:
-    """Folds one log of a job, `tag`, from its start. Cells of `left` have no result yet and leave it with one; events
-    of others are passed over, as a former watcher has folded them. With `again` a former watcher may have begun: then
-    of several attempts at a cell in the first events only the last counts. Of a job whose end was told (`settled`)
-    only the cells count that have a result after all. `files` is the folder here of what its reports saved."""
+class JobLog(_Growing):
+    """A log of a job, whose events become those of the session. Cells of `left` have no result yet and leave it with
+    one; events of others are passed over, as a former watcher has folded them. With `again` a former watcher may have
+    begun: then of several attempts at a cell in the first events only the last counts. Of a job whose end was told
+    (`settled`) only the cells count that have a result after all."""
 
     def __init__(
-        self,
-        tag: str,
-        job: str,
-        left: set[int],
-        numbering: Numbering,
-        *,
-        again: bool = False,
-        settled: bool = False,
-        files: Path | None = None,
+        self, path: Path, job: str, left: set[int], numbering: Numbering, *, again: bool = False, settled: bool = False
     ) -> None:
-        self._files = files
-        self._tag, self._job, self._left, self._shared = tag, job, left, numbering
+        super().__init__(path)
+        self._tag, self._files = path.stem, path.with_suffix(FILES_SUFFIX)
+        self._job, self._left, self._shared = job, left, numbering
         self._again, self._settled = again, settled
+        self._lines = 0
+        self.damaged: int | None = None
+        """The first line that could not be read."""
         self._environment: Environment | None = None
         self._lanes: dict[int, int] = {}
         self._reports: dict[int, int] = {}
@@ -99,9 +119,12 @@ class JobFold:
         """The session's numbers of the reports that are being made."""
         return tuple(self._reports.values())
 
-    def take(self, events: Sequence[ev.Event]) -> list[ev.Event]:
-        """The session's events for these, the next of the log."""
-        found: list[ev.Event] = []
+    def read(self, *, to_its_end: bool = False) -> list[ev.Event]:
+        """The session's events for whole lines that are new; see `_new_lines`."""
+        lines, found = self._new_lines(to_its_end=to_its_end), list[ev.Event]()
+        if not lines:
+            return found
+        events = coalesce(self._events(lines))
         if self._settled:
             ends = (event for event in events if isinstance(event, ev.CellFinished) and event.status != "cancelled")
             self._left &= {event.cell for event in ends}
@@ -109,6 +132,15 @@ class JobFold:
             found += self._take(event)
         self._again = False
         return found
+
+    def _events(self, lines: Iterable[bytes]) -> Iterator[ev.Event]:
+        for line in lines:
+            self._lines += 1
+            if line.strip() and not line.startswith(_NOT_THE_SESSIONS):
+                try:
+                    yield from_line(line)
+                except DAMAGE:
+                    self.damaged = self.damaged or self._lines
 
     def _take(self, event: ev.Event) -> Iterator[ev.Event]:
         match event:
@@ -157,20 +189,20 @@ class JobFold:
             case ev.ReportStarted():
                 of_log = self._shared.reports_of.setdefault(self._tag, [])
                 if self._reports_begun == len(of_log):
-                    of_log.append(KnownReport(self._shared.next_report, is_over=False))
+                    of_log.append(self._shared.next_report)
                     self._shared.next_report += 1
-                known = of_log[self._reports_begun]
+                number = of_log[self._reports_begun]
                 self._reports_begun += 1
-                if not known.is_over:
-                    self._reports[event.report] = known.report
-                    yield replace(event, report=known.report, job=self._tag)
+                if number is not None:
+                    self._reports[event.report] = number
+                    yield replace(event, report=number, job=self._tag)
             case ev.ReportStage():
                 if event.report in self._reports:
                     yield replace(event, report=self._reports[event.report])
             case ev.ReportFinished():
-                if (number := self._reports.pop(event.report, None)) is not None:
+                if (ended := self._reports.pop(event.report, None)) is not None:
                     content = event.content and with_files_in(self._files, event.content)
-                    yield replace(event, report=number, content=content)
+                    yield replace(event, report=ended, content=content)
             case ev.CellsPredicted():
                 keys = set(map(prediction_key, (*(each.spec for each in event.predictions), *event.failed)))
                 if not keys <= self._shared.predicted:
@@ -228,62 +260,6 @@ _NOT_THE_SESSIONS = tuple(line_prefix(kind) for kind in (ev.SessionStarted, ev.C
 """The lines of a job's log of which the session has its own."""
 
 
-class _Growing:
-    """A log as it grows, and how far it has been read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.offset = 0
-
-    def _new_lines(self, *, to_its_end: bool = False) -> list[bytes]:
-        """Whole lines that are new. Bytes that a network file system has not delivered yet are zeros: unless the log is
-        read `to_its_end`, they and what follows are waited for. Raises `LaunchError`."""
-        data = read_shared(self.path, self.offset)
-        while len(data) >= MOST_BYTES and (more := read_shared(self.path, self.offset + len(data))):
-            data += more
-        if not to_its_end and (hole := data.find(b"\0")) >= 0:
-            data = data[:hole]
-        whole = data.rfind(b"\n") + 1
-        self.offset += whole
-        return data[:whole].splitlines()
-
-
-class Tail(_Growing):
-    """The events of a session's log."""
-
-    def read(self) -> list[ev.Event]:
-        """New events. A log that goes on after a line that cannot be read is damaged: `LogError`."""
-        try:
-            return [from_line(line) for line in self._new_lines() if line.strip()]
-        except DAMAGE as error:
-            raise LogError(f"{self.path}: damaged ({error})") from None
-
-
-class JobLog(_Growing):
-    """A log of a job, and its fold."""
-
-    def __init__(self, path: Path, fold: JobFold) -> None:
-        super().__init__(path)
-        self.fold = fold
-        self._lines = 0
-        self.damaged: int | None = None
-        """The first line that could not be read."""
-
-    def read(self, *, to_its_end: bool = False) -> list[ev.Event]:
-        """The session's events for whole lines that are new; see `_new_lines`."""
-        lines = self._new_lines(to_its_end=to_its_end)
-        return self.fold.take(coalesce(self._events(lines))) if lines else []
-
-    def _events(self, lines: Iterable[bytes]) -> Iterator[ev.Event]:
-        for line in lines:
-            self._lines += 1
-            if line.strip() and not line.startswith(_NOT_THE_SESSIONS):
-                try:
-                    yield from_line(line)
-                except DAMAGE:
-                    self.damaged = self.damaged or self._lines
-
-
 @dataclass(eq=False)
 class FollowedJob:
     """A job that may still write, or whose end is not told yet."""
@@ -305,8 +281,8 @@ class FollowedJob:
     @property
     def is_closed(self) -> bool:
         """True if all its logs are closed."""
-        return all(log.fold.ended for log in self.logs)
+        return all(log.ended for log in self.logs)
 
     @property
     def running(self) -> set[int]:
-        return {cell for log in self.logs for cell in log.fold.running}
+        return {cell for log in self.logs for cell in log.running}

@@ -195,9 +195,8 @@ def _work(cell: JobCell) -> float:
 
 _CHOICE, _MARK = "launcher.json", "launcher.mark"
 _SECRET_BYTES = 32
-_REQUEST = ".json"
-_LAG_S = 60.0
-"""The longest time that a file of a shared folder is waited for."""
+LAG_S = 60
+"""The longest time that a file of a shared folder, or the folder, is waited for."""
 
 
 def folder_of(log: Path) -> Path:
@@ -206,7 +205,7 @@ def folder_of(log: Path) -> Path:
 
 
 def request_path(folder: Path, job: str) -> Path:
-    return folder / f"{job}{_REQUEST}"
+    return folder / f"{job}.json"
 
 
 def log_path(folder: Path, job: str, node: int = 0) -> Path:
@@ -266,7 +265,7 @@ def write_request(folder: Path, request: JobRequest) -> None:
     write_file(request_path(folder, request.job), msgspec.json.encode(request))
 
 
-def read_request(path: Path, within_s: float = _LAG_S) -> JobRequest:
+def read_request(path: Path, within_s: float = LAG_S) -> JobRequest:
     """The request of a job, once it is there: a shared folder may lag. Raises `LaunchError`."""
     give_up_at = time.monotonic() + within_s
     while True:
@@ -289,11 +288,9 @@ def withdraw(folder: Path, job: str) -> None:
 def withdraw_others(folder: Path, jobs: Container[str]) -> tuple[int, list[str]]:
     """Withdraw the requests that are not of these jobs. Returns the largest number that a job here has had, 0 without
     any, and the jobs whose requests were withdrawn."""
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    numbers = (name.partition(".")[0] for name in names)
+    numbers = (path.name.partition(".")[0] for path in folder.glob("*"))
     last = max((int(number) for number in numbers if number.isdecimal()), default=0)
-    unknown = [name[: -len(_REQUEST)] for name in names if name.endswith(_REQUEST) and name != _CHOICE]
-    withdrawn = sorted(job for job in unknown if job not in jobs)
+    withdrawn = _others(folder, jobs)
     for job in withdrawn:
         withdraw(folder, job)
     return last, withdrawn
@@ -302,11 +299,15 @@ def withdraw_others(folder: Path, jobs: Container[str]) -> tuple[int, list[str]]
 def cells_of_others(folder: Path, jobs: Container[str]) -> set[int]:
     """The cells of the requests that are not of these jobs."""
     found: set[int] = set()
-    for path in folder.glob(f"*{_REQUEST}"):
-        if path.name != _CHOICE and path.name[: -len(_REQUEST)] not in jobs:
-            with contextlib.suppress(LaunchError):  # withdrawn meanwhile, or damaged
-                found |= {cell.cell for cell in read_request(path, within_s=0.0).cells}
+    for job in _others(folder, jobs):
+        with contextlib.suppress(LaunchError):  # withdrawn meanwhile, or damaged
+            found |= {cell.cell for cell in read_request(request_path(folder, job), within_s=0.0).cells}
     return found
+
+
+def _others(folder: Path, jobs: Container[str]) -> list[str]:
+    """The jobs whose requests are there, without these."""
+    return sorted(path.stem for path in folder.glob("*.json") if path.name != _CHOICE and path.stem not in jobs)
 
 
 def read_shared(path: Path, offset: int) -> bytes:

@@ -23,7 +23,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
-from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchError, log_path, shares, write_file
+from cs336_tui.runner.jobs.job import LAG_S, JobCell, JobRequest, LaunchError, log_path, shares, write_file
 from cs336_tui.runner.jobs.slurm import run_command
 from cs336_tui.runner.lanes import lanes_of, pool_of
 from cs336_tui.runner.node_process import LOOK_S, SILENT_S, Node, NodeLost, NodeProcess
@@ -63,15 +63,9 @@ def begin_log(log: Path, request: JobRequest) -> bool:
 def work_here(request: JobRequest, bench: Bench, recall: Sink, *, trusted: bool = False) -> None:
     """Run the cells of a job, or those that its log has on a further node, on this machine; events so far go to
     `recall`. Raises `LogError`, `SpecError` and, unless their code is `trusted`, `Untrusted`."""
-    history: list[ev.Event] = []
-
-    def remember(events: Sequence[ev.Event]) -> None:
-        history.extend(events)
-        recall(events)
-
     take_over = begin_log(bench.log_path, request)
-    waiting = bench.resume(remember, take_over=take_over, checked=False, trusted=trusted)
-    cells = fold(history).cells
+    waiting = bench.resume(recall, take_over=take_over, checked=False, trusted=trusted)
+    cells = fold(LogReader(bench.log_path)).cells
     specs = [cells[cell].asked_spec for cell in waiting]
     bench.queue.use(lanes_here(request.lanes, specs, bench.probe()))
     if request.predict:
@@ -104,10 +98,6 @@ def while_wanted(path: Path, stop: Callable[[], object]) -> AbstractContextManag
             stop()
 
     return beside("request", look)
-
-
-LAG_S = 60.0
-"""The longest time that a node waits for its log, which the first node has begun: a shared folder may lag."""
 
 
 def nodes_of(request: JobRequest, allocation: Allocation) -> Nodes:
@@ -242,7 +232,7 @@ def _tell_lost(log: Path, why: str) -> None:
 
 
 def await_log(log: Path) -> None:
-    """Wait for a node's log, which the first node has begun. Raises `LaunchError`."""
+    """Wait for a node's log, which the first node has begun: a shared folder may lag. Raises `LaunchError`."""
     give_up_at = time.monotonic() + LAG_S
     while not (log.exists() and log.stat().st_size):
         if time.monotonic() > give_up_at:

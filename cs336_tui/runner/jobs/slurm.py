@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cs336_tui.events.events import Status
-from cs336_tui.runner.jobs.job import JobRequest, JobStatus, LaunchChoice, LaunchError, Resources
+from cs336_tui.runner.jobs.job import LAG_S, JobRequest, JobStatus, LaunchChoice, LaunchError, Resources
 from cs336_tui.stats.quantities import spans
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'cs336-tui[slurm]'"
 _PATIENCE_S = 60
-_LAG_S = 60
-"""The longest time that a node waits for the folder of jobs, as a shared folder may lag."""
 
 _OURS = ("array", "output", "error", "input", "open-mode", "job-name", "wrap", "parsable", "test-only", "wait", "chdir")
 _OPTIONS = {"partition": "--partition", "time": "--time", "nodes": "--nodes", "gpus-per-node": "--gpus-per-node"}
@@ -134,7 +132,7 @@ class SlurmLauncher:
             setup=[
                 f"jobs=({' '.join(shlex.quote(request.job) for request in group)})",
                 f"folder={shlex.quote(str(folder.absolute()))}",
-                f'until [ -w "$folder" ]; do [ $SECONDS -lt {_LAG_S} ] || exit {NO_FOLDER}; sleep 1; done',
+                f'until [ -w "$folder" ]; do [ $SECONDS -lt {LAG_S} ] || exit {NO_FOLDER}; sleep 1; done',
                 "job=$folder/${jobs[${SLURM_ARRAY_TASK_ID:-0}]}",
                 '(umask 077; true >>"$job.out")',
                 'exec >>"$job.out" 2>&1',

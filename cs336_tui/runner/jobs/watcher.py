@@ -10,11 +10,10 @@ from pathlib import Path
 
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import job as job_files
-from cs336_tui.runner.jobs.fold import FollowedJob, JobFold, JobLog, Numbering
+from cs336_tui.runner.jobs.fold import FollowedJob, JobLog, Numbering
 from cs336_tui.runner.jobs.job import JobLauncher, JobRequest, JobStatus, LaunchError
 from cs336_tui.runner.pipes import Aside, last_line
 from cs336_tui.session.lock import lock_path
-from cs336_tui.session.log import FILES_SUFFIX
 from cs336_tui.session.state import SessionState
 
 POLL_S = 1.0
@@ -152,12 +151,9 @@ class Watcher:
         self.next_job = max(self.next_job, int(name) + 1 if name.isdecimal() else 1)
         logs = []
         for node in range(submitted.nodes):
-            tag = f"{name}.{node}" if node else name
             of_log = set(left) if settled else left
             path = job_files.log_path(self._folder, name, node)
-            saved = path.with_suffix(FILES_SUFFIX)
-            fold = JobFold(tag, name, of_log, self._numbering, again=again, settled=settled, files=saved)
-            logs.append(JobLog(path, fold))
+            logs.append(JobLog(path, name, of_log, self._numbering, again=again, settled=settled))
         self._jobs[name] = FollowedJob(submitted, left, logs, settled)
 
     def _read(self, job: FollowedJob, now: float, events: list[ev.Event], *, to_its_end: bool = False) -> None:
@@ -202,7 +198,7 @@ class Watcher:
             elif job.has_run and job.grown_at <= self._asked_at:  # else its next run may have begun since
                 job.has_run = False
                 for log in job.logs:
-                    events += log.fold.requeue(time.time())
+                    events += log.requeue(time.time())
 
     def _tell(self, name: str, job: FollowedJob, status: JobStatus, events: list[ev.Event]) -> None:
         told = (status.stage, status.reason, status.node)
@@ -230,7 +226,7 @@ class Watcher:
             if log.damaged:
                 text = f"{log.path.name}, line {log.damaged}: damaged; passed over with other lines like it"
                 events.append(ev.Notice(at=time.time(), text=text))
-            if job.over_at and not log.fold.ended:  # it was killed
+            if job.over_at and not log.ended:  # it was killed
                 lock_path(log.path).unlink(missing_ok=True)
         if job.settled:
             return
@@ -242,7 +238,7 @@ class Watcher:
         self._tell(name, job, status._replace(reason=reason, node=status.node or job.told[2]), events)
         error = f"job {job.submitted.id}: {reason}"
         for log in job.logs:
-            for report in log.fold.reports:
+            for report in log.reports:
                 ending = status.ending or "failed"
                 events.append(ev.ReportFinished(at=time.time(), report=report, status=ending, error=error))
         events += self._endings(job, status, error)
@@ -253,7 +249,7 @@ class Watcher:
 
     def _endings(self, job: FollowedJob, status: JobStatus, error: str) -> Iterator[ev.Event]:
         running = job.running
-        cancelled = {cell for log in job.logs for cell in log.fold.cancelled}
+        cancelled = {cell for log in job.logs for cell in log.cancelled}
         for cell in sorted(job.left):
             ending = status.ending or ("cancelled" if cell in cancelled else "failed")
             if ending != "oom":

@@ -153,21 +153,20 @@ def _expected(
     )
     gradients: dict[str, Tensor] = {}
     tolerance = TOLERANCE if spec.precision == "fp32" else TOLERANCE_16_BIT
-    still, draws, has_room = bool(spec.dropout or spec.attention_dropout), False, True
+    still, note = bool(spec.dropout or spec.attention_dropout), ""
     if group.place.rank == 0:
         try:
             if is_imported(spec.model) and _draws(alone, device, tolerance, still=False):
-                still, draws = True, _draws(alone, device, tolerance, still=True)
+                still, note = True, DRAWS if _draws(alone, device, tolerance, still=True) else ""
             for rank in range(spec.ranks):
                 _add_gradients(gradients, alone, device, rank, still=still)
         except Exception as error:
             if not runs_out(error):
                 raise
-            gradients, has_room = {}, False
-    still, draws, has_room = map(group.agree, (still, draws, has_room))
-    shapes = group.told_by_rank_0(json.dumps({name: list(each.shape) for name, each in gradients.items()}))
-    note = NO_ROOM if not has_room else DRAWS if draws else ""
-    by_name = {name: tuple(shape) for name, shape in json.loads(shapes).items()}
+            gradients, note = {}, NO_ROOM
+    own_shapes = {name: list(each.shape) for name, each in gradients.items()}
+    still, note, shapes = json.loads(group.told_by_rank_0(json.dumps([still, note, own_shapes])))
+    by_name = {name: tuple(shape) for name, shape in shapes.items()}
     return Expected(by_name, gradients, tolerance, still, note)
 
 

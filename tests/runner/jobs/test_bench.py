@@ -18,7 +18,7 @@ from cs336_tui.runner.jobs.job import JobRequest, LaunchChoice, LaunchError
 from cs336_tui.session.log import LogError
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import delete, load
-from tests.runner.jobs.made import END, KILLED, Made, MadeLauncher, a_run, ended, started
+from tests.runner.jobs.made import END, Made, MadeLauncher, a_run
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
 
 SETTINGS = JobRequest(session="s", job="", cells=(), device_interval_s=0)
@@ -143,22 +143,6 @@ def test_a_session_that_is_over_is_looked_at_without_writing(tmp_path: Path):
     bench.close()
     assert log.read_bytes() == before
     assert statuses(watch.state) == ["ok"]
-
-
-def test_jobs_whose_submission_broke_off_are_withdrawn_and_their_numbers_not_used_again(tmp_path: Path):
-    made = Made(tmp_path, {"1": (0,)})
-    log = _written(tmp_path, made.events)
-    job_files.write_choice(made.folder, ALLOCATION)
-    job_files.write_request(made.folder, made.request("2", (0,)))
-    job_files.log_path(made.folder, "3").touch()
-    made.over("1")
-    bench = JobsBench(Watch(), log, make=lambda _: made.launcher, poll_s=0.01)
-    made.launcher.said["id1"] = KILLED
-    job_files.log_path(made.folder, "1").write_bytes(b"".join(map(to_line, [started(0), ended(0, "cancelled"), END])))
-    assert bench.resume(SETTINGS) == (0,)
-    assert not job_files.request_path(made.folder, "2").exists()
-    assert [request.job for request in made.launcher.submitted] == ["4"]
-    bench.close()
 
 
 def test_jobs_that_are_submitted_anew_are_as_the_session_asked(tmp_path: Path):

@@ -191,10 +191,11 @@ def test_a_result_that_came_after_the_jobs_end_counts_for_the_next_watcher(one: 
 def test_a_job_whose_submission_was_not_recorded_is_withdrawn_and_its_number_not_used_again(unbegun: Made):
     """The former watcher was killed while it submitted: the launcher's name for that job is not known."""
     write_request(unbegun.folder, unbegun.request("2", (1,)))
+    unbegun.log("3").touch()
     unbegun.watcher = unbegun.new_watcher()
     assert [path.name for path in unbegun.folder.glob("*.json")] == ["1.json"]
     assert unbegun.state.notices[-1].text.startswith("job 2 is withdrawn")
-    assert [unbegun.watcher.next_job, unbegun.new_watcher().next_job] == [3, 3]
+    assert [unbegun.watcher.next_job, unbegun.new_watcher().next_job] == [4, 4]
 
 
 def test_a_job_that_stopped_is_over_though_its_launcher_goes_on_calling_it_running(one: Made):

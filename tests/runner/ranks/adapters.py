@@ -89,6 +89,9 @@ def ddp_on_after_backward(ddp_model: nn.Module, _optimizer: torch.optim.Optimize
     ddp_model.finish_gradient_synchronization()
 
 
+ddp_bucketed_on_after_backward = fsdp_on_after_backward = ddp_on_after_backward
+
+
 def get_ddp_individual_parameters(module: nn.Module) -> nn.Module:
     """Of 2024 and 2025; nothing beside it, so that the container's own method is called."""
     return Individual(module)
@@ -169,10 +172,6 @@ def ddp_bucketed_on_train_batch_start(ddp_model: nn.Module, _optimizer: torch.op
     ddp_model.start()
 
 
-def ddp_bucketed_on_after_backward(ddp_model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
-    ddp_model.finish_gradient_synchronization()
-
-
 class Sharded(nn.Module):
     """Each rank keeps an equal part of each parameter, and gathers the whole ones for a step."""
 
@@ -242,10 +241,6 @@ def get_fsdp_in_bf16(module: nn.Module, compute_dtype: torch.dtype) -> nn.Module
 
 def get_fsdp_that_sums(module: nn.Module, compute_dtype: torch.dtype | None = None) -> nn.Module:
     return SumsShards(module, compute_dtype)
-
-
-def fsdp_on_after_backward(fsdp_model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
-    fsdp_model.finish_gradient_synchronization()
 
 
 def fsdp_gather_full_params(fsdp_model: nn.Module) -> dict[str, torch.Tensor]:
