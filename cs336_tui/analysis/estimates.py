@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from cs336_tui.config.order import variant_kind
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import capability_pair
 from cs336_tui.events.gpus import cublas_workspace_bytes, gpu_of_label
-from cs336_tui.events.prediction import WORKSPACE_OP, Collective, PhaseMemory, Prediction, run_key
+from cs336_tui.events.prediction import WORKSPACE_OP, Collective, Prediction, run_key
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import UNKNOWN, counted, duration, gigabytes, mebibytes, millisecond_decimals
@@ -154,34 +154,31 @@ def judge_all(
     return tuple(_judge(spec, each, target, known) for spec, each in zip(wanted, predictions, strict=True))
 
 
+def judge_each(
+    cells: Sequence[tuple[CellSpec, Prediction | None]],
+    targets: Mapping[str, Target],
+    state: SessionState | None = None,
+) -> tuple[Estimate | None, ...]:
+    """Each cell on the target of its device; None where its prediction or its device is not known."""
+    found: dict[CellSpec, Estimate] = {}
+    for device, target in targets.items():
+        there = {spec: prediction for spec, prediction in cells if prediction and spec.device == device}
+        found |= zip(there, judge_all([*there.values()], target, state, [*there]), strict=True)
+    return tuple(found.get(spec) for spec, _ in cells)
+
+
 def for_target(prediction: Prediction, target: Target) -> Prediction:
     """The prediction with cuBLAS workspaces as they are on the target's GPU, where that is known."""
     if not (prediction.workspaces and target.gpu):
         return prediction
     workspace = cublas_workspace_bytes(capability_pair(target.gpu.capability), prediction.torch)
-    more = prediction.workspaces * (workspace - prediction.workspace_bytes)
-
-    def shifted(by_category: dict[str, int]) -> dict[str, int]:
-        return by_category | {"temporary": by_category["temporary"] + more}
-
-    return msgspec.structs.replace(
-        prediction,
-        peak_bytes=prediction.peak_bytes + more,
-        by_category=shifted(prediction.by_category),
-        forward_peak_bytes=prediction.forward_peak_bytes + more,
-        forward_end_bytes=prediction.forward_end_bytes + more,
-        forward_end_by_category=shifted(prediction.forward_end_by_category),
-        phases={
-            name: PhaseMemory(by_category=shifted(each.by_category), peak_bytes=each.peak_bytes + more)
-            for name, each in prediction.phases.items()
-        },
-        largest=tuple(
-            msgspec.structs.replace(block, bytes=workspace) if block.site.op == WORKSPACE_OP else block
-            for block in prediction.largest
-        ),
-        workspace_bytes=workspace,
-        reserved_bytes=None if prediction.reserved_bytes is None else prediction.reserved_bytes + more,
+    largest = tuple(
+        msgspec.structs.replace(block, bytes=workspace) if block.site.op == WORKSPACE_OP else block
+        for block in prediction.largest
     )
+    more = prediction.workspaces * (workspace - prediction.workspace_bytes)
+    found = prediction.with_more("temporary", more)
+    return msgspec.structs.replace(found, largest=largest, workspace_bytes=workspace)
 
 
 def least_times(estimate: Estimate) -> tuple[tuple[Collective, float | None], ...]:

@@ -14,7 +14,7 @@ import msgspec
 from cs336_tui.analysis.estimates import (
     Estimate,
     Unpredicted,
-    judge_all,
+    judge_each,
     least_times,
     stream_derivation,
     stream_text,
@@ -135,18 +135,13 @@ def _judged(
     state: SessionState | None,
 ) -> tuple[Estimate | Unpredicted, ...]:
     """The cells in the order in which they were asked for; `failed` is by `prediction_key`."""
-    found: dict[CellSpec, Estimate | Unpredicted] = {
-        spec: Unpredicted(spec, asked.targets[spec.device], failed[key].why)
-        for spec in asked.specs
-        if (key := prediction_key(spec)) in failed
-    }
-    predicted = [spec for spec in asked.specs if spec not in found]
-    by_device = grouped(zip(predicted, predictions, strict=True), lambda each: each[0].device)
-    for device, cells in by_device.items():
-        specs = [spec for spec, _ in cells]
-        judged = judge_all([prediction for _, prediction in cells], asked.targets[device], state, specs)
-        found.update(zip(specs, judged, strict=True))
-    return tuple(found[spec] for spec in asked.specs)
+    predicted = [spec for spec in asked.specs if prediction_key(spec) not in failed]
+    found = dict(zip(predicted, predictions, strict=True))
+    judged = judge_each([(spec, found.get(spec)) for spec in asked.specs], asked.targets, state)
+    return tuple(
+        estimate or Unpredicted(spec, asked.targets[spec.device], failed[prediction_key(spec)].why)
+        for spec, estimate in zip(asked.specs, judged, strict=True)
+    )
 
 
 def document(estimate: Estimate) -> dict[str, Any]:
@@ -319,15 +314,8 @@ def _fitted(
     room = target.room_bytes(spec.ranks)
     if room is None:
         raise click.UsageError(f"{target.name}: its memory is not known; --gpu NAME is for a GPU that is")
-    known: dict[CellSpec, Prediction] = {}
-
-    def need(candidate: CellSpec) -> int:
-        (known[candidate],) = predicts.predict([candidate])
-        return known[candidate].needed_of(room)
-
-    fit = search(spec, by, need, room, limit=limit, on_try=tried)
-    found, following = (known.get(each) if each else None for each in (fit.spec, fit.next_spec))
-    return Fitted(spec, fit, target, found, following)
+    fit = search(spec, by, lambda each: predicts.predict([each])[0], room, limit=limit, on_try=tried)
+    return Fitted(spec, fit, target)
 
 
 def _confirmed(results: Sequence[Fitted], to: Destination, session_dir: Path) -> int:

@@ -217,7 +217,11 @@ def test_a_search_changes_nothing_but_its_dimension_and_tells_of_each_try(
         return None if value is None else msgspec.structs.replace(spec, **{FIELD[by]: value})
 
     told: list[tuple[CellSpec, bool]] = []
-    fit = search(spec, by, need, room, limit=limit, on_try=lambda each, fits: told.append((each, fits)))
+
+    def predicted(each: CellSpec) -> Prediction:
+        return made_prediction(each, peak_bytes=need(each))
+
+    fit = search(spec, by, predicted, room, limit=limit, on_try=lambda each, fits: told.append((each, fits)))
     assert (fit.largest, fit.spec, fit.next_spec) == (found, at(found), at(following))
     assert fit.predictions == len(told)
     assert all(fits == (need(each) <= room) for each, fits in told)
