@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 import msgspec
 
+from cs336_tui.analysis.eta import in_lanes_s
 from cs336_tui.analysis.scaling import least_s
 from cs336_tui.analysis.targets import Target
 from cs336_tui.config.order import variant_kind
@@ -291,14 +291,8 @@ def _in_lanes(times_s: Sequence[float | None], ranks: Sequence[int], lanes: int)
     known = [(time_s, count) for time_s, count in zip(times_s, ranks, strict=True) if time_s is not None]
     if not known or len(known) < len(times_s):
         return None
-    if lanes == 1:
-        return sum(time_s for time_s, _ in known)
-    free_at = [0.0] * lanes
-    for time_s, count in sorted(known, key=lambda each: (-each[1], -each[0])):
-        taken = [heappop(free_at) for _ in range(min(count, lanes))]
-        for _ in taken:
-            heappush(free_at, taken[-1] + time_s)
-    return max(free_at)
+    ordered = sorted(known, key=lambda each: (-each[1], -each[0]))
+    return max(end for end in in_lanes_s(ordered, [0.0] * lanes) if end is not None)
 
 
 def time_range(low_s: float | None, high_s: float | None) -> str:

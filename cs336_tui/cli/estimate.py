@@ -159,10 +159,8 @@ def document(estimate: Estimate) -> dict[str, Any]:
         "residual_stream": stream_derivation(found),
         "device": target.name,
         "gpu": target.gpu.name if target.gpu else None,
-        "capacity_bytes": target.capacity_bytes,
-        "free_bytes": target.free_bytes,
-        "memory_source": target.source,
-        "context_bytes": target.context_bytes,
+        **attributes(target, "capacity_bytes", "free_bytes", memory_source="source"),
+        **attributes(target, "context_bytes"),
         **attributes(estimate, "needed_bytes", "fits", "tight", "margin_bytes", "low_s", "high_s"),
         **attributes(estimate, "run_low_s", "run_high_s", "basis"),
         "communication": [

@@ -46,14 +46,6 @@ def test_a_gpu_has_the_speed_of_its_data_sheet_and_numbers_of_the_precisions_wid
     assert "300 GB/s, NVLink of A100 SXM 80GB by its data sheet" in without["sources"]
 
 
-def test_a_table_marks_where_communication_bounds() -> None:
-    said = call(*LAYER, *SLOW, "--ranks", "9,10").stdout
-
-    rows = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()[:1].isdigit()}
-    assert [rows["9"][3][-1], rows["10"][3][-1]] == ["7", "†"]  # DP's backward: 2 x 8/9 x 24e6 / 1e12 = 42.667 µs
-    assert "FSDP+TP                     63" in said
-
-
 def test_figures_are_written(tmp_path: Path) -> None:
     call(*LAYER, *SLOW, "--figures", str(tmp_path / "figures"))
 

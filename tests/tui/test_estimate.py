@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import product
@@ -22,7 +22,7 @@ from cs336_tui.events.prediction import Collective, Prediction
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure import preview
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.configure.preview import MOST, CellChoices, Cells, cells_of, needs
+from cs336_tui.tui.configure.preview import MOST, CellChoices, Cells, cells_of, needs, needs_of
 from cs336_tui.tui.controllers.estimates import BatchSearch
 from cs336_tui.tui.tabs.estimate import EstimateList, EstimatePane
 from tests.made_predictions import made_prediction, on
@@ -187,26 +187,21 @@ async def test_the_largest_batch_that_fits_an_a100_is_found_with_eight_keys(benc
         await press(pilot, "n", seen=lambda _: "largest batch" not in pane.text)
 
 
-@pytest.mark.parametrize(("words", "gpu"), [("a100 40", "A100 SXM 40GB"), ("NVIDIA GeForce RTX 3090", "RTX 3090 24GB")])
-async def test_the_list_of_gpus_is_narrowed_by_words_with_their_memory(words: str, gpu: str, bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, initial=SWEEP), size=SMALL) as (app, pilot):
-        text = await press(pilot, "i", "g", seen="this machine")
-        assert "79.1 GiB" in text
-        app.screen.query_one(Input).value = words
-        text = await until(pilot, lambda text: gpu in text and "this machine " not in text)
-        assert "GiB" in text
-        await press(pilot, "enter", seen=lambda _: gpu in app.main.query_one(EstimatePane).text)
-
-
-async def test_another_gpu_is_named_by_key_and_its_name_checked(bench: Benches) -> None:
+async def test_another_gpu_is_chosen_by_words_of_its_name_from_a_list_with_their_memory(bench: Benches) -> None:
     def large(spec: CellSpec) -> Prediction:
         return resized(made_prediction(spec), 30 * GB)
 
     async with estimating(bench, SWEEP, WIDE, large) as (app, pilot, pane):
         await until(pilot, lambda _: "✓ fits" in pane.text)
-        await press(pilot, "g", *"nonsense", "enter", seen="none has all of these words")
+        assert "79.1 GiB" in await press(pilot, "g", seen="this machine")
+        await press(pilot, *"nonsense", "enter", seen="none has all of these words")
+        words = app.screen.query_one(Input)
+        words.value = "a100 40"
+        await until(pilot, lambda text: "A100 SXM 40GB" in text and "this machine " not in text)
+        words.value = "NVIDIA GeForce RTX 3090"
+        await until(pilot, lambda text: "RTX 3090 24GB" in text and "A100" not in text)
         before = len(bench.predicted)
-        await pilot.press("ctrl+u", *"RTX 3090", "enter")
+        await pilot.press("enter")
         await asked(pilot, bench, before + 1)
         answer(app, bench, large)
         await until(pilot, lambda _: "✗ does not fit" in pane.text)
@@ -268,23 +263,15 @@ def test_cells_that_need_the_same_and_run_alike_are_counted_with_all_their_steps
     assert [(need.spec, need.cells) for need in needs(specs)] == [(specs[0], 1), (specs[1], 2), (specs[3], 1)]
 
 
-class Predictions(Mapping[CellSpec, Prediction]):
-    """Of every cell: 10 bytes a sequence at the peak, of which the allocator takes 15 of the device."""
-
-    def __getitem__(self, spec: CellSpec) -> Prediction:
-        size = spec.batch_size
-        return made_prediction(spec, peak_bytes=10 * size, reserved_bytes=15 * size)
-
-    def __iter__(self) -> Iterator[CellSpec]:
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        return 1
-
-
 def test_it_counts_what_the_allocator_takes_of_the_device() -> None:
+    """10 bytes a sequence at the peak, of which the allocator takes 15 of the device."""
     target = Target(name="A GPU", device="cuda:0", capacity_bytes=100, free_bytes=100, source="made", context=0)
-    largest = BatchSearch().of(Predictions(), {}, small_spec(device="cuda:0"), target)
+    specs = [small_spec(device="cuda:0", batch_size=size) for size in range(1, 65)]
+    predictions = {
+        needs_of(each): made_prediction(each, peak_bytes=10 * each.batch_size, reserved_bytes=15 * each.batch_size)
+        for each in specs
+    }
+    largest = BatchSearch().of(predictions, {}, specs[0], target)
     assert largest.fit is not None
     assert largest.fit.largest == 6
 
