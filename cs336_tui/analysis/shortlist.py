@@ -145,15 +145,15 @@ def predictions_of(
         failed.add(prediction_key(spec))
         on_each(spec)
 
+    predictions: list[Prediction] = []
     if until is None:
-        found = predictor.predict(specs, on_each, give_up=give_up) if specs else ()
-        return dict(zip((spec for spec in specs if prediction_key(spec) not in failed), found, strict=True))
-    made: dict[CellSpec, Prediction] = {}
-    for spec in specs:
-        left_s = until - time.monotonic()
-        if left_s > 0 and prediction_key(spec) not in failed:
-            made.update((spec, found) for found in predictor.predict([spec], on_each, within_s=left_s, give_up=give_up))
-    return made
+        predictions += predictor.predict(specs, on_each, give_up=give_up) if specs else ()
+    else:
+        for spec in specs:
+            left_s = until - time.monotonic()
+            if left_s > 0 and prediction_key(spec) not in failed:
+                predictions += predictor.predict([spec], on_each, within_s=left_s, give_up=give_up)
+    return {each.spec: each for each in predictions}
 
 
 def limit_of_peak(tuning: Tuning, target: Target) -> int | None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter as Counted
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import sessions
-from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine, settle
+from cs336_tui.cli.targets import Counter, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.tuning import COUNTS
@@ -115,33 +115,22 @@ def estimate(
         counter()
 
     with predicting(asked, predictor, state=state, trusted=trusted, within_s=timeout_s) as predicts:
-        predictions = predicts.predict(asked.specs, counter, within_s=timeout_s, give_up=give_up)
+        predicted = predicts.predict(asked.specs, counter, within_s=timeout_s, give_up=give_up)
     counter.clear()
     if failed and len(asked.specs) == 1:
         raise next(iter(failed.values()))
-    cells = _judged(asked, predictions, failed, state)
+    predictions = {each.spec: each for each in predicted}
+    judged = judge_each([(spec, predictions.get(spec)) for spec in asked.specs], asked.targets, state)
+    cells = [
+        estimate or Unpredicted(spec, asked.targets[spec.device], failed[prediction_key(spec)].why)
+        for spec, estimate in zip(asked.specs, judged, strict=True)
+    ]
     text = to.deliver(_render(cells, to.format))
     if not failed:
         return text
     click.echo(text, nl=False)
     click.echo(f"{len(cells) - len(_predicted(cells))} of {counted(len(cells), 'cell')} not predicted", err=True)
     return EXIT_CELL_FAILED
-
-
-def _judged(
-    asked: AskedCells,
-    predictions: Sequence[Prediction],
-    failed: Mapping[CellSpec, PredictionError],
-    state: SessionState | None,
-) -> tuple[Estimate | Unpredicted, ...]:
-    """The cells in the order in which they were asked for; `failed` is by `prediction_key`."""
-    predicted = [spec for spec in asked.specs if prediction_key(spec) not in failed]
-    found = dict(zip(predicted, predictions, strict=True))
-    judged = judge_each([(spec, found.get(spec)) for spec in asked.specs], asked.targets, state)
-    return tuple(
-        estimate or Unpredicted(spec, asked.targets[spec.device], failed[prediction_key(spec)].why)
-        for spec, estimate in zip(asked.specs, judged, strict=True)
-    )
 
 
 def document(estimate: Estimate) -> dict[str, Any]:
