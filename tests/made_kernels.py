@@ -5,7 +5,6 @@ from typing import Any
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.kernel_report import KernelGroup, KernelKind, KernelReport
 from cs336_tui.events.prediction import Prediction
-from tests.made_predictions import made_prediction
 from tests.samples import a_spec
 
 GEMM = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize2x1x1_execute_segment_k_off_kernel__5x_cublas"  # noqa: E501
@@ -87,11 +86,16 @@ def an_operator_report(spec: CellSpec | None = None, **changes: Any) -> KernelRe
 
 
 def a_prediction_for(spec: CellSpec, **changes: Any) -> Prediction:
-    """FLOPs of one layer's attention beside kernels; memory is of no interest here."""
+    """FLOPs of one layer's attention beside kernels; memory is of no interest here and small."""
+    size = {"num_params": 1_000_000, "num_params_without_head": 800_000, "min_bytes_moved": 16_000_000}
     work = {"flops": {"forward": 6_000_000, "backward": 12_000_000}, "softmax_flops": (50_000, 40_000)}
     attention = dict.fromkeys(("attention scores", "final matmul"), (1_000_000, 2_000_000))
     work["flops_by_range"] = attention | {"feed-forward": (4_000_000, 8_000_000)}
-    return made_prediction(spec, **work | {"min_bytes_moved": 16_000_000} | changes)
+    peak = {"peak_bytes": 40_000_000, "peak_phase": "backward", "by_category": {"parameters": 40_000_000}}
+    forward = {"forward_peak_bytes": 30_000_000, "forward_end_bytes": 30_000_000}
+    forward["forward_end_by_category"] = {"parameters": 30_000_000}
+    rest = {"residual_stream_bytes": spec.tokens_per_step * spec.d_model * 4, "largest": ()}
+    return Prediction(**{"spec": spec} | size | work | peak | forward | rest | changes)
 
 
 STEP: tuple[KernelGroup, ...] = (
