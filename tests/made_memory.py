@@ -16,7 +16,6 @@ from cs336_tui.events.reports import (
     SavedTensor,
     TensorForm,
 )
-from tests.made_predictions import made_prediction
 from tests.samples import a_spec
 
 MB = 10**6
@@ -188,11 +187,14 @@ def a_prediction(spec: CellSpec, *, peak_bytes: int = 3_500 * MB, **more: Any) -
     by_category = dict.fromkeys(CATEGORIES, 0)
     by_category |= {"parameters": peak_bytes // 4, "activations": peak_bytes - 2 * (peak_bytes // 4)}
     by_category["optimizer_state"] = peak_bytes // 4
+    size = {"num_params": 128_634_624, "num_params_without_head": 120_954_624, "residual_stream_bytes": 1_572_864}
+    work = {"flops": {"forward": 10**12, "backward": 2 * 10**12}, "softmax_flops": (10**9, 8 * 10**8)}
+    work |= {"flops_by_range": {"feed-forward": (6 * 10**11, 12 * 10**11)}, "min_bytes_moved": 10**9}
     peak = {"peak_bytes": peak_bytes, "peak_phase": "backward", "by_category": by_category, "largest": some_blocks(4)}
     peak |= {"activation_peak_bytes": by_category["activations"], "activation_peak_phase": "backward"}
     forward = {"forward_peak_bytes": peak_bytes * 8 // 10, "forward_end_bytes": peak_bytes * 7 // 10}
     at_end = {category: size * 7 // 10 for category, size in by_category.items()}
-    return made_prediction(spec, **{"forward_end_by_category": at_end} | peak | forward | more)
+    return Prediction(**{"spec": spec, "forward_end_by_category": at_end} | size | work | peak | forward | more)
 
 
 def some_blocks(count: int, *, bytes_: int = 400 * MB) -> tuple[MemoryBlock, ...]:

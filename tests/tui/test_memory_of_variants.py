@@ -54,8 +54,8 @@ async def test_the_estimate_of_a_session_stands_beside_the_peak_of_its_own_cells
     predicted = CellsPredicted(at=START + 3, predictions=(made_prediction(WRITTEN),))
     events = [*ran(WRITTEN, COMPILED, a_spec()), predicted]
     async with on_screen(replaying(events, tmp_path), "at its end") as (app, pilot):
+        await press(pilot, "i", seen=lambda _: "session's cells" in app.main.query_one(EstimatePane).text)
         pane = app.main.query_one(EstimatePane)
-        await press(pilot, "i", seen=lambda _: "session's cells" in pane.text)
         assert "0.500" in pane.text, "not the 0.4 GB of the compiled one"
         await press(pilot, "enter", seen="measured 0.500 GB (")
         await press(pilot, "escape", "end", seen=lambda _: "No prediction" in pane.text)
