@@ -19,7 +19,7 @@ from cs336_tui.analysis.estimates import judge
 from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.judgement import DESCRIBING, VerdictName
 from cs336_tui.analysis.scaling import Device, plan
-from cs336_tui.analysis.targets import Fit, named_target
+from cs336_tui.analysis.targets import named_target, search
 from cs336_tui.cli.estimate import document as estimate_document
 from cs336_tui.cli.help import HEADINGS, record_of, under_headings
 from cs336_tui.cli.main import cli
@@ -186,8 +186,8 @@ def _examples() -> Iterator[tuple[str, str, Any]]:
     prediction = made_prediction(spec)
     estimate = estimate_document(judge(prediction, target))
     yield "estimate", "`estimate --format json`", {"estimates": [estimate], "total_low_s": 0.1, "total_high_s": 0.1}
-    fit = Fit(by="batch", largest=4, spec=spec, next_spec=spec, limit=64, predictions=9)
-    yield "fit", "`fit --format json`", {"fits": [fit_document(Fitted(spec, fit, target, prediction, prediction))]}
+    fit = search(spec, "batch", made_prediction, target.room_bytes(1) or 0)
+    yield "fit", "`fit --format json`", {"fits": [fit_document(Fitted(spec, fit, target))]}
     planned = plan(spec, "model", 2, Device(1e15, 450e9), (1,))
     yield "plan", "`plan --format json`", {"plans": [plan_document(planned)]}
     reports: dict[str, Report] = {

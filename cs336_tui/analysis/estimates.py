@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from cs336_tui.analysis.eta import in_lanes_s
 from cs336_tui.analysis.scaling import least_s
 from cs336_tui.analysis.targets import Target
 from cs336_tui.config.order import variant_kind
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import capability_pair
 from cs336_tui.events.gpus import cublas_workspace_bytes, gpu_of_label
-from cs336_tui.events.prediction import WORKSPACE_OP, Collective, PhaseMemory, Prediction, run_key
+from cs336_tui.events.prediction import WORKSPACE_OP, Collective, Prediction, run_key
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import UNKNOWN, counted, duration, gigabytes, mebibytes, millisecond_decimals
@@ -154,34 +154,31 @@ def judge_all(
     return tuple(_judge(spec, each, target, known) for spec, each in zip(wanted, predictions, strict=True))
 
 
+def judge_each(
+    cells: Sequence[tuple[CellSpec, Prediction | None]],
+    targets: Mapping[str, Target],
+    state: SessionState | None = None,
+) -> tuple[Estimate | None, ...]:
+    """Each cell on the target of its device; None where its prediction or its device is not known."""
+    found: dict[CellSpec, Estimate] = {}
+    for device, target in targets.items():
+        there = {spec: prediction for spec, prediction in cells if prediction and spec.device == device}
+        found |= zip(there, judge_all([*there.values()], target, state, [*there]), strict=True)
+    return tuple(found.get(spec) for spec, _ in cells)
+
+
 def for_target(prediction: Prediction, target: Target) -> Prediction:
     """The prediction with cuBLAS workspaces as they are on the target's GPU, where that is known."""
     if not (prediction.workspaces and target.gpu):
         return prediction
     workspace = cublas_workspace_bytes(capability_pair(target.gpu.capability), prediction.torch)
-    more = prediction.workspaces * (workspace - prediction.workspace_bytes)
-
-    def shifted(by_category: dict[str, int]) -> dict[str, int]:
-        return by_category | {"temporary": by_category["temporary"] + more}
-
-    return msgspec.structs.replace(
-        prediction,
-        peak_bytes=prediction.peak_bytes + more,
-        by_category=shifted(prediction.by_category),
-        forward_peak_bytes=prediction.forward_peak_bytes + more,
-        forward_end_bytes=prediction.forward_end_bytes + more,
-        forward_end_by_category=shifted(prediction.forward_end_by_category),
-        phases={
-            name: PhaseMemory(by_category=shifted(each.by_category), peak_bytes=each.peak_bytes + more)
-            for name, each in prediction.phases.items()
-        },
-        largest=tuple(
-            msgspec.structs.replace(block, bytes=workspace) if block.site.op == WORKSPACE_OP else block
-            for block in prediction.largest
-        ),
-        workspace_bytes=workspace,
-        reserved_bytes=None if prediction.reserved_bytes is None else prediction.reserved_bytes + more,
+    largest = tuple(
+        msgspec.structs.replace(block, bytes=workspace) if block.site.op == WORKSPACE_OP else block
+        for block in prediction.largest
     )
+    more = prediction.workspaces * (workspace - prediction.workspace_bytes)
+    found = prediction.with_more("temporary", more)
+    return msgspec.structs.replace(found, largest=largest, workspace_bytes=workspace)
 
 
 def least_times(estimate: Estimate) -> tuple[tuple[Collective, float | None], ...]:
@@ -294,14 +291,8 @@ def _in_lanes(times_s: Sequence[float | None], ranks: Sequence[int], lanes: int)
     known = [(time_s, count) for time_s, count in zip(times_s, ranks, strict=True) if time_s is not None]
     if not known or len(known) < len(times_s):
         return None
-    if lanes == 1:
-        return sum(time_s for time_s, _ in known)
-    free_at = [0.0] * lanes
-    for time_s, count in sorted(known, key=lambda each: (-each[1], -each[0])):
-        taken = [heappop(free_at) for _ in range(min(count, lanes))]
-        for _ in taken:
-            heappush(free_at, taken[-1] + time_s)
-    return max(free_at)
+    ordered = sorted(known, key=lambda each: (-each[1], -each[0]))
+    return max(end for end in in_lanes_s(ordered, [0.0] * lanes) if end is not None)
 
 
 def time_range(low_s: float | None, high_s: float | None) -> str:

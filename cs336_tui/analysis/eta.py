@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, chain
@@ -319,17 +319,22 @@ def ends_s(state: SessionState, known: Prices, added: Sequence[CellSpec] = (), l
     if not state.side_by_side and left:  # they take turns
         left = dict.fromkeys(left, sum_s(*left.values()))
     free_at = _free_at(state, left, lanes)
-    waiting: list[float | None] = []
-    began = 0.0
-    for spec in chain((state.cells[number].spec for number in state.waiting), added):
-        needs = known.of(spec)
-        taken = [heappop(free_at) for _ in range(min(spec.ranks if state.lanes else 1, len(free_at)))]
-        began = max(began, taken[-1])  # the first waits for its lanes, and those behind it with it
-        end = math.inf if needs is None else began + needs
+    waiting = chain((state.cells[number].spec for number in state.waiting), added)
+    needs = ((known.of(spec), spec.ranks if state.lanes else 1) for spec in waiting)
+    return Ends(left, in_lanes_s(needs, free_at))
+
+
+def in_lanes_s(cells: Iterable[tuple[float | None, int]], free_at: list[float]) -> list[float | None]:
+    """The end of each of these cells, of so many seconds and ranks, that start in this order; None is unknown. A cell
+    waits for as many lanes as it has ranks, and those behind it with it. `free_at` is a heap as `_free_at` makes it."""
+    ends: list[float | None] = []
+    for needs_s, ranks in cells:
+        taken = [heappop(free_at) for _ in range(min(ranks, len(free_at)))]
+        end = math.inf if needs_s is None else taken[-1] + needs_s
         for _ in taken:
             heappush(free_at, end)
-        waiting.append(None if end == math.inf else end)
-    return Ends(left, waiting)
+        ends.append(None if end == math.inf else end)
+    return ends
 
 
 def _free_at(state: SessionState, left: Mapping[int, float | None], lanes: int) -> list[float]:

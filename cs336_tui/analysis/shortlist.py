@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple, Protocol
 
-from cs336_tui.analysis.estimates import Estimate, for_target, judge, judge_all, total_s
+from cs336_tui.analysis.estimates import Estimate, for_target, judge, judge_each, total_s
 from cs336_tui.analysis.next_step import MOST_ROUNDS, first_round_s
 from cs336_tui.analysis.targets import Target, target_here
 from cs336_tui.analysis.tuning import Entry
@@ -141,15 +141,15 @@ def predictions_of(
         failed.add(prediction_key(spec))
         on_each(spec)
 
+    predictions: list[Prediction] = []
     if until is None:
-        found = predictor.predict(specs, on_each, give_up=give_up) if specs else ()
-        return dict(zip((spec for spec in specs if prediction_key(spec) not in failed), found, strict=True))
-    made: dict[CellSpec, Prediction] = {}
-    for spec in specs:
-        left_s = until - time.monotonic()
-        if left_s > 0 and prediction_key(spec) not in failed:
-            made.update((spec, found) for found in predictor.predict([spec], on_each, within_s=left_s, give_up=give_up))
-    return made
+        predictions += predictor.predict(specs, on_each, give_up=give_up) if specs else ()
+    else:
+        for spec in specs:
+            left_s = until - time.monotonic()
+            if left_s > 0 and prediction_key(spec) not in failed:
+                predictions += predictor.predict([spec], on_each, within_s=left_s, give_up=give_up)
+    return {each.spec: each for each in predictions}
 
 
 def limit_of_peak(tuning: Tuning, target: Target) -> int | None:
@@ -228,18 +228,16 @@ class Plan(NamedTuple):
 
 def plan_of(tuning: Tuning, found: Shortlist, target: Target, state: SessionState | None = None) -> Plan:
     """The plan on a target; `state` is a session whose measured cells tell how fast it is."""
-    predicted = [spec for spec in found.candidates if spec in found.predictions]
-    judged = judge_all([found.predictions[spec] for spec in predicted], target, state, predicted)
-    estimates = dict(zip(predicted, judged, strict=True))
+    predicted = [(spec, found.predictions.get(spec)) for spec in found.candidates]
+    estimates = judge_each(predicted, {target.device: target}, state)
     needed = {spec: needed_bytes(prediction, target) for spec, prediction in found.predictions.items()}
     planned = []
-    for spec in found.candidates:
-        estimate = estimates.get(spec)
+    for spec, estimate in zip(found.candidates, estimates, strict=True):
         rule = forecast_rule(tuning, spec, estimate.low_s if estimate else None)
         planned.append(Planned(spec, label(tuning, spec), estimate, needed.get(spec), rule))
-    low_s, high_s = total_s(judged)
+    low_s, high_s = total_s(filter(None, estimates))
     left_out = tuple((each, needed.get(each.spec) if each.spec else None) for each in found.left_out)
-    if len(judged) < len(planned):
+    if None in estimates:
         high_s = None
     return Plan(tuning, target, found, tuple(planned), left_out, low_s, high_s)
 

@@ -14,6 +14,7 @@ from cs336_tui.config.spec import MAX_COUNT, CellSpec, Precision
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import GpuModel, gpu_of_label
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.stats.quantities import bandwidth
 
 CONTEXT_BYTES = {"cuda": 2**29, "mps": 2**29, "cpu": 2**28}
@@ -217,41 +218,48 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """The next larger one, which does not fit; None where the limit ended the search."""
     limit: int
     predictions: int
+    found: Prediction | None
+    """The prediction of the largest."""
+    following: Prediction | None
+    """That of the next larger one."""
 
 
 def search(
     spec: CellSpec,
     by: Dimension,
-    need: Callable[[CellSpec], int],
+    predict: Callable[[CellSpec], Prediction],
     room: int,
     *,
     limit: int | None = None,
     on_try: Callable[[CellSpec, bool], object] = lambda _spec, _fits: None,
 ) -> Fit:
-    """The largest batch or context of this cell, all else as it is, whose need (bytes) is at most `room`. `on_try`
+    """The largest batch or context of this cell, all else as it is, that by prediction fits into `room` bytes. `on_try`
     hears of every one that was looked at and whether it fits."""
     limit = min(limit or LIMIT[by], MAX_COUNT)
     step = min(step_of(spec, by), limit)
-    tried: list[CellSpec] = []
+    tried: dict[CellSpec | None, Prediction] = {}
 
     def at(value: int) -> CellSpec:
         return msgspec.structs.replace(spec, **{FIELD[by]: value})
 
     def measure(value: int) -> int:
         candidate = at(value)
-        needed = need(candidate)
-        tried.append(candidate)
+        tried[candidate] = predict(candidate)
+        needed = tried[candidate].needed_of(room)
         on_try(candidate, needed <= room)
         return needed
 
     start = getattr(spec, FIELD[by])
     found = largest(measure, room, start=start, limit=limit, step=step)
     following = (found or 0) + step
+    fitting, larger = None if found is None else at(found), at(following) if following <= limit else None
     return Fit(
         by=by,
         largest=found,
-        spec=None if found is None else at(found),
-        next_spec=at(following) if following <= limit else None,
+        spec=fitting,
+        next_spec=larger,
         limit=limit,
         predictions=len(tried),
+        found=tried.get(fitting),
+        following=tried.get(larger),
     )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter as Counted
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 from cs336_tui.analysis.estimates import (
     Estimate,
     Unpredicted,
-    judge_all,
+    judge_each,
     least_times,
     stream_derivation,
     stream_text,
@@ -29,7 +29,7 @@ from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import sessions
-from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine, settle
+from cs336_tui.cli.targets import Counter, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.tuning import COUNTS
@@ -115,38 +115,22 @@ def estimate(
         counter()
 
     with predicting(asked, predictor, state=state, trusted=trusted, within_s=timeout_s) as predicts:
-        predictions = predicts.predict(asked.specs, counter, within_s=timeout_s, give_up=give_up)
+        predicted = predicts.predict(asked.specs, counter, within_s=timeout_s, give_up=give_up)
     counter.clear()
     if failed and len(asked.specs) == 1:
         raise next(iter(failed.values()))
-    cells = _judged(asked, predictions, failed, state)
+    predictions = {each.spec: each for each in predicted}
+    judged = judge_each([(spec, predictions.get(spec)) for spec in asked.specs], asked.targets, state)
+    cells = [
+        estimate or Unpredicted(spec, asked.targets[spec.device], failed[prediction_key(spec)].why)
+        for spec, estimate in zip(asked.specs, judged, strict=True)
+    ]
     text = to.deliver(_render(cells, to.format))
     if not failed:
         return text
     click.echo(text, nl=False)
     click.echo(f"{len(cells) - len(_predicted(cells))} of {counted(len(cells), 'cell')} not predicted", err=True)
     return EXIT_CELL_FAILED
-
-
-def _judged(
-    asked: AskedCells,
-    predictions: Sequence[Prediction],
-    failed: Mapping[CellSpec, PredictionError],
-    state: SessionState | None,
-) -> tuple[Estimate | Unpredicted, ...]:
-    """The cells in the order in which they were asked for; `failed` is by `prediction_key`."""
-    found: dict[CellSpec, Estimate | Unpredicted] = {
-        spec: Unpredicted(spec, asked.targets[spec.device], failed[key].why)
-        for spec in asked.specs
-        if (key := prediction_key(spec)) in failed
-    }
-    predicted = [spec for spec in asked.specs if spec not in found]
-    by_device = grouped(zip(predicted, predictions, strict=True), lambda each: each[0].device)
-    for device, cells in by_device.items():
-        specs = [spec for spec, _ in cells]
-        judged = judge_all([prediction for _, prediction in cells], asked.targets[device], state, specs)
-        found.update(zip(specs, judged, strict=True))
-    return tuple(found[spec] for spec in asked.specs)
 
 
 def document(estimate: Estimate) -> dict[str, Any]:
@@ -164,10 +148,8 @@ def document(estimate: Estimate) -> dict[str, Any]:
         "residual_stream": stream_derivation(found),
         "device": target.name,
         "gpu": target.gpu.name if target.gpu else None,
-        "capacity_bytes": target.capacity_bytes,
-        "free_bytes": target.free_bytes,
-        "memory_source": target.source,
-        "context_bytes": target.context_bytes,
+        **attributes(target, "capacity_bytes", "free_bytes", memory_source="source"),
+        **attributes(target, "context_bytes"),
         **attributes(estimate, "needed_bytes", "fits", "tight", "margin_bytes", "low_s", "high_s"),
         **attributes(estimate, "run_low_s", "run_high_s", "basis"),
         "communication": [
@@ -319,15 +301,8 @@ def _fitted(
     room = target.room_bytes(spec.ranks)
     if room is None:
         raise click.UsageError(f"{target.name}: its memory is not known; --gpu NAME is for a GPU that is")
-    known: dict[CellSpec, Prediction] = {}
-
-    def need(candidate: CellSpec) -> int:
-        (known[candidate],) = predicts.predict([candidate])
-        return known[candidate].needed_of(room)
-
-    fit = search(spec, by, need, room, limit=limit, on_try=tried)
-    found, following = (known.get(each) if each else None for each in (fit.spec, fit.next_spec))
-    return Fitted(spec, fit, target, found, following)
+    fit = search(spec, by, lambda each: predicts.predict([each])[0], room, limit=limit, on_try=tried)
+    return Fitted(spec, fit, target)
 
 
 def _confirmed(results: Sequence[Fitted], to: Destination, session_dir: Path) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from cs336_tui.analysis.estimates import Estimate, judge_all
+from cs336_tui.analysis.estimates import Estimate, judge
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.analysis.targets import Target, named_target
@@ -140,4 +140,4 @@ def _estimate(spec: CellSpec, target: Target, state: SessionState | None, predic
         (prediction,) = predicts.predict([spec])
     except PredictionError:
         return None
-    return judge_all([prediction], target, state, [spec])[0]
+    return judge(prediction, target, state, spec)

@@ -19,6 +19,7 @@ import msgspec
 from cs336_tui.config.axes import Choices
 from cs336_tui.config.spec import CellSpec, Pass
 from cs336_tui.config.values import WITHOUT_BACKWARD, Nesting
+from cs336_tui.config.variants import REFERENCE
 
 _FORWARDS_TIMED: dict[Pass, int] = {
     "inference": 1, "forward": 1, "forward+loss": 1, "backward": 2, "forward+backward": 3, "train-step": 3,
@@ -85,18 +86,22 @@ def least_bytes(spec: CellSpec) -> int:
         return moves[spec.pass_] * spec.tokens_per_step * spec.d_model * width
     found = parameters(spec)
     size = found.numbers * width
-    moved = size - unread_rows(spec) * spec.d_model * width
+    counts = found.tensors * _STEP_COUNT_BYTES if spec.device == "cpu" else 0
+    return moved_bytes(spec, size, size, 2 * size + counts)
+
+
+def moved_bytes(spec: CellSpec, size: int, trained: int, state: int) -> int:
+    """The same of a model whose parameters, the trained ones of them and their optimizer state have so many bytes. The
+    reference's head reads all rows of the token embedding, if it is the same; of another model all count as read."""
+    moved = size
+    if spec.model == REFERENCE and spec.weight_tying == "off":
+        width = 2 if spec.precision == "bf16" else 4
+        moved -= max(spec.vocab_size - spec.tokens_per_step, 0) * spec.d_model * width
     if spec.pass_ not in WITHOUT_BACKWARD:
-        moved += size
+        moved += trained
     if spec.pass_ == "train-step":
-        counts = found.tensors * _STEP_COUNT_BYTES if spec.device == "cpu" else 0
-        moved += 2 * size + 2 * (2 * size + counts)
+        moved += 2 * trained + 2 * state
     return moved
-
-
-def unread_rows(spec: CellSpec) -> int:
-    """Rows of the token embedding that nothing of a step reads, at least; the head reads all, if it is the same."""
-    return 0 if spec.weight_tying == "on" else max(spec.vocab_size - spec.tokens_per_step, 0)
 
 
 def parameters(spec: CellSpec) -> Parameters:

@@ -6,7 +6,7 @@ The keys are of cells that share a prediction, a measurement or a report: one sp
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 
@@ -254,6 +254,28 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     def needed_of(self, room: int) -> int:
         """The bytes that a device with this much `room` would have to have: at most `room` if the cell fits."""
         return next((end for first, end in self.unfit if first <= room < end), self.device_bytes)
+
+    def with_more(self, category: str, more: int) -> Self:
+        """The same with so many bytes more in a category all the time, which is none of the activation peak's; less
+        where that is negative."""
+
+        def grown(by_category: dict[str, int]) -> dict[str, int]:
+            return by_category | {category: by_category.get(category, 0) + more}
+
+        return msgspec.structs.replace(
+            self,
+            peak_bytes=self.peak_bytes + more,
+            by_category=grown(self.by_category),
+            forward_peak_bytes=self.forward_peak_bytes + more,
+            forward_end_bytes=self.forward_end_bytes + more,
+            forward_end_by_category=grown(self.forward_end_by_category),
+            phases={
+                name: PhaseMemory(by_category=grown(each.by_category), peak_bytes=each.peak_bytes + more)
+                for name, each in self.phases.items()
+            },
+            reserved_bytes=None if self.reserved_bytes is None else self.reserved_bytes + more,
+            unfit=tuple((first + more, end + more) for first, end in self.unfit),
+        )
 
     @property
     def categories(self) -> tuple[str, ...]:

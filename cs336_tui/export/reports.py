@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cs336_tui.analysis.ab import runs_in_turns, turns_of
-from cs336_tui.analysis.estimates import judge_all
+from cs336_tui.analysis.estimates import Estimate, judge_all
 from cs336_tui.analysis.kernel_cells import kernel_cells
 from cs336_tui.analysis.kernels import RangeError
 from cs336_tui.analysis.merge import Result, grouped, title_of, without_visits
@@ -31,7 +31,7 @@ from cs336_tui.events.reports import (
     ReportType,
 )
 from cs336_tui.export.subjects.comparison import agreement_tables, turns_table
-from cs336_tui.export.subjects.estimates import category_table, estimate_table, prediction_tables
+from cs336_tui.export.subjects.estimates import category_table, estimate_table
 from cs336_tui.export.subjects.kernel_cells import kernel_cells_table
 from cs336_tui.export.subjects.kernels import kernel_document, kernel_tables, pairs_table
 from cs336_tui.export.subjects.memory import memory_document, memory_tables
@@ -204,11 +204,10 @@ def _predicted(states: Sequence[SessionState], results: Sequence[Result], wanted
     for state in states:
         shown = (prediction for prediction in _predictions(state) if wanted(prediction.spec))
         for device, predictions in grouped(shown, lambda prediction: prediction.spec.device).items():
-            tables: tuple[Table, Table] = prediction_tables(predictions)
+            cells: Sequence[Prediction | Estimate] = predictions
             if (here := state.environment) and (info := here.device(device)):
-                estimates = judge_all(predictions, target_here(info, here, state.devices), state)
-                tables = estimate_table(estimates), category_table(estimates)
-            for table in tables:
+                cells = judge_all(predictions, target_here(info, here, state.devices), state)
+            for table in (estimate_table(cells), category_table(cells)):
                 yield _of_session(table, titles.get(id(state)) or title_of(state)) if len(states) > 1 else table
 
 

@@ -313,12 +313,17 @@ def test_a_named_gpu_has_the_workspaces_that_this_torch_gives_it(
     torch: str, workspace: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    made = msgspec.structs.replace(
-        made_prediction(a_spec(device="cuda:0")), workspaces=2, workspace_bytes=32 * 2**20, torch=torch
-    )
+    of_hopper = {
+        "workspaces": 2,
+        "workspace_bytes": 32 * 2**20,
+        "reserved_bytes": 4 * GIB,
+        "unfit": ((5 * GIB, 6 * GIB),),
+    }
+    made = made_prediction(a_spec(device="cuda:0"), torch=torch, **of_hopper)
     found = for_target(made, named_target(find_gpu("B200")))
     assert found.workspace_bytes == workspace
     assert made.peak_bytes - found.peak_bytes == 2 * (32 * 2**20 - workspace)
+    assert made.reserved_bytes - found.reserved_bytes == made.unfit[0][0] - found.unfit[0][0]
     assert sum(found.by_category.values()) == found.peak_bytes
 
 

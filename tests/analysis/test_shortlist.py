@@ -3,6 +3,7 @@ its number of predictions."""
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -142,58 +143,43 @@ def test_a_limit_above_what_is_there_and_a_budget_below_the_forecast_of_a_visit_
         started_of(long, ENVIRONMENT, MadePredictor())
 
 
-class Needs:
-    """A need that counts how often it was asked."""
-
-    def __init__(self, fixed: int, each: float, power: float = 1.0) -> None:
-        self.fixed, self.each, self.power = fixed, each, power
-        self.asked: list[int] = []
-
-    def __call__(self, value: int) -> int:
-        self.asked.append(value)
-        return self.fixed + int(self.each * value**self.power)
+curves = st.builds(
+    lambda fixed, each, power, limit: [fixed + int(each * value**power) for value in range(1, limit + 1)],
+    st.integers(0, 10_000), st.floats(0.01, 1000), st.sampled_from([0.5, 1.0, 1.4, 2.0]), st.integers(1, 5000),
+)  # fmt: skip
+any_rises = st.lists(st.integers(0, 100), min_size=1, max_size=300).map(lambda rises: [*accumulate(rises)])
 
 
-@given(
-    fixed=st.integers(0, 10_000),
-    each=st.floats(0.01, 1000),
-    power=st.sampled_from([0.5, 1.0, 1.4, 2.0]),
-    room=st.integers(0, 2_000_000),
-    start=st.integers(1, 5000),
-    limit=st.integers(1, 5000),
-    step=st.integers(1, 20),
-)
-def test_it_is_the_one_that_trying_all_would_find(
-    fixed: int, each: float, power: float, room: int, start: int, limit: int, step: int
-) -> None:
-    need = Needs(fixed, each, power)
-    found = largest(need, room, start=start, limit=limit, step=step)
-    fitting = [value for value in range(step, limit + 1, step) if Needs(fixed, each, power)(value) <= room]
+@given(curves | any_rises, st.integers(0, 5000) | st.integers(0, 2_000_000), st.integers(1, 5000), st.integers(1, 20))
+def test_it_is_the_one_that_trying_all_would_find(needs: list[int], room: int, start: int, step: int) -> None:
+    asked: list[int] = []
+
+    def need(value: int) -> int:
+        asked.append(value)
+        return needs[value - 1]
+
+    found = largest(need, room, start=start, limit=len(needs), step=step)
+    fitting = [value for value in range(step, len(needs) + 1, step) if needs[value - 1] <= room]
     assert found == (fitting[-1] if fitting else None)
-    assert len(need.asked) == len(set(need.asked))
-    assert len(need.asked) <= 45
-
-
-@given(st.lists(st.integers(0, 100), min_size=1, max_size=300), st.integers(0, 5000), st.integers(1, 300))
-def test_any_need_that_does_not_fall_will_do(rises: list[int], room: int, start: int) -> None:
-    needs = [sum(rises[: n + 1]) for n in range(len(rises))]
-    found = largest(lambda value: needs[value - 1], room, start=start, limit=len(needs))
-    assert found == (sum(need <= room for need in needs) or None)
+    assert len(asked) == len(set(asked))
+    assert len(asked) <= 45
 
 
 @pytest.mark.parametrize(
-    ("need", "start", "limit", "step", "found", "asked"),
+    ("need", "start", "limit", "step", "found", "questions"),
     [
-        (Needs(16_000_000, 300_123.4), 4, 10_000_000, 1, 266_503, [4, 8, 266_504, 266_503]),
-        (Needs(2_000_000_000, 40_000, power=2.0), 128, 131_072, 16, 1392, [128, 256, 5168, 1392, 1408]),
+        (lambda value: 16_000_000 + int(300_123.4 * value), 4, 10_000_000, 1, 266_503, [4, 8, 266_504, 266_503]),
+        (lambda value: 2_000_000_000 + 40_000 * value**2, 128, 131_072, 16, 1392, [128, 256, 5168, 1392, 1408]),
     ],
     ids=["linear", "quadratic"],
 )
 def test_a_usual_need_takes_few_questions(
-    need: Needs, start: int, limit: int, step: int, found: int, asked: list[int]
+    need: Callable[[int], int], start: int, limit: int, step: int, found: int, questions: list[int]
 ) -> None:
-    assert largest(need, 80_000_000_000, start=start, limit=limit, step=step) == found
-    assert need.asked == asked
+    asked: list[int] = []
+    room = 80_000_000_000
+    assert largest(lambda at: asked.append(at) or need(at), room, start=start, limit=limit, step=step) == found
+    assert asked == questions
 
 
 OF_RANKS = a_spec(pass_="train-step", ranks=3, parallel="ddp", batch_is="global", batch_size=6, accumulate=2)
@@ -217,7 +203,11 @@ def test_a_search_changes_nothing_but_its_dimension_and_tells_of_each_try(
         return None if value is None else msgspec.structs.replace(spec, **{FIELD[by]: value})
 
     told: list[tuple[CellSpec, bool]] = []
-    fit = search(spec, by, need, room, limit=limit, on_try=lambda each, fits: told.append((each, fits)))
+
+    def predicted(each: CellSpec) -> Prediction:
+        return made_prediction(each, peak_bytes=need(each))
+
+    fit = search(spec, by, predicted, room, limit=limit, on_try=lambda each, fits: told.append((each, fits)))
     assert (fit.largest, fit.spec, fit.next_spec) == (found, at(found), at(following))
     assert fit.predictions == len(told)
     assert all(fits == (need(each) <= room) for each, fits in told)

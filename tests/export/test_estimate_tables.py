@@ -9,10 +9,10 @@ from cs336_tui.events.gpus import find_gpu
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.subjects.estimates import (
     Fitted,
+    category_table,
     estimate_table,
     fit_document,
     fit_table,
-    prediction_tables,
     sweep_note,
 )
 from cs336_tui.export.writing.formats import render_all
@@ -41,9 +41,7 @@ def test_what_was_not_predicted_is_counted_apart_from_what_does_not_fit(snapshot
 def fitted(limit: int | None = None, room: int | None = None) -> Fitted:
     spec = a_spec(pass_="train-step")
     free = H100.free_bytes if room is None else room
-    fit = search(spec, "batch", lambda each: made_prediction(each).peak_bytes, free - H100.context_bytes, limit=limit)
-    found, following = (made_prediction(each) if each else None for each in (fit.spec, fit.next_spec))
-    return Fitted(spec, fit, H100, found, following)
+    return Fitted(spec, search(spec, "batch", made_prediction, free - H100.context_bytes, limit=limit), H100)
 
 
 def test_what_fits_and_what_no_longer_does_where_it_ended_and_how_it_went(snapshot: SnapshotAssertion) -> None:
@@ -63,7 +61,8 @@ def test_what_fits_and_what_no_longer_does_where_it_ended_and_how_it_went(snapsh
 
 def test_a_variant_that_all_cells_have_is_named_and_a_fit_names_its_variants(snapshot: SnapshotAssertion) -> None:
     own = {"model": "mine:GPT", "model_path": ("/somewhere",)}
-    named = (estimate_table(estimates(own)), *prediction_tables([made_prediction(a_spec(**own))]))
+    predictions = [made_prediction(a_spec(**own))]
+    named = (estimate_table(estimates(own)), estimate_table(predictions), category_table(predictions))
     fit = fit_table([fitted(room=1)._replace(asked=a_spec(pass_="train-step", attention="sdpa"))])
     assert kept(*named, fit, estimate_table(estimates({}, {"batch_size": 8}))) == snapshot
 

@@ -21,7 +21,7 @@ from cs336_tui.events.reports import Report
 from cs336_tui.export.folder import figures_of, tables_of
 from cs336_tui.export.problems import Needs, problems_table
 from cs336_tui.export.reports import report_tables, tables_of_reports
-from cs336_tui.export.subjects.estimates import category_table, communication_table, estimate_table, prediction_tables
+from cs336_tui.export.subjects.estimates import category_table, communication_table, estimate_table
 from cs336_tui.export.subjects.roofline import PeakRow, peak_table
 from cs336_tui.export.subjects.scaling import limit_table, plan_figure, rank_table
 from cs336_tui.export.summary import summary_markdown
@@ -93,7 +93,7 @@ def test_predictions(snapshot: SnapshotAssertion) -> None:
     cells = ({}, {"batch_size": 4000}, {"pass_": "inference", "context_length": 512, "arch": "gelu-learned"})
     made = [made_prediction(a_spec(**each)) for each in cells]
     estimates = judge_all(made, named_target(find_gpu("H100")))
-    tables = [estimate_table(estimates), category_table(estimates), *prediction_tables(made)]
+    tables = [estimate_table(estimates), category_table(estimates), estimate_table(made), category_table(made)]
     used = (Collective(op="all-reduce", calls=12, bytes=500_000_000),)
     of_ranks = made_prediction(a_spec(ranks=4, parallel="ddp"), communication=used)
     tables.append(communication_table(judge_all([of_ranks], named_target(find_gpu("H100")))))

@@ -178,7 +178,7 @@ def fitted(spec: CellSpec) -> Fitted:
     gc.collect()  # an earlier cell that ran out of memory may live in a cycle with its error
     _forget_earlier_cells()
     room = torch.cuda.mem_get_info()[0]
-    found = search(spec, "batch", lambda each: predict(each, capability=_capability()).needed_of(room), room)
+    found = search(spec, "batch", lambda each: predict(each, capability=_capability()), room)
     statuses = [_status(each) if each else "" for each in (found.spec, found.next_spec)]
     return Fitted(f"{spec.title} · vocabulary {spec.vocab_size} in {room / MIB:.0f} MiB", found.largest, *statuses)
 

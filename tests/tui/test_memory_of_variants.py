@@ -52,18 +52,19 @@ def test_what_was_measured_compiled_is_not_told_of_what_is_written(specs: tuple[
 
 async def test_the_estimate_of_a_session_stands_beside_the_peak_of_its_own_cells(tmp_path: Path) -> None:
     predicted = CellsPredicted(at=START + 3, predictions=(made_prediction(WRITTEN),))
-    async with on_screen(replaying([*ran(WRITTEN, COMPILED), predicted], tmp_path), "at its end") as (app, pilot):
+    events = [*ran(WRITTEN, COMPILED, a_spec()), predicted]
+    async with on_screen(replaying(events, tmp_path), "at its end") as (app, pilot):
         await press(pilot, "i", seen=lambda _: "session's cells" in app.main.query_one(EstimatePane).text)
-        assert "0.500" in app.main.query_one(EstimatePane).text, "not the 0.4 GB of the compiled one"
+        pane = app.main.query_one(EstimatePane)
+        assert "0.500" in pane.text, "not the 0.4 GB of the compiled one"
+        await press(pilot, "enter", seen="measured 0.500 GB (")
+        await press(pilot, "escape", "end", seen=lambda _: "No prediction" in pane.text)
 
 
-def test_cells_of_an_estimate_are_told_apart_by_their_variants() -> None:
+def test_cells_of_an_estimate_are_told_apart_by_their_variants_and_a_model_of_ones_own_is_named() -> None:
     sweep = sweep_from(workload="attention", head_dims=(16,), passes=("forward",), contexts=(64,), devices=("cpu",),
                        attentions=("naive", "sdpa"))  # fmt: skip
     assert table([EstimateRow(spec, None) for spec in sweep.cells()]).texts("attention") == ("naive", "sdpa")
-
-
-def test_a_model_of_ones_own_is_named_in_an_estimate() -> None:
     shown = table([EstimateRow(OWN, None), EstimateRow(msgspec.structs.replace(OWN, batch_size=8), None)])
     assert shown.texts("model") == ("GPT", "GPT")
 

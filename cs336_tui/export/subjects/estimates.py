@@ -120,21 +120,20 @@ def _time(row: _Row) -> str:
 _ANSWERS = (Column[_Row]("fits", left=True, text=_fit), Column[_Row]("time", "time per step", text=_time))
 
 
-def estimate_table(cells: Sequence[Estimate | Unpredicted]) -> Table:
-    """A row a cell: what it is, what it needs, whether it fits and how long a step takes. All are for one target."""
+def estimate_table(cells: Sequence[Estimate | Unpredicted | Prediction]) -> Table:
+    """A row a cell: what it is, what it needs; for a target, which all have or none, whether it fits and how long a
+    step takes."""
     rows = [cell if isinstance(cell, Unpredicted) else _need_of(cell) for cell in cells]
-    columns: tuple[Source[_Row], ...] = (*_cell_columns(rows), *_NEEDS, _judged, *_ANSWERS)
-    caption = "What cells need" + (f" on {cells[0].target.name}" if cells else "")
-    return Table.of(rows, columns, caption=caption, footnotes=estimate_notes(cells), label="estimates")
+    columns: list[Source[_Row]] = [*_cell_columns(rows), *_NEEDS]
+    caption, label = "What cells need", "predictions"
+    if target := _target_of(cells):
+        columns += (_judged, *_ANSWERS)
+        caption, label = f"{caption} on {target.name}", "estimates"
+    return Table.of(rows, columns, caption=caption, footnotes=estimate_notes(cells), label=label)
 
 
-def prediction_tables(predictions: Sequence[Prediction]) -> tuple[Table, Table]:
-    """Predictions without a device: what cells need, and what for."""
-    rows: list[_Row] = [*map(_need_of, predictions)]
-    columns, notes = (*_cell_columns(rows), *_NEEDS), (PREDICTED, FLOPS, *_prediction_notes(predictions))
-    below = (*notes, *_notes_of(predictions))
-    table = Table.of(rows, columns, caption="What cells need", footnotes=below, label="predictions")
-    return table, category_table(predictions)
+def _target_of(cells: Sequence[Estimate | Unpredicted | Prediction]) -> Target | None:
+    return next((cell.target for cell in cells if not isinstance(cell, Prediction)), None)
 
 
 def category_table(cells: Sequence[Estimate | Prediction]) -> Table:
@@ -198,32 +197,28 @@ def communication_table(estimates: Sequence[Estimate]) -> Table | None:
     return Table.of(uses, columns, caption=caption, footnotes=notes, label="predicted-communication")
 
 
-def estimate_notes(cells: Sequence[Estimate | Unpredicted]) -> Iterator[str]:
-    """The meaning and the basis of estimates for one target, a line each."""
-    estimates = [cell for cell in cells if isinstance(cell, Estimate)]
-    if cells:
-        yield target_note(cells[0].target)
+def estimate_notes(cells: Sequence[Estimate | Unpredicted | Prediction]) -> Iterator[str]:
+    """The meaning of estimates, and their basis for the one target, if there is one; a line each."""
+    estimates, target = [cell for cell in cells if isinstance(cell, Estimate)], _target_of(cells)
+    predictions = [_need_of(cell).prediction for cell in cells if not isinstance(cell, Unpredicted)]
+    if target:
+        yield target_note(target)
     yield PREDICTED
     yield FLOPS
-    yield from _prediction_notes(estimate.prediction for estimate in estimates)
-    if any(estimate.spec.ranks > 1 for estimate in estimates):
-        one = cells[0].target.shares_memory
-        yield f"several ranks: memory and FLOPs are of one{'; all of them together must fit' if one else ''}"
+    yield ACTIVATIONS_MEAN
+    derived = list(dict.fromkeys(filter(None, map(stream_derivation, predictions))))
+    if derived:
+        yield f"residual stream, a tensor: {named(derived, _MOST_DERIVED, last='; and ')}"
+    if target and any(estimate.spec.ranks > 1 for estimate in estimates):
+        together = "; all of them together must fit" if target.shares_memory else ""
+        yield f"several ranks: memory and FLOPs are of one{together}"
     for basis, number in Counter(estimate.basis for estimate in estimates).items():
         of = f" of {counted(number, 'cell')}" if number < len(estimates) else ""
         yield f"time per step{of}: {basis}"
-    if len(cells) > 1:
-        yield sweep_note(cells)
-    yield from _notes_of(estimate.prediction for estimate in estimates)
-
-
-def _prediction_notes(predictions: Iterable[Prediction]) -> Iterator[str]:
-    """The meaning of the activation peak, and the derivations of the residual stream: all, if they are few."""
-    found = list(predictions)
-    yield ACTIVATIONS_MEAN
-    derived = list(dict.fromkeys(filter(None, map(stream_derivation, found))))
-    if derived:
-        yield f"residual stream, a tensor: {named(derived, _MOST_DERIVED, last='; and ')}"
+    judged = [cell for cell in cells if not isinstance(cell, Prediction)]
+    if len(judged) > 1:
+        yield sweep_note(judged)
+    yield from _notes_of(predictions)
 
 
 def sweep_note(cells: Sequence[Estimate | Unpredicted]) -> str:
@@ -283,14 +278,11 @@ def _notes_of(predictions: Iterable[Prediction]) -> tuple[str, ...]:
 
 
 class Fitted(NamedTuple):
-    """The result of one search, with the predictions of the largest that fits and the next larger one, and how
-    both went where they were run."""
+    """The result of one search, and how the largest that fits and the next larger one went where they were run."""
 
     asked: CellSpec
     fit: Fit
     target: Target
-    found: Prediction | None
-    following: Prediction | None
     ran: CellState | None = None
     ran_next: CellState | None = None
 
@@ -341,9 +333,9 @@ def _fit_record(result: Fitted) -> dict[str, Value]:
         **cell_record(result.asked),
         "device": target.name,
         **attributes(fit, "by", "largest"),
-        **attributes(result.found, "peak_bytes", "activation_peak_bytes"),
+        **attributes(fit.found, "peak_bytes", "activation_peak_bytes"),
         "next": _next(result),
-        **attributes(result.following, "peak_bytes", prefix="next_"),
+        **attributes(fit.following, "peak_bytes", prefix="next_"),
         **attributes(target, "free_bytes", "capacity_bytes", "context_bytes"),
         **attributes(fit, "limit", "predictions"),
         **attributes(result.ran, "status"),
@@ -376,7 +368,7 @@ def _notes(results: Sequence[Fitted]) -> Iterator[str]:
     yield ACTIVATIONS_MEAN
     for step in sorted({step_of(result.asked, by) for result in results} - {1}):
         yield f"{by}s are tried in multiples of {step}"
-    if any(result.found and result.found.reserved_bytes is None for result in results):
+    if any(result.fit.found and result.fit.found.reserved_bytes is None for result in results):
         yield (
             f"the largest leaves no room for memory that the allocator reserves but does not use: a {by} a little "
             f"smaller is safer; --confirm runs it"
@@ -385,8 +377,8 @@ def _notes(results: Sequence[Fitted]) -> Iterator[str]:
         yield f"the largest needs all the room there is: a {by} a little smaller is safer; --confirm runs it"
     for result in results:
         room = result.target.room_bytes(result.asked.ranks)
-        if result.fit.largest is None and result.following and room is not None:
-            short = result.following.needed_of(room) - room
+        if result.fit.largest is None and result.fit.following and room is not None:
+            short = result.fit.following.needed_of(room) - room
             smallest = getattr(result.fit.next_spec, FIELD[by])
             asked = result.asked
             title = ", ".join((asked.size_label, asked.pass_, asked.precision, *asked.variants))

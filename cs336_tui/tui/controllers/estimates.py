@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from textual.timer import Timer
 
-from cs336_tui.analysis.estimates import Estimate, duration_range, judge_all, total_s
+from cs336_tui.analysis.estimates import Estimate, duration_range, judge_each, total_s
 from cs336_tui.analysis.eta import takes_words
 from cs336_tui.analysis.targets import Target, named_target, search, target_here
 from cs336_tui.config.spec import CellSpec
@@ -62,24 +62,19 @@ class BatchSearch:
         if room is None:
             return Largest(problem="the memory of the device is not known")
 
-        def need(candidate: CellSpec) -> int:
+        def predict(candidate: CellSpec) -> Prediction:
             if found := predictions.get(needs_of(candidate)):
-                return found.needed_of(room)
+                return found
             raise _Missing(candidate)
 
         try:
-            fit = search(spec, "batch", need, room)
+            self._found[spec] = Largest(search(spec, "batch", predict, room))
         except _Missing as missing:
             if why := unpredictable.get(needs_of(missing.spec)):
                 return Largest(problem=f"batch {missing.spec.batch_size} is not predicted: {why}")
             if len(self.missing) < _AT_ONCE:
                 self.missing += (missing.spec,)
             return Largest(tries=missing.spec.batch_size)
-        self._found[spec] = Largest(
-            fit,
-            predictions.get(needs_of(fit.spec)) if fit.spec else None,
-            predictions.get(needs_of(fit.next_spec)) if fit.next_spec else None,
-        )
         return self._found[spec]
 
 
@@ -332,19 +327,9 @@ class EstimateController:
         place = gpu.name if gpu else ""
         if place in self._judged and self._judged[place][0] == of:
             return self._judged[place][1]
-        found: dict[CellSpec, Estimate] = {}
-        for device, target in targets.items():
-            of_device = {
-                need.spec: prediction
-                for need, prediction in zip(needs, predictions, strict=True)
-                if need.spec.device == device and prediction
-            }
-            if of_device:
-                specs = tuple(of_device)
-                found |= zip(specs, judge_all(tuple(of_device.values()), target, state, specs), strict=True)
-        estimates = tuple(found.get(need.spec) for need in needs)
-        self._judged[place] = of, estimates
-        return estimates
+        cells = [(need.spec, prediction) for need, prediction in zip(needs, predictions, strict=True)]
+        self._judged[place] = of, judge_each(cells, targets, state)
+        return self._judged[place][1]
 
 
 def _each_need(tried: Iterable[CellSpec], needs: Iterable[Need]) -> tuple[CellSpec, ...]:

@@ -27,12 +27,9 @@ _BAR = 20
 
 
 class Largest(NamedTuple):
-    """The largest batch that fits, with its prediction and that of the next larger one; as long as it is looked for,
-    the batch that is tried, or why there is none."""
+    """The largest batch that fits; as long as it is looked for, the batch that is tried, or why there is none."""
 
     fit: Fit | None = None
-    found: Prediction | None = None
-    following: Prediction | None = None
     tries: int = 0
     problem: str = ""
 
@@ -44,14 +41,15 @@ class Largest(NamedTuple):
 
     @property
     def words(self) -> str:
-        if self.fit is None:
+        fit = self.fit
+        if fit is None:
             return self.problem or f"looking: batch {self.tries} is being predicted"
-        parts = [f"{self.fit.largest}: peak {format.size(self.found.peak_bytes)}"] if self.found else ["none fits"]
-        if self.following and self.fit.next_spec:
-            parts.append(f"{self.fit.next_spec.batch_size} needs {format.size(self.following.device_bytes)}")
-        elif self.fit.spec:
+        parts = [f"{fit.largest}: peak {format.size(fit.found.peak_bytes)}"] if fit.found else ["none fits"]
+        if fit.following and fit.next_spec:
+            parts.append(f"{fit.next_spec.batch_size} needs {format.size(fit.following.device_bytes)}")
+        elif fit.spec:
             parts.append("no larger batch is tried")
-        known = self.found or self.following
+        known = fit.found or fit.following
         counted = known is not None and known.reserved_bytes is not None
         reserve = "" if counted else "without the allocator's reserve: "
         return f"{', '.join(parts)}; {reserve}a slightly smaller batch is safer"

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import torch
 
-from cs336_tui.config.flops import least_bytes, recomputed_blocks, unread_rows
+from cs336_tui.config.flops import least_bytes, moved_bytes, recomputed_blocks
 from cs336_tui.config.processes import segments_expand
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.values import PHASES, WITH_BUCKETS, prepared_phases, sharing_of
-from cs336_tui.config.variants import RANGES, REFERENCE, is_imported
+from cs336_tui.config.values import WITH_BUCKETS, WITHOUT_BACKWARD, prepared_phases, sharing_of
+from cs336_tui.config.variants import RANGES, is_imported
 from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.events.prediction import (
     LT_WORKSPACE_OP,
@@ -79,29 +79,15 @@ def _softmax_flops(spec: CellSpec, dims_not_taken: Collection[str]) -> tuple[int
     elements = softmaxes * spec.context_length**2
     forward, backward = (each * elements for each in _SOFTMAX_FLOPS)
     again = 0 if alone else forward * recomputed_blocks(spec) // spec.num_layers
-    return forward, backward + again if _has_backward(spec) else 0
+    return forward, 0 if spec.pass_ in WITHOUT_BACKWARD else backward + again
 
 
 def _min_bytes_moved(spec: CellSpec, workload: Workload, state_bytes: int) -> int:
-    """The least bytes moved: all that outlives a step, once each way. Forward reads the parameters (of the reference's
-    embedding a row a token); backward writes gradients; the optimizer reads them, reads and writes its state and writes
-    the parameters. Activations, which might stay in caches, are left out."""
+    """As `least_bytes`, of the model as it was built and the state that its optimizer made."""
     if spec.is_alone:
         return least_bytes(spec)
-    parameters = list(workload.model.parameters())
-    moved = sum(each.nbytes for each in parameters)
-    trained = sum(each.nbytes for each in parameters if each.requires_grad)
-    if spec.model == REFERENCE:
-        moved -= unread_rows(spec) * spec.d_model * (2 if spec.precision == "bf16" else 4)
-    if _has_backward(spec):
-        moved += trained
-    if spec.pass_ == "train-step":
-        moved += 2 * trained + 2 * state_bytes
-    return moved
-
-
-def _has_backward(spec: CellSpec) -> bool:
-    return "backward" in PHASES[spec.pass_]
+    sizes = [(each.nbytes, each.requires_grad) for each in workload.model.parameters()]
+    return moved_bytes(spec, sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains), state_bytes)
 
 
 META = torch.device("meta")

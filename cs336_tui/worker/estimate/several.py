@@ -135,27 +135,8 @@ def of_several(found: Prediction, sharers: Sharers | None, capability: tuple[int
     if name == "fsdp2":
         return _sharded(found, capability)
     assert sharers is not None
-    buckets = sharers.bucket_bytes
-    used = tuple(sharers.communication(steps_optimizer=spec.pass_ == "train-step"))
-    return msgspec.structs.replace(
-        found,
-        communication=_joined(used),
-        peak_bytes=found.peak_bytes + buckets,
-        reserved_bytes=None if found.reserved_bytes is None else found.reserved_bytes + buckets,
-        unfit=tuple((first + buckets, end + buckets) for first, end in found.unfit),
-        by_category=_with(found.by_category, buckets),
-        forward_peak_bytes=found.forward_peak_bytes + buckets,
-        forward_end_bytes=found.forward_end_bytes + buckets,
-        forward_end_by_category=_with(found.forward_end_by_category, buckets),
-        phases={
-            name: PhaseMemory(by_category=_with(each.by_category, buckets), peak_bytes=each.peak_bytes + buckets)
-            for name, each in found.phases.items()
-        },
-    )
-
-
-def _with(by_category: Mapping[str, int], buckets: int) -> dict[str, int]:
-    return {**by_category, COMMUNICATION: buckets}
+    used = _joined(sharers.communication(steps_optimizer=spec.pass_ == "train-step"))
+    return msgspec.structs.replace(found.with_more(COMMUNICATION, sharers.bucket_bytes), communication=used)
 
 
 def _joined(used: Iterable[Collective]) -> tuple[Collective, ...]:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.analysis.estimates import for_target
 from cs336_tui.analysis.targets import named_target
+from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import ARCHES, PASSES, CellSpec
 from cs336_tui.config.values import PHASES
 from cs336_tui.config.variants import RANGES
@@ -18,13 +19,6 @@ from tests.worker.estimate.cells import named_spec, small_cells
 from tests.worker.measure.cells import small_spec
 
 GB = 1e9
-
-
-def training_flops(spec: CellSpec) -> int:
-    """FLOPs of the forward: 2 a weight and token, and 4 d_model a pair of tokens and layer for scores and mix."""
-    d, f = spec.d_model, spec.d_ff
-    weights = spec.num_layers * (4 * d * d + (3 if spec.arch == "swiglu-rope" else 2) * d * f) + d * spec.vocab_size
-    return 2 * spec.tokens_per_step * weights + 4 * spec.tokens_per_step * spec.context_length * d * spec.num_layers
 
 
 # Memory
@@ -132,7 +126,7 @@ def test_the_residual_stream_is_as_wide_as_the_blocks_pass_it_on(precision: str,
 @pytest.mark.parametrize("pass_", PASSES)
 def test_flops_are_those_of_the_closed_formula(pass_: str, arch: str) -> None:
     spec = small_spec(pass_=pass_, arch=arch)
-    found, forward = predict(spec), training_flops(spec)
+    found, forward = predict(spec), step_flops(small_spec(pass_="forward", arch=arch))
     expected = {"forward": forward, "backward": 2 * forward}
     assert found.flops == {phase: expected.get(phase, 0) for phase in PHASES[spec.pass_]}
     there, back = (sum(counts) for counts in zip(*found.flops_by_range.values(), strict=True))
