@@ -207,7 +207,10 @@ def search_of(
     usual ones. `model_path` and `model_args` are of a user's own code among the values. Raises `SpecError`."""
     start = start_of(sweep, fields_of(texts) if texts else None)
     base = start.with_devices(("cpu",)).cells()[0]
-    over = over_of(texts, base, goal) if texts else over_of_sweep(sweep, base, goal)
+    several = {
+        axis.field: values for axis in searched_axes() if axis.several and len(values := getattr(sweep, axis.sweep)) > 1
+    }
+    over = tuple(map(Over, several, several.values())) if several and not texts else over_of(texts, base, goal)
     is_own = any(isinstance(value, str) and is_imported(value) for each in over for value in each.values)
     folders = own_code_folders(model_path or sweep.model_path, is_own or bool(sweep.own_code))
     for each in over:
@@ -232,16 +235,6 @@ def start_of(sweep: Sweep, searched: Collection[str] | None = None) -> Sweep:
         if len(values) > 1:
             first[axis.sweep] = values[:1]
     return msgspec.structs.replace(sweep, **first)
-
-
-def over_of_sweep(sweep: Sweep, base: CellSpec, goal: Goal) -> tuple[Over, ...]:
-    """The choices with several values; where there are none, those that are usually searched."""
-    found = tuple(
-        Over(axis.field, values)
-        for axis in searched_axes()
-        if axis.several and len(values := getattr(sweep, axis.sweep)) > 1
-    )
-    return found or over_of((), base, goal)
 
 
 def command_of_search(tuning: Tuning) -> str:

@@ -133,7 +133,7 @@ async def test_a_preset_with_variants_fills_the_folded_entries_and_the_fold_tell
     ],
 )
 def test_a_closed_fold_says_what_is_not_as_usual(sweep: Sweep, said: str) -> None:
-    assert fold_label(entries_of(sweep), is_open=False) == said
+    assert fold_label(entries_of(sweep)) == said
 
 
 async def test_a_problem_of_a_variant_marks_the_closed_fold() -> None:
