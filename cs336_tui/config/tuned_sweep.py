@@ -150,46 +150,23 @@ VISIT = (3, 5)
 
 
 class Search(NamedTuple):
-    """A search that is asked for. `start` is the sweep of its one starting point, whose device may still be ``auto``,
-    `visit` the warm-up and measured steps of a visit."""
+    """A search that is asked for. `start` is the sweep of its one starting point, whose device may still be ``auto``;
+    `asked` is the tuning as if the device that the machine chooses were the CPU, for what can be checked without it."""
 
     start: Sweep
-    over: tuple[Over, ...]
-    goal: Goal
-    budget_s: float
-    limit: dict[str, Any]
-    """`within_bytes` or `within_share`."""
-    visit: tuple[int, int] = VISIT
-    model_path: tuple[str, ...] = ()
-    model_args: tuple[tuple[str, str], ...] = ()
+    asked: Tuning
 
     def tuning(self, base: CellSpec) -> Tuning:
         """The tuning whose starting point is the cell of `start` on the device that it comes to."""
-        warmup, steps = self.visit
-        plain = {field: AXES[field].default for field in (*COUNTS, "timer")}
-        asked = Tuning(
-            base=msgspec.structs.replace(base, **plain | {"warmup_steps": warmup, "measure_steps": steps}),
-            over=self.over,
-            goal=self.goal,
-            budget_s=self.budget_s,
-            run=base,
-            model_path=self.model_path,
-            model_args=self.model_args,
-            **self.limit,
-        )
-        return observable(asked)
-
-    def somewhere(self) -> Tuning:
-        """The tuning as if the device that the machine chooses were the CPU, for what can be checked without it."""
-        return self.tuning(self.start.resolved_to("cpu").cells()[0])
+        of_visit = {field: getattr(self.asked.base, field) for field in (*COUNTS, "timer")}
+        return msgspec.structs.replace(self.asked, base=msgspec.structs.replace(base, **of_visit), run=base)
 
     def check(self) -> None:
         """Raise `SpecError` for what can be seen to be wrong before the machine is asked."""
         if self.start.devices[0] not in UNRESOLVED:
-            check_goal(self.goal, canonical_device(self.start.devices[0]))
-        tuning = self.somewhere()
-        check_budget(tuning)
-        space_of(tuning)
+            check_goal(self.asked.goal, canonical_device(self.start.devices[0]))
+        check_budget(self.asked)
+        space_of(self.asked)
 
 
 def search_of(
@@ -204,9 +181,10 @@ def search_of(
     model_args: tuple[tuple[str, str], ...] = (),
 ) -> Search:
     """The search of the choices that ``--over`` names; without any of those with several values in the sweep, or the
-    usual ones. `model_path` and `model_args` are of a user's own code among the values. Raises `SpecError`."""
+    usual ones. `limit` is `within_bytes` or `within_share`, `visit` the warm-up and measured steps of a visit;
+    `model_path` and `model_args` are of a user's own code among the values. Raises `SpecError`."""
     start = start_of(sweep, fields_of(texts) if texts else None)
-    base = start.with_devices(("cpu",)).cells()[0]
+    base = start.resolved_to("cpu").cells()[0]
     several = {
         axis.field: values for axis in searched_axes() if axis.several and len(values := getattr(sweep, axis.sweep)) > 1
     }
@@ -216,7 +194,19 @@ def search_of(
     for each in over:
         if AXES[each.field].own:
             check_names(AXES[each.field], each.values, folders)
-    return Search(start, over, goal, budget_s, limit, visit, folders, model_args or sweep.model_args)
+    counts = {field: AXES[field].default for field in (*COUNTS, "timer")}
+    counts |= {"warmup_steps": visit[0], "measure_steps": visit[1]}
+    asked = Tuning(
+        base=msgspec.structs.replace(base, **counts),
+        over=over,
+        goal=goal,
+        budget_s=budget_s,
+        run=base,
+        model_path=folders,
+        model_args=model_args or sweep.model_args,
+        **limit,
+    )
+    return Search(start, observable(asked))
 
 
 def start_of(sweep: Sweep, searched: Collection[str] | None = None) -> Sweep:

@@ -141,8 +141,8 @@ def why_not_there(name: str, folders: Sequence[str]) -> str:
 
 
 def no_such_part(path: str, part: str, file: str, names: Iterable[str], package: str, folders: Iterable[str]) -> str:
-    """The message that what stands at a dotted path in a file has no such part, only these `names`, with a hint at those
-    that are spelled alike, or at the module of the `package` in these folders that has it."""
+    """The message that what stands at a dotted path in a file has no such part, only these `names`; with a hint at
+    those spelled alike, or at the module of the `package` in these folders that has it."""
     import difflib
 
     names = sorted(names)

@@ -9,8 +9,8 @@ import pytest
 from cs336_tui.config import presets
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.presets import Preset, RecentModel, recent_models, remember
+from cs336_tui.config.spec import AXES
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.config.values import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.entries import RecentEntry, fold_label, listed
@@ -40,9 +40,8 @@ def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_all_that_the_flags_know_is_offered_and_every_variant_is_ticked() -> None:
     async with opened() as hand:
         await hand.unfold("variants")
-        offered = {"attention": ATTENTIONS, "compile": COMPILES, "optimizer": OPTIMIZERS, "cuda_graph": CUDA_GRAPHS}
-        for field, values in offered.items():
-            assert tuple(chip.value for chip in hand.entry(field, Chips).chips) == values
+        for field in ("attention", "compile", "optimizer", "cuda_graph"):
+            assert tuple(chip.value for chip in hand.entry(field, Chips).chips) == AXES[field].values
         assert not hand.entry("recent", RecentEntry).display, "no model was run before"
         for field, value, attribute, expected in (
             ("attention", "sdpa", "attentions", ("naive", "sdpa")),

@@ -76,12 +76,12 @@ class TuneDialog(Dialog[Search | None]):
             limit = limit_of(within) if within.strip() else {}
             search = search_of(self._sweep, self._over, goal, budget_of(budget), limit)
             tuning = search.tuning(search.start.with_devices((self._device,)).cells()[0])
-            check_goal(search.goal, self._device)
+            check_goal(goal, self._device)
             check_budget(tuning)
             space = space_of(tuning)
             out = f", {counted(len(space.left_out), 'combination')} cannot be" if space.left_out else ""
             count = f"{counted(len(space.candidates), 'candidate')}{out}; the first of each is the starting point"
-            choices = (f"{each.name}: {', '.join(each.words)}" for each in search.over)
+            choices = (f"{each.name}: {', '.join(each.words)}" for each in tuning.over)
             said = "\n".join([said, *choices, count, f"{tuning.visit_words} a visit"])
             self._search = search
         except ValueError as error:
