@@ -171,16 +171,17 @@ async def test_several_problems_are_all_shown_and_counted() -> None:
         assert "✗ y: expected a whole number" in hand.seen(hand.entry("measure_steps", TextEntry))
 
 
-async def test_a_problem_that_is_folded_away_marks_the_fold() -> None:
+@pytest.mark.parametrize(("fold", "field"), [("more", "seed"), ("variants", "model")])
+async def test_a_problem_that_is_folded_away_marks_the_fold(fold: str, field: str) -> None:
     async with opened() as hand:
-        await hand.unfold()
-        await hand.type("seed", "x")
-        await hand.go_to(hand.fold())
+        await hand.unfold(fold)
+        await hand.type(field, "x")
+        await hand.go_to(hand.fold(fold))
         await hand.press("space")
-        assert "▸ ✗ more" in hand.seen(hand.fold())
-        assert "seed x" in hand.summary
+        assert f"▸ ✗ {fold}" in hand.seen(hand.fold(fold))
+        assert f"{field} x" in hand.summary
         await hand.press("space")
-        assert hand.entry("seed", TextEntry).value == "x"
+        assert hand.entry(field, TextEntry).value == "x"
 
 
 KEYS = st.sampled_from(
