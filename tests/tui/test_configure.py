@@ -36,7 +36,6 @@ async def test_all_that_the_flags_know_is_offered_and_every_choice_is_ticked_by_
         await hand.unfold()
         for field in ("attention", "compile", "optimizer", "cuda_graph"):
             assert tuple(chip.value for chip in hand.entry(field, Chips).chips) == AXES[field].values
-        assert not hand.entry("recent", RecentEntry).display, "no model was run before"
         for field, value, attribute, expected, usual in (
             ("size", "small", "sizes", ("tiny", "small"), ""),
             ("context_length", "512", "contexts", (128, 512), ""),

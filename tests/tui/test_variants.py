@@ -40,6 +40,7 @@ async def test_what_belongs_to_a_model_of_ones_own_is_asked_for_once_there_is_on
     async with opened() as hand:
         await hand.unfold("variants")
         assert not any(hand.entry(field, TextEntry).display for field in ("model_args", "model_path", "annotations"))
+        assert not hand.entry("recent", RecentEntry).display, "no model was run before"
         for field, words in (("model", "my:LM"), ("model_args", "dropout=0"), ("model_path", "/repo")):
             await hand.type(field, words)
         assert hand.pane.sweep == Sweep(models=("my:LM",), model_args=(("dropout", "0"),), model_path=("/repo",))
