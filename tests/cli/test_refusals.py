@@ -29,6 +29,7 @@ REFUSED = [
     ("watch last --format json --theme cs336-dark", "--theme is of the app, which does not open here; leave it out"),
     ("watch last --format json --low-bandwidth", "--low-bandwidth is of the app, which does not open here"),
     (f"{AB} '--precision bf16,fp32'", "--b", "comes to 2 cells", "precisions bf16,fp32"),
+    (f"{AB} '--attention naive,sdpa'", "--b comes to 2 cells (attentions naive,sdpa)"),
     (f"{AB} '--preset nope'", "--b", "nope"),
     (f"{AB} '--precison fp32'", "'--b'", "--precison"),
     (f"{AB} fp32", "'--b'", "fp32", "unexpected"),
