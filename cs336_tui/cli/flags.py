@@ -105,7 +105,7 @@ def _option(axis: Axis) -> Callable[[F], F]:
         return option_under(axis.heading, both, _text(axis), name=name, default=None)
     of_value: Any = comma_list(axis.kind) if axis.several else axis.kind
     if axis.field in USUAL_MOST:
-        of_value = _count(axis.field, several=axis.several)  # type: ignore[arg-type]
+        of_value = _count(axis.field, several=axis.several)
     elif axis.kind is tuple:
         of_value = Parsed("NAME=VALUE", pair) if axis.widget == "pairs" else click.Path()
     return option_under(
