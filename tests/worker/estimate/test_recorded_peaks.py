@@ -16,8 +16,8 @@ WORKSPACE = 8_519_680
 SMALL_WORKSPACE = (8, 0)
 """A compute capability with cuBLAS workspaces of that size, as the snapshots hold."""
 
-COURSE = {"model": "tests.worker.workload.course_model:LM", "model_path": (str(ROOT),)}
-LOSS = "tests.worker.workload.course_model:cross_entropy"
+COURSE = {"model": "tests.worker.estimate.course_like:CourseLike", "model_path": (str(ROOT),)}
+LOSS = "tests.worker.estimate.course_like:cross_entropy"
 TRAINING = {"pass_": "train-step", "optimizer": "adamw-for-loop", "loss": LOSS}
 
 

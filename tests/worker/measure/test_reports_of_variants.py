@@ -171,7 +171,7 @@ def test_allocations_name_the_user_s_own_lines(own: Own) -> None:
     for site in softmax:
         file, line, function = site.frame.replace(":", " ").split()
         assert (file, function) == (f"{stem}.py", "softmax")
-        assert text[int(line) - 1].strip().startswith(("weights", "return weights"))
+        assert text[int(line) - 1].strip().startswith(("shifted", "return shifted"))
 
 
 def test_blocks_of_a_user_s_model_save_for_backward(own: Own) -> None:

@@ -80,8 +80,99 @@ class GPT(nn.Module):
 """
 """Fused projections, torch's fused attention, positions made without naming a device."""
 
-BASICS = Path(__file__).with_name("course_model.py").read_text()
-"""All operations written out and named as in the course's assignments; its model is `LM`."""
+BASICS = """
+import torch
+from torch import nn
+
+def softmax(x):
+    shifted = (x - x.amax(-1, keepdim=True)).exp()
+    return shifted / shifted.sum(-1, keepdim=True)
+
+def scaled_dot_product_attention(Q, K, V, mask):
+    scores = Q @ K.mT / K.shape[-1] ** 0.5
+    return softmax(torch.where(mask, scores, float("-inf"))) @ V
+
+class Linear(nn.Module):
+    def __init__(self, d_in, d_out):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(d_out, d_in) * 0.02)
+
+    def forward(self, x):
+        return x @ self.weight.T
+
+class Embedding(nn.Module):
+    def __init__(self, count, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(count, width))
+
+    def forward(self, tokens):
+        return self.weight[tokens]
+
+class RMSNorm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight
+
+class RotaryEmbedding(nn.Module):
+    def forward(self, x):
+        one, two = x.unflatten(-1, (-1, 2)).unbind(-1)
+        return torch.cat((one - two, one + two), dim=-1)
+
+class SwiGLU(nn.Module):
+    def __init__(self, d_model, d_ff):
+        super().__init__()
+        self.w1, self.w2, self.w3 = Linear(d_model, d_ff), Linear(d_ff, d_model), Linear(d_model, d_ff)
+
+    def forward(self, x):
+        return self.w2(nn.functional.silu(self.w1(x)) * self.w3(x))
+
+class CausalMultiHeadSelfAttention(nn.Module):
+    def __init__(self, d_model, num_heads, rotary):
+        super().__init__()
+        self.num_heads = num_heads
+        self.q_proj, self.k_proj, self.v_proj = (Linear(d_model, d_model) for _ in range(3))
+        self.output_proj = Linear(d_model, d_model)
+        self.positional_encoder = rotary
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+                   for p in (self.q_proj, self.k_proj, self.v_proj))
+        at = torch.arange(x.shape[1], device=x.device)
+        mixed = scaled_dot_product_attention(
+            Q=self.positional_encoder(q), K=self.positional_encoder(k), V=v, mask=at[:, None] >= at)
+        return self.output_proj(mixed.transpose(1, 2).flatten(2))
+
+class Block(nn.Module):
+    def __init__(self, d_model, num_heads, d_ff, rotary):
+        super().__init__()
+        self.attn = CausalMultiHeadSelfAttention(d_model, num_heads, rotary)
+        self.ffn = SwiGLU(d_model, d_ff)
+        self.ln1, self.ln2 = RMSNorm(d_model), RMSNorm(d_model)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln1(x))
+        return x + self.ffn(self.ln2(x))
+
+class LM(nn.Module):
+    def __init__(self, vocab_size, context_length, d_model, num_layers, num_heads, d_ff):
+        super().__init__()
+        self.token_embeddings = Embedding(vocab_size, d_model)
+        self.positional_encoder = RotaryEmbedding()
+        self.layers = nn.ModuleList(
+            Block(d_model, num_heads, d_ff, self.positional_encoder) for _ in range(num_layers))
+        self.ln_final = RMSNorm(d_model)
+        self.lm_head = Linear(d_model, vocab_size)
+
+    def forward(self, tokens):
+        x = self.token_embeddings(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.lm_head(self.ln_final(x))
+"""
+"""All operations written out and named as in the course's assignments."""
 
 PLAIN = """
 import torch

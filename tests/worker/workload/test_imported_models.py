@@ -302,7 +302,7 @@ def test_what_is_no_logits_or_no_loss_is_said_with_the_forward(folder: UsersFold
 
 def test_a_forward_that_wants_targets_for_all_logits(folder: UsersFolder) -> None:
     text = BASICS.replace(RETURN, f"return {RETURN[7:]}[:, [-1], :]")
-    head, _, forward = text.rpartition("def forward(self, tokens: Tensor)")
+    head, _, forward = text.rpartition("def forward(self, tokens)")
     text = f"{head}def forward(self, tokens, targets=None){forward}"
     hint = r"forward takes targets and is called without: name .*return super\(\).forward\(tokens, targets=tokens\)"
     for pass_ in ("forward", "forward+backward"):
