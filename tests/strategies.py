@@ -104,8 +104,8 @@ def sweeps(draw: st.DrawFn, workloads: Sequence[str] = values.COMPUTING) -> Swee
         threads=draw(st.none() | st.integers(1, 256)),
         reports=draw(st.just(()) | some(st.sampled_from(ASKED_REPORTS))),
         oom_skip=draw(st.booleans()),
-        compiles=draw(some(st.sampled_from(["off", "default"] if graphs else values.COMPILES), 2)),
-        cuda_graphs=draw(some(st.sampled_from(values.CUDA_GRAPHS))) if graphs else ("off",),
+        compiles=draw(some(st.sampled_from(["off", "default"] if graphs else spec.AXES["compile"].values), 2)),
+        cuda_graphs=draw(some(st.sampled_from(spec.AXES["cuda_graph"].values))) if graphs else ("off",),
         model_path=draw(st.lists(folders, min_size=int(brought), max_size=2).map(tuple)),
     )
 

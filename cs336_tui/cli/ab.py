@@ -20,7 +20,7 @@ from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, Headl
 from cs336_tui.cli.streams import shown
 from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.order import check_sides
-from cs336_tui.config.spec import PASSES, RAW_DIMS, CellSpec, SpecError
+from cs336_tui.config.spec import AXES, PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.subjects.comparison import turns_table
@@ -32,7 +32,6 @@ from cs336_tui.stats.quantities import UNKNOWN, milliseconds
 
 DEFAULTS: Mapping[str, Any] = {"passes": ("forward",), "warmups": (5,), "steps": 20}
 """Choices of a side that neither its own words, nor those for both, nor a preset make."""
-_AXES = ("sizes", "contexts", "batches", "passes", "precisions", "devices", "warmups")
 
 
 def side_sweep(name: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> Sweep:
@@ -86,8 +85,9 @@ def _one_cell(name: str, sweep: Sweep) -> CellSpec:
     cells = sweep.cells()
     if len(cells) == 1:
         return cells[0]
-    several = {axis: getattr(sweep, axis) for axis in _AXES if axis != "sizes" or sweep.dims is None}
-    said = "; ".join(f"{axis} {','.join(map(str, values))}" for axis, values in several.items() if len(values) > 1)
+    fields = (axis.sweep for axis in AXES.values() if axis.several and (axis.field != "size" or sweep.dims is None))
+    several = {field: getattr(sweep, field) for field in (*fields, "head_dims")}
+    said = "; ".join(f"{field} {','.join(map(str, values))}" for field, values in several.items() if len(values) > 1)
     raise click.UsageError(f"{name} comes to {len(cells)} cells ({said}); it must be one")
 
 

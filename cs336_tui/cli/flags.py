@@ -98,28 +98,22 @@ def _text(axis: Axis) -> str:
     return about if about.endswith((".", "]")) else f"{about}. [default: {words}]"
 
 
-def _type(axis: Axis) -> Any:
-    match axis.field:
-        case "warmup_steps":
-            return _count("warmup_steps", several=True)
-        case "measure_steps":
-            return _count("measure_steps")
-    if axis.kind is tuple:
-        return Parsed("NAME=VALUE", pair) if axis.widget == "pairs" else click.Path()
-    return comma_list(axis.kind) if axis.several else axis.kind
-
-
 def _option(axis: Axis) -> Callable[[F], F]:
     name = axis.sweep or axis.field
     if axis.kind is bool:
         both = f"--{axis.option}/--no-{axis.option}"
         return option_under(axis.heading, both, _text(axis), name=name, default=None)
+    of_value: Any = comma_list(axis.kind) if axis.several else axis.kind
+    if axis.field in USUAL_MOST:
+        of_value = _count(axis.field, several=axis.several)
+    elif axis.kind is tuple:
+        of_value = Parsed("NAME=VALUE", pair) if axis.widget == "pairs" else click.Path()
     return option_under(
         axis.heading,
         f"--{axis.option} {axis.metavar or ''}",
         _text(axis),
         name=name,
-        type=_type(axis),
+        type=of_value,
         multiple=axis.kind is tuple,
         complete=OF_CHOICES.get(axis.field, axis.values),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import click
@@ -191,19 +191,15 @@ class Group(Command, click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is named. Raises `click.UsageError` for options before it, which it would not see."""
         name, command, rest = super().resolve_command(ctx, args)
-        before = () if ctx.resilient_parsing else tuple(_given_options(self, ctx))
+        before: list[str] = []
+        for option in () if ctx.resilient_parsing else self.params:
+            known = option.name or ""
+            if isinstance(option, click.Option) and ctx.get_parameter_source(known) == ParameterSource.COMMANDLINE:
+                off = option.secondary_opts and ctx.params[known] is False
+                before.append((option.secondary_opts if off else option.opts)[0])
         if command is not None and before:
             raise click.UsageError(_misplaced(before, command, str(name)))
         return name, command, rest
-
-
-def _given_options(command: click.Command, context: click.Context) -> Iterator[str]:
-    """The options that were typed, by their names."""
-    for option in command.params:
-        name = option.name or ""
-        if isinstance(option, click.Option) and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            off = option.secondary_opts and context.params[name] is False
-            yield (option.secondary_opts if off else option.opts)[0]
 
 
 def _misplaced(before: Sequence[str], command: click.Command, name: str) -> str:

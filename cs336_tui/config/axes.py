@@ -93,14 +93,12 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         group="what", widget="chips", kinds=(), compared="name", stand_in="",
     )]
     edition: Annotated[Edition, Axis(
-        section="What to run",
-        usual="2026",
+        section="What to run", usual="2026",
         help="Handout edition, which defines the sizes: {values}", group="more", kinds=(), compared="name",
         stand_in="2026", workloads=COMPUTING,
     )]
     arch: Annotated[Arch, Axis(
-        section="What to run",
-        usual="swiglu-rope",
+        section="What to run", usual="swiglu-rope",
         help="Reference model: {values}", group="more", stand_in="gelu-learned", workloads=COMPUTING,
     )]
     d_model: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_model",
@@ -131,8 +129,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )]
     pass_: Annotated[Pass, Axis(
         sweep="passes", several=True, usual=("forward", "forward+backward", "train-step"),
-        help="What is timed: {values}",
-        group="what", compared="work", workloads=COMPUTING,
+        help="What is timed: {values}", group="what", compared="work", workloads=COMPUTING,
     )]
     precision: Annotated[Precision, Axis(
         tried=("fp32", "bf16-mixed", "bf16"),
@@ -178,15 +175,13 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     causal: Annotated[bool, Axis(
         section="One operation alone",
         help="Causal mask, with --workload attention", group="variants", widget="one", label="mask",
-        values=("causal", "not causal"), compared="work", workloads=("attention",),
-        said=lambda _: ("not causal",),
+        values=("causal", "not causal"), compared="work", workloads=("attention",), said=lambda _: ("not causal",),
     )] = True
     model: Annotated[str, Axis(
         section="Your model",
         sweep="models", several=True, values=(REFERENCE,), own="Class", metavar="package.module:Class,...",
         help="Your model: a class, or a function that returns a model; {default} is the built-in one",
-        group="variants", widget="names", hint="reference, or yours", workloads=_OF_MODEL,
-        kinds=(*_AS_VARIANT, "pace"),
+        group="variants", widget="names", hint="reference, or yours", workloads=_OF_MODEL, kinds=(*_AS_VARIANT, "pace"),
         tip="Your own: package.module:ClassOrFactory; reference is the built-in model. Several with commas.",
         said=_own_words,
     )] = REFERENCE
@@ -211,8 +206,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         option="annotate", column="-", group="variants", widget="pairs", metavar="RANGE=module:function",
         check=check_annotations, kinds=("prediction",), compared="name",
         help="Count time and memory of this function of your model as part RANGE, such as softmax; may be repeated.",
-        hint="part=module:name", workloads=_OF_MODEL,
-        applies=lambda spec: is_imported(spec.model),
+        hint="part=module:name", workloads=_OF_MODEL, applies=lambda spec: is_imported(spec.model),
         tip="Of your own model: softmax=package.module:function counts that function to this part.",
     )] = ()
     attention: Annotated[str, Axis(
@@ -237,8 +231,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     compile: Annotated[Compile, Axis(
         searched=True, tried=("off", "default"),
         sweep="compiles", several=True, before="optimizer", help="Mode of torch.compile: {values}", group="variants",
-        long_title="torch.compile",
-        lacks=lambda value, device: device.cannot_compile or "" if value != "off" else "",
+        long_title="torch.compile", lacks=lambda value, device: device.cannot_compile or "" if value != "off" else "",
         kinds=("memory", "time", "pace"),
         unpredicted="predicted is the model as it is written; torch.compile may need less, or more",
         tip="torch.compile and its modes; compiling is timed apart.",
@@ -247,8 +240,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     checkpoint: Annotated[int, Axis(
         searched=True, tried=(0, 1),
         sweep="checkpoints", several=True, before="optimizer", least=0, group="variants", workloads=_OF_MODEL,
-        hint="0, or every k blocks",
-        help="Activation checkpointing in groups of N blocks; 0: off",
+        hint="0, or every k blocks", help="Activation checkpointing in groups of N blocks; 0: off",
         tip="Recompute activations in groups of so many blocks: 1, or several as 0,1,2,4; 0 keeps them all.",
         said=lambda blocks: (f"checkpoint every {blocks}",),
         detail=lambda blocks: f"activations recomputed in groups of {counted(blocks, 'block')}",
@@ -269,16 +261,14 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="step: replay the whole step as one CUDA graph.",
     )] = "off"
     timer: Annotated[Timer, Axis(
-        section="How it runs",
-        sweep="timers", several=True, group="variants", kinds=(),
+        section="How it runs", sweep="timers", several=True, group="variants", kinds=(),
         help="How steps are timed: {values}; do_bench: as triton.testing.do_bench, with warm-up and steps by time, the "
         "L2 cache flushed before each step, one synchronisation at the end",
         said=lambda timer: (timer,), detail=lambda _: "as triton.testing.do_bench: events round whole steps",
         tip="do_bench: as triton.testing.do_bench, the L2 flushed before each step, one synchronisation at the end.",
     )] = "step"
     flush_l2: Annotated[bool, Axis(
-        section="How it runs",
-        group="variants", title="flush L2", column="flush-l2", kinds=("time",),
+        section="How it runs", group="variants", title="flush L2", column="flush-l2", kinds=("time",),
         help="On CUDA: flush the L2 cache before each step, outside the timed part; do_bench always does",
         applies=lambda spec: spec.timer != "do_bench",
         said=lambda _: ("L2 flushed",), detail=lambda _: "before each step",
@@ -293,8 +283,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = None
     dropout: Annotated[float, Axis(
         sweep="dropouts", several=True, check=check_dropout, group="variants", workloads=_OF_MODEL,
-        hint="0, or 0.1", applies=_drops,
-        help="Dropout rate of the embeddings and of each sublayer's output",
+        hint="0, or 0.1", applies=_drops, help="Dropout rate of the embeddings and of each sublayer's output",
         tip="Of the reference model: after the embeddings and after each sublayer, before it is added.",
         said=lambda share: (f"dropout {share:g}",),
     )] = 0.0
@@ -329,8 +318,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="rmsnorm is made of elementwise operations; the others are torch's own, layernorm with a bias.",
     )] = "rmsnorm"
     ranks: Annotated[int, Axis(
-        tried=(1, 2),
-        section="Several ranks",
+        tried=(1, 2), section="Several ranks",
         sweep="ranks", several=True, group="variants", hint="1, or 1,2,4", kinds=(*_AS_VARIANT, "pace"),
         help="Number of ranks: processes that run one cell together",
         tip="Processes that run one cell together: 1, or several as 1,2,4. On cuda each has a GPU of its own, on cpu "
@@ -353,8 +341,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda whose: (f"{whose} batch",), detail=lambda whose: _WHOSE_BATCH[whose],
     )] = "per-rank"
     parallel: Annotated[str, Axis(
-        tried=("ddp", "zero1", "fsdp2"),
-        section="Several ranks",
+        tried=("ddp", "zero1", "fsdp2"), section="Several ranks",
         sweep="parallels", several=True, values=PARALLELS, own="get_ddp", check=check_parallel, group="variants",
         workloads=_OF_MODEL, applies=lambda spec: spec.ranks > 1, kinds=(*_AS_VARIANT, "pace"),
         hint="or ddp:25MB, or yours", said=lambda how: (short(how) if is_imported(how) else how,),
@@ -366,8 +353,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         section="Several ranks",
         sweep="backends", several=True, group="variants", applies=lambda spec: spec.ranks > 1, kinds=("time",),
         help="Communication backend: {values}; auto: nccl on cuda, else gloo",
-        tip="Communication of several ranks; auto: nccl on cuda, gloo elsewhere.",
-        said=lambda name: (name,),
+        tip="Communication of several ranks; auto: nccl on cuda, gloo elsewhere.", said=lambda name: (name,),
     )] = "auto"
     collective: Annotated[Operation, Axis(
         section="One operation alone",

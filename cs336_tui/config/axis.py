@@ -254,6 +254,9 @@ def _axis_of(field: str, kind: Any, axis: Axis, default: Any) -> Axis:
         values = values or ("yes", "no")
     option = axis.option or field.rstrip("_").replace("_", "-")
     column = axis.column or (field if axis.sweep == "-" else option)
+    widget: Widget = "chips" if axis.several else "one"
+    if not values:
+        widget = "text" if kind not in NUMBERS else "numbers" if axis.several else "number"
     return msgspec.structs.replace(
         axis,
         field=field,
@@ -264,12 +267,6 @@ def _axis_of(field: str, kind: Any, axis: Axis, default: Any) -> Axis:
         option=option.strip("-"),
         column=column.strip("-"),
         sweep=(axis.sweep or field).strip("-"),
-        widget=axis.widget or _widget(kind, axis.several, bool(values)),
+        widget=axis.widget or widget,
         title=axis.title or column.replace("-", " "),
     )
-
-
-def _widget(kind: type, several: bool, has_values: bool) -> Widget:
-    if has_values:
-        return "chips" if several else "one"
-    return "text" if kind not in NUMBERS else "numbers" if several else "number"

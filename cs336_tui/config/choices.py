@@ -17,7 +17,7 @@ from cs336_tui.config.presets import preset
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, NOT_OF_COLLECTIVES, OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL, NO_MODEL, sharing_of
-from cs336_tui.config.variants import is_imported, short, why_not_there
+from cs336_tui.config.variants import is_imported, short, why_no_folder, why_not_there
 
 
 def sweep_from(
@@ -73,7 +73,9 @@ def sweep_from(
             raise error
         kept = "dims" if field in RAW_DIMS else field
         sweep = msgspec.structs.replace(sweep, **{kept: getattr(base, kept)})
-    _check_folders(sweep)
+    for folder in sweep.model_path if sweep.own_code else ():
+        if why := why_no_folder(folder):
+            raise SpecError("model_path", folder, why)
     check_code(sweep)
     return sweep
 
@@ -143,15 +145,6 @@ def _in_words(value: Any) -> Any:
     if all(isinstance(each, tuple) for each in value):
         return ", ".join(map("=".join, value))
     return ",".join(map(str, value))
-
-
-def _check_folders(sweep: Sweep) -> None:
-    """Raise `SpecError` for a missing folder of a user's code."""
-    for folder in sweep.model_path if sweep.own_code else ():
-        if os.path.isfile(folder):  # noqa: PTH113  # never raises
-            raise SpecError("model_path", folder, "that is a file; give its folder")
-        if not os.path.isdir(folder):  # noqa: PTH112
-            raise SpecError("model_path", folder, "no such folder")
 
 
 def _own_code(base: Sweep, given: dict[str, Any]) -> dict[str, Any]:

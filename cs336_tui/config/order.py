@@ -131,7 +131,10 @@ def rough_peak_bytes(spec: CellSpec) -> int:
         copies = 1 if spec.pass_ in WITHOUT_BACKWARD else 2
         return (2 * copies + 3) * spec.tokens_per_step * spec.d_model * (2 if spec.precision == "bf16" else 4)
     if spec.workload == "attention":
-        return _rough_attention_bytes(spec)
+        elements = 4 * (1 if spec.pass_ in WITHOUT_BACKWARD else 2) * spec.tokens_per_step * spec.d_model
+        if spec.attention not in FUSED:  # scores, three at a time, forward and backward
+            elements += 3 * spec.num_heads * spec.tokens_per_step * spec.context_length
+        return elements * (2 if spec.precision == "bf16" else 4)
     weights = parameters(spec).factors + spec.d_model * spec.vocab_size
     copies = 1 if spec.pass_ in WITHOUT_BACKWARD else 4 if spec.pass_ == "train-step" else 2
     bytes_each = 2 if spec.precision == "bf16" else 4
@@ -146,15 +149,6 @@ def rough_peak_bytes(spec: CellSpec) -> int:
     activations = layers * (stream + scores) * bytes_each // 2 + entering
     logits = 2 * spec.tokens_per_step * spec.vocab_size * 4
     return copies * weights * bytes_each + activations + logits
-
-
-def _rough_attention_bytes(spec: CellSpec) -> int:
-    copies = 1 if spec.pass_ in WITHOUT_BACKWARD else 2
-    elements = 4 * copies * spec.tokens_per_step * spec.d_model
-    if spec.attention not in FUSED:
-        scores = spec.num_heads * spec.tokens_per_step * spec.context_length
-        elements += 3 * scores  # three at a time, forward and backward
-    return elements * (2 if spec.precision == "bf16" else 4)
 
 
 class Visits(msgspec.Struct, frozen=True):

@@ -51,10 +51,14 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+            _restore(name, value)
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 class TimingVariable(NamedTuple):
@@ -134,7 +138,4 @@ def segments_expand(environment: Mapping[str, str]) -> bool:
 
 def restore_cache_folder() -> None:
     """Set `CACHE_FOLDER` to what the user set."""
-    if USERS_CACHE_FOLDER is None:
-        os.environ.pop(CACHE_FOLDER, None)
-    else:
-        os.environ[CACHE_FOLDER] = USERS_CACHE_FOLDER
+    _restore(CACHE_FOLDER, USERS_CACHE_FOLDER)

@@ -155,27 +155,22 @@ def _observable(tuning: Tuning) -> Tuning:
 
 class Search(NamedTuple):
     """A search that is asked for. `start` is the sweep of its one starting point, whose device may still be ``auto``;
-    `asked` is the tuning on a CPU, whose starting point has the steps of a visit."""
+    `asked` is the tuning as if the device that the machine chooses were the CPU, for what can be checked without it."""
 
     start: Sweep
     asked: Tuning
 
     def tuning(self, base: CellSpec) -> Tuning:
         """The tuning whose starting point is the cell of `start` on the device that it comes to."""
-        visit = {field: getattr(self.asked.base, field) for field in _OF_VISIT}
-        return _observable(msgspec.structs.replace(self.asked, base=msgspec.structs.replace(base, **visit), run=base))
-
-    def somewhere(self) -> Tuning:
-        """The tuning as if the device that the machine chooses were the CPU, for what can be checked without it."""
-        return self.tuning(self.start.resolved_to("cpu").cells()[0])
+        of_visit = {field: getattr(self.asked.base, field) for field in _OF_VISIT}
+        return msgspec.structs.replace(self.asked, base=msgspec.structs.replace(base, **of_visit), run=base)
 
     def check(self) -> None:
         """Raise `SpecError` for what can be seen to be wrong before the machine is asked."""
         if self.start.devices[0] not in UNRESOLVED:
             check_goal(self.asked.goal, canonical_device(self.start.devices[0]))
-        tuning = self.somewhere()
-        check_budget(tuning)
-        space_of(tuning)
+        check_budget(self.asked)
+        space_of(self.asked)
 
 
 def search_of(
@@ -190,29 +185,32 @@ def search_of(
     model_args: tuple[tuple[str, str], ...] = (),
 ) -> Search:
     """The search of the choices that ``--over`` names; without any of those with several values in the sweep, or the
-    usual ones. `model_path` and `model_args` are of a user's own code among the values. Raises `SpecError`."""
+    usual ones. `limit` is `within_bytes` or `within_share`, `visit` the warm-up and measured steps of a visit;
+    `model_path` and `model_args` are of a user's own code among the values. Raises `SpecError`."""
     start = start_of(sweep, fields_of(texts) if texts else None)
-    base = start.with_devices(("cpu",)).cells()[0]
-    several = (axis for axis in searched_axes() if axis.several and len(getattr(sweep, axis.sweep)) > 1)
-    over = () if texts else tuple(Over(axis.field, getattr(sweep, axis.sweep)) for axis in several)
-    over = over or over_of(texts, base, goal)
+    base = start.resolved_to("cpu").cells()[0]
+    several = {
+        axis.field: values for axis in searched_axes() if axis.several and len(values := getattr(sweep, axis.sweep)) > 1
+    }
+    over = tuple(map(Over, several, several.values())) if several and not texts else over_of(texts, base, goal)
     is_own = any(isinstance(value, str) and is_imported(value) for each in over for value in each.values)
     folders = own_code_folders(model_path or sweep.model_path, is_own or bool(sweep.own_code))
     for each in over:
         if AXES[each.field].own:
             check_names(AXES[each.field], each.values, folders)
-    steps = {field: AXES[field].default for field in _OF_VISIT}
-    steps |= dict(zip(("warmup_steps", "measure_steps"), visit, strict=True))
+    counts = {field: AXES[field].default for field in _OF_VISIT}
+    counts |= {"warmup_steps": visit[0], "measure_steps": visit[1]}
     asked = Tuning(
-        base=msgspec.structs.replace(base, **steps),
+        base=msgspec.structs.replace(base, **counts),
         over=over,
         goal=goal,
         budget_s=budget_s,
+        run=base,
         model_path=folders,
         model_args=model_args or sweep.model_args,
         **limit,
     )
-    return Search(start, asked)
+    return Search(start, _observable(asked))
 
 
 def start_of(sweep: Sweep, searched: Collection[str] | None = None) -> Sweep:

@@ -18,8 +18,13 @@ Arch = Literal["swiglu-rope", "gelu-learned"]
 Sync = Literal["each-step", "pipelined"]
 Edition = Literal["2024", "2025", "2026"]
 Work = Literal["language-model", "attention", "norm", "collective"]
+"""``attention`` is attention alone, over random queries, keys and values, without heads or with several; ``norm`` is a
+norm alone, over random rows; ``collective`` is one operation of several ranks on a message, without a model. The choice
+of how one is computed has its name."""
 Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
+"""Modes of torch.compile; ``off`` runs the model as it is written."""
 CudaGraph = Literal["off", "step"]
+"""``step`` replays one CUDA graph of the whole step."""
 Nesting = Literal["off", "halves"]
 Timer = Literal["step", "do_bench"]
 Switch = Literal["off", "on"]
@@ -37,17 +42,9 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 ARCHES: tuple[str, ...] = get_args(Arch)
 SYNCS: tuple[str, ...] = get_args(Sync)
 EDITIONS: tuple[str, ...] = get_args(Edition)
-WORKLOADS: tuple[str, ...] = get_args(Work)
-"""``attention`` is attention alone, over random queries, keys and values, without heads or with several; ``norm`` is a
-norm alone, over random rows; ``collective`` is one operation of several ranks on a message, without a model. The choice
-of how one is computed has its name."""
 LANGUAGE_MODEL: Work = "language-model"
 COMPUTING = (LANGUAGE_MODEL, "attention", "norm")
 """Workloads that compute something; a collective only communicates."""
-COMPILES: tuple[str, ...] = get_args(Compile)
-"""Modes of torch.compile; ``off`` runs the model as it is written."""
-CUDA_GRAPHS: tuple[str, ...] = get_args(CudaGraph)
-"""``step`` replays one CUDA graph of the whole step."""
 ATTENTIONS = ("naive", "sdpa", "flash", "memory-efficient", "cudnn", "math")
 """Attention of the reference model: ``naive`` materialises its scores; ``sdpa`` is torch's
 scaled_dot_product_attention with the backend that torch chooses, the others are its backends by name."""

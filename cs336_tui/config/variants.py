@@ -13,6 +13,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Literal, get_args
 
+from cs336_tui.config.reading import is_file, is_folder
+
 Range = Literal[
     "embedding", "norms", "QKV projections", "rotary", "attention scores", "softmax", "final matmul", "attention core",
     "attention rest", "output projection", "feed-forward", "residual", "head", "loss", "optimizer", "zero_grad",
@@ -135,10 +137,28 @@ def why_not_there(name: str, folders: Sequence[str]) -> str:
     package = [str(file.parent)] if file and file.stem == "__init__" else []
     if PathFinder.find_spec(f"{module}.{part}", package):
         return ""
-    meant = did_you_mean(part, names)
-    if there := defined_in(module, package, part):
+    return no_such_part(module, part, str(file), names, module, package)
+
+
+def no_such_part(path: str, part: str, file: str, names: Iterable[str], package: str, folders: Iterable[str]) -> str:
+    """The message that what stands at a dotted path in a file has no such part, only these `names`; with a hint at
+    those spelled alike, or at the module of the `package` in these folders that has it."""
+    import difflib
+
+    names = sorted(names)
+    lowered = [name for name in names if name.lower() == part.lower()]
+    near = dict.fromkeys([*lowered, *difflib.get_close_matches(part, names, n=3)])
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    if there := _defined_in(package, folders, part):
         meant = f"; it is in {there}: write {there}:{part}"
-    return f"{module} has no {part} ({file}){meant}"
+    return f"{path} has no {part} ({file}){meant}"
+
+
+def why_no_folder(folder: str) -> str:
+    """Why a user's code cannot be looked for there; empty where it can."""
+    if is_file(Path(folder)):
+        return "that is a file; give its folder"
+    return "" if is_folder(Path(folder)) else "no such folder"
 
 
 def _source_of(module: str, folders: Sequence[str]) -> Path | None:
@@ -176,17 +196,7 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-def did_you_mean(part: str, names: Iterable[str]) -> str:
-    """A hint at names that are spelled alike; empty without any."""
-    import difflib
-
-    names = sorted(names)
-    lowered = [name for name in names if name.lower() == part.lower()]
-    near = dict.fromkeys([*lowered, *difflib.get_close_matches(part, names, n=3)])
-    return f"; did you mean {' or '.join(near)}?" if near else ""
-
-
-def defined_in(package: str, folders: Iterable[str], name: str) -> str | None:
+def _defined_in(package: str, folders: Iterable[str], name: str) -> str | None:
     """The module of a package in these folders whose source defines a class or a function of this name."""
     definition = re.compile(rf"^(?:class|def) {re.escape(name)}\b", re.MULTILINE)
     for folder in map(Path, folders):

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -212,16 +213,14 @@ def checked(found: Found, themes: Collection[str]) -> Found:
 
         if unknown := next((each for each in settings.columns if each not in COLUMNS), None):
             found = found.without("columns", f"{unknown}: expected some of {', '.join(COLUMNS)}")
-    return _keys_checked(found) if settings.keymap else found
-
-
-def _keys_checked(found: Found) -> Found:
+    if not settings.keymap:
+        return found
     from difflib import get_close_matches
 
     from cs336_tui.tui.help import bindings_by_id, printed
 
     known = bindings_by_id()
-    for id, keys in found.settings.keymap.items():
+    for id, keys in settings.keymap.items():
         wrong = [key for key in keys.split(",") if not _is_key(key.strip())]
         if id not in known:
             near = get_close_matches(id, known, 3) or ["help lists them"]
@@ -255,19 +254,13 @@ def _clashes(keymap: Mapping[str, str], known: Mapping[str, Binding]) -> Mapping
             holders[key].append(id)
     found: dict[str, tuple[str, str]] = {}
     for key, ids in holders.items():
-        for id in ids:
-            others = (other for other in ids if other != id and _meet(id, other, known))
-            if id in keymap and (other := next(others, None)):
+        for id, other in permutations(ids, 2):
+            scopes = {each.split(".")[0] for each in (id, other)}
+            are_together = len(scopes) == 1 or scopes & {"app", "replay", "rows", "table"}
+            mean_the_same = known[id].tooltip and known[id].tooltip == known[other].tooltip
+            if id in keymap and are_together and not mean_the_same:
                 found.setdefault(id, (key, other))
     return found
-
-
-def _meet(one: str, other: str, known: Mapping[str, Binding]) -> bool:
-    """True if both may be in force at once and do not mean the same."""
-    scopes = {id.split(".")[0] for id in (one, other)}
-    everywhere = {"app", "replay", "rows", "table"}
-    same = known[one].tooltip and known[one].tooltip == known[other].tooltip
-    return not same and (len(scopes) == 1 or bool(scopes & everywhere))
 
 
 def _with_alike(moved: Mapping[str, str], known: Mapping[str, Binding]) -> dict[str, str]:

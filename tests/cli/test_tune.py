@@ -69,7 +69,7 @@ def test_a_whole_race_of_real_steps(tmp_path: Path) -> None:
     (command,) = state.commands
     again = searching(*shlex.split(command)[2:])
     assert state.tuning is not None
-    assert again.somewhere().over == state.tuning.tuning.over
+    assert again.asked.over == state.tuning.tuning.over
     table = call("resume", str(log), "--format", "table")
     assert table.returncode == 0
     assert table.stdout.startswith(found["finding"]), "what is told of an ended race is the same from its log"
@@ -101,8 +101,8 @@ def test_a_race_that_is_stopped_prints_the_best_so_far(tmp_path: Path) -> None:
 )
 def test_the_command_of_a_search_searches_again(words: list[str]) -> None:
     words = [*SMALL, *(["--over", "attention", *words[2:]] if words[1] == "attention,checkpoint=0,2" else words)]
-    tuning = searching(*words).somewhere()
-    again = searching(*shlex.split(command_of_search(tuning))[2:]).somewhere()
+    tuning = searching(*words).asked
+    again = searching(*shlex.split(command_of_search(tuning))[2:]).asked
     assert as_searched(again) == as_searched(tuning)
 
 

@@ -40,7 +40,7 @@ def a_search(*over: str, goal: Goal = "step", limit: Mapping[str, Any] | None = 
 
 
 def a_tuning(*over: str, **more: Any) -> Tuning:
-    return a_search(*over, **more).somewhere()
+    return a_search(*over, **more).asked
 
 
 def labels(tuning: Tuning) -> list[str]:
@@ -235,7 +235,7 @@ def test_code_of_ones_own_among_the_values_is_looked_for_in_its_folder() -> None
     assert "--model-path" in command_of_search(tuning)
     sweep = sweep_from(passes=("train-step",), devices=("cpu",))
     search = search_of(sweep, ("model=reference,mine:Net",), "step", 60.0, {}, model_args=(("rope", "7"),))
-    (net,) = (spec for spec in space_of(search.somewhere()).candidates if spec.brings_own_code)
+    (net,) = (spec for spec in space_of(search.asked).candidates if spec.brings_own_code)
     assert net.model_args == (("rope", "7"),)
 
 
@@ -249,7 +249,7 @@ def test_a_visit_has_few_steps_and_the_command_of_the_best_those_of_a_run() -> N
 
 def test_visits_are_timed_step_by_step_and_a_run_as_it_was_asked_for() -> None:
     search = a_search("ranks=1,2", "parallel=ddp", timers=("do_bench",), devices=("cuda:0",), batches=(2,))
-    tuning = search.somewhere()
+    tuning = search.asked
     one, two = (next(s for s in space_of(tuning).candidates if s.ranks == ranks) for ranks in (1, 2))
     assert {one.timer, two.timer, tuning.as_run(two).timer} == {"step"}
     assert tuning.as_run(one).timer == "do_bench"
@@ -265,6 +265,10 @@ def test_energy_takes_longer_visits_and_is_that_of_a_gpu() -> None:
         a_search("attention", goal="tokens/J").check()
     check_goal("tokens/J", "cuda:1")
     a_search("attention", goal="tokens/J", devices=("auto",)).check()
+
+
+def test_what_only_a_gpu_has_is_searched_on_the_gpu_that_is_named() -> None:
+    assert a_search("attention", devices=("cuda:0",), flush_l2=True).asked.base.flush_l2
 
 
 def test_a_budget_shorter_than_a_visit() -> None:
@@ -303,7 +307,7 @@ def test_choices_that_presets_name_can_be_searched() -> None:
     assert [each.name for each in named] == ["2026/leaderboard"]
     for each in named:
         search = search_of(each.sweep.with_devices(("cuda:0",)), each.over, "step", 600.0, {})
-        assert len(space_of(search.somewhere()).candidates) > 10
+        assert len(space_of(search.asked).candidates) > 10
 
 
 def test_a_tuning_reads_as_it_is_written() -> None:

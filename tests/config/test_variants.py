@@ -1,6 +1,7 @@
 """Variants of a cell: choices by flag and by file, contradictions, cell names; names of a user's own code, which is
 looked for in the source of its module and not imported."""
 
+import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,6 +75,12 @@ def test_names_of_ones_own() -> None:
             "measure steps auto: timer do_bench looks at no step",
         ),
         ({"timer": "do_bench", "sync": "pipelined"}, "sync pipelined: timer do_bench synchronises once"),
+        *(({"dropout": share}, f"dropout {share}: expected a share of at least 0") for share in (1, -0.1, math.nan)),
+        ({"attention_dropout": 0.1, "attention": "sdpa"}, "attention dropout 0.1: attention sdpa has no weights"),
+        ({"gelu": "tanh"}, "gelu tanh: arch swiglu-rope has none; choose --arch gelu-learned"),
+        ({"bias": "on", "model": OWN}, "bias on: Net has its own; leave it out, or use --model-arg"),
+        ({"weight_tying": "on", "workload": "attention", "pass_": "forward"}, "weight tying on: workload attention"),
+        ({"dropout": 0.1, "checkpoint": 1, "cuda_graph": "step"}, "checkpoint 1: draws again what it dropped"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_a_line(changes: dict[str, Any], said: str) -> None:

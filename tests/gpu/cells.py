@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.config.spec import CellSpec, Precision
-from cs336_tui.config.values import COMPILES
+from cs336_tui.config.spec import AXES, CellSpec, Precision
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.worker.estimate.predict import predict
@@ -41,7 +40,7 @@ def needs_compiler(mode: str) -> None:
 
 COMPILED = [
     pytest.param(mode, marks=pytest.mark.real_numbers) if mode == "max-autotune" else mode
-    for mode in COMPILES
+    for mode in AXES["compile"].values
     if mode != "off"
 ]
 """Modes of torch.compile. Only hardware can tell the fastest of the hundred kernels that autotuning compiles."""

@@ -13,8 +13,7 @@ from cs336_tui.config.spec import PASSES
 from cs336_tui.worker.workload.imported_components import import_model
 from cs336_tui.worker.workload.imported_modules import look_in
 from tests.gpu.cells import assert_ok, needs
-from tests.worker.measure.cells import run
-from tests.worker.models_of_users import UsersFolder
+from tests.worker.measure.cells import UsersFolder, run
 from tests.worker.workload.own_code import BASICS
 from tests.worker.workload.test_imported_callables import steps_taken
 

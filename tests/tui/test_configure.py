@@ -6,7 +6,7 @@ from textual.widgets import Static
 from cs336_tui.config import spec
 from cs336_tui.config.presets import bundled, preset
 from cs336_tui.config.problems import problem_named
-from cs336_tui.config.spec import ModelDims
+from cs336_tui.config.spec import AXES, ModelDims
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.configure.entries import PresetEntry, RecentEntry, listed
 from cs336_tui.tui.requests import RunOptions
@@ -30,9 +30,12 @@ async def test_it_opens_on_the_quick_preset_and_needs_no_environment_to_run() ->
         assert hand.asked("run") == [(Sweep(), RunOptions())]
 
 
-async def test_every_choice_is_ticked_by_keyboard() -> None:
-    async with opened() as hand:
+async def test_all_that_the_flags_know_is_offered_and_every_choice_is_ticked_by_keyboard() -> None:
+    async with opened((80, 60)) as hand:
+        await hand.unfold("variants")
         await hand.unfold()
+        for field in ("attention", "compile", "optimizer", "cuda_graph"):
+            assert tuple(chip.value for chip in hand.entry(field, Chips).chips) == AXES[field].values
         for field, value, attribute, expected, usual in (
             ("size", "small", "sizes", ("tiny", "small"), ""),
             ("context_length", "512", "contexts", (128, 512), ""),
@@ -43,6 +46,10 @@ async def test_every_choice_is_ticked_by_keyboard() -> None:
             ("edition", "2024", "edition", "2024", "2026"),
             ("arch", "gelu-learned", "arch", "gelu-learned", "swiglu-rope"),
             ("sync", "pipelined", "sync", "pipelined", "each-step"),
+            ("attention", "sdpa", "attentions", ("naive", "sdpa"), ""),
+            ("compile", "default", "compiles", ("off", "default"), ""),
+            ("optimizer", "adamw-fused", "optimizers", ("adamw", "adamw-fused"), ""),
+            ("workload", "attention", "workload", "attention", "language-model"),
         ):
             await hand.tick(field, value)
             assert getattr(hand.pane.sweep, attribute) == expected
@@ -55,7 +62,8 @@ async def test_every_choice_is_ticked_by_keyboard() -> None:
             assert hand.pane.sweep == Sweep(), field
 
 
-async def test_every_number_is_typed() -> None:
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_every_number_and_what_is_ones_own_is_typed(size: tuple[int, int]) -> None:
     typed: dict[tuple[str, str], tuple[str, object]] = {
         ("other_contexts", "64, 96"): ("contexts", (128, 64, 96)),
         ("batch_size", "2,8"): ("batches", (2, 8)),
@@ -67,8 +75,15 @@ async def test_every_number_is_typed() -> None:
         ("measure_steps", "100ms"): ("steps_for", 0.1),
         ("seed", "7"): ("seed", 7),
         ("threads", "3"): ("threads", 3),
+        ("checkpoint", "0,1,2"): ("checkpoints", (0, 1, 2)),
+        ("loss", "my:loss"): ("loss", "my:loss"),
+        ("other_optimizers", "my:AdamW"): ("optimizers", ("adamw", "my:AdamW")),
+        ("model", "my:LM"): ("models", ("my:LM",)),
+        ("model", "reference"): ("models", ("reference",)),
+        ("other_attentions", "my:attend"): ("attentions", ("naive", "my:attend")),
     }
-    async with opened(NARROW) as hand:
+    async with opened(size) as hand:
+        await hand.unfold("variants")
         await hand.unfold()
         for (field, text), (attribute, expected) in typed.items():
             await hand.type(field, text)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from textual.widget import Widget
 
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.tui.widgets.entries import Chips, Entry, TextEntry
+from cs336_tui.tui.widgets.entries import Entry, TextEntry
 from tests.tui.configuring import HERE, NARROW, WIDE, Hand, opened, reachable
 
 
@@ -41,17 +41,6 @@ async def test_tab_and_arrows_reach_everything(forward: str, back: str) -> None:
             if hand.host.focused is not stops[0]:
                 await hand.press(back)
         assert hand.host.focused is stops[0]
-
-
-@pytest.mark.parametrize("size", [WIDE, (30, 8)])
-async def test_what_has_the_focus_is_in_sight(size: tuple[int, int]) -> None:
-    async with opened(size) as hand:
-        await hand.unfold()
-        await hand.unfold("variants")
-        await hand.tick("size", "custom")
-        for widget in reachable(hand):
-            await hand.go_to(widget)
-            assert in_sight(hand, widget), widget
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE, (40, 12), (28, 6)])
@@ -182,25 +171,17 @@ async def test_several_problems_are_all_shown_and_counted() -> None:
         assert "✗ y: expected a whole number" in hand.seen(hand.entry("measure_steps", TextEntry))
 
 
-async def test_a_problem_that_is_folded_away_marks_the_fold() -> None:
+@pytest.mark.parametrize(("fold", "field"), [("more", "seed"), ("variants", "model")])
+async def test_a_problem_that_is_folded_away_marks_the_fold(fold: str, field: str) -> None:
     async with opened() as hand:
-        await hand.unfold()
-        await hand.type("seed", "x")
-        await hand.go_to(hand.fold())
+        await hand.unfold(fold)
+        await hand.type(field, "x")
+        await hand.go_to(hand.fold(fold))
         await hand.press("space")
-        assert "▸ ✗ more" in hand.seen(hand.fold())
-        assert "seed x" in hand.summary
+        assert f"▸ ✗ {fold}" in hand.seen(hand.fold(fold))
+        assert f"{field} x" in hand.summary
         await hand.press("space")
-        assert hand.entry("seed", TextEntry).value == "x"
-
-
-async def test_a_device_that_cannot_do_a_precision_says_what_it_can() -> None:
-    async with opened() as hand:
-        await hand.tick("precision", "tf32")
-        assert hand.pane.problems == ()
-        await hand.tick("device", "cpu")
-        seen = " ".join(hand.seen(hand.entry("precision", Chips)).split())
-        assert "✗ tf32: cpu (a CPU) can do fp32, bf16-mixed" in seen
+        assert hand.entry(field, TextEntry).value == "x"
 
 
 KEYS = st.sampled_from(

@@ -328,9 +328,9 @@ def test_the_form_takes_a_number_of_lanes_or_auto_and_says_so() -> None:
     ],
 )
 def test_the_form_refuses_lanes_that_cannot_be(lanes: str, why: str) -> None:
-    (problem,) = form_of(lanes).texts
+    (problem,) = map(str, form_of(lanes).problems)
     assert why in problem
-    (problem,) = form_of("2", device=("cpu", "cuda:0")).texts
+    (problem,) = map(str, form_of("2", device=("cpu", "cuda:0")).problems)
     assert "lanes share devices of one kind" in problem
 
 

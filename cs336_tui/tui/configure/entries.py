@@ -16,7 +16,7 @@ from textual.widget import Widget
 from cs336_tui.config.axis import Axis
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST
 from cs336_tui.config.presets import QUICK, Preset, RecentModel, all_presets
-from cs336_tui.config.spec import AXES, CUSTOM_SIZE, size_names
+from cs336_tui.config.spec import AXES
 from cs336_tui.config.sweep import ASKED_REPORTS, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.config.variants import is_imported, short
@@ -52,22 +52,6 @@ _BUTTONS = {
 def chips_of(values: Iterable[str], labels: dict[str, str] | None = None) -> tuple[Chip, ...]:
     """A chip for each value, labelled with itself where `labels` has no other word."""
     return tuple(Chip(value, (labels or {}).get(value, value)) for value in values)
-
-
-def size_chips(entries: Entries) -> tuple[Chip, ...]:
-    """The edition's sizes and those that are chosen; a custom one last."""
-    sizes = dict.fromkeys((*size_names(entries.edition), *entries.size))
-    sizes.pop(CUSTOM_SIZE, None)
-    return chips_of((*sizes, CUSTOM_SIZE))
-
-
-def device_chips(entries: Entries, environment: Environment | None) -> tuple[Chip, ...]:
-    """The machine's devices, once they are known, and those that are chosen."""
-    if environment is None:
-        return chips_of(entries.device)
-    (best,) = environment.resolve(("auto",))
-    here = (device.name for device in environment.devices)
-    return chips_of(dict.fromkeys(("auto", *here, *entries.device)), {"auto": f"auto ({best})"})
 
 
 WIDTH_LABELS = {"norm": "width", "collective": "message"}
@@ -149,28 +133,21 @@ def is_shown(field: str, entries: Entries, recent: tuple[RecentModel, ...]) -> b
     return here and (axis.widget != "pairs" or bool(":" in entries.model or entries.text(field)))
 
 
-def fold_label(entries: Entries, *, is_open: bool) -> str:
-    """Content of the fold; if it is closed, the choices in it that are not defaults."""
-    if is_open:
-        return "model and variants"
-    found = ", ".join(_unusual(entries))
-    return f"variants: {found}" if found else "model, compile, ranks…"
-
-
-def _unusual(entries: Entries) -> Iterator[str]:
-    """A few words for each choice that is not the default; slashes join several values."""
+def fold_label(entries: Entries) -> str:
+    """Content of the closed fold: a few words for each choice in it that is not the default; slashes join several
+    values."""
     usual = entries_of(Sweep())
-    if entries.workload != LANGUAGE_MODEL:
-        yield f"{entries.workload} alone"
+    found = [f"{entries.workload} alone"] if entries.workload != LANGUAGE_MODEL else []
     for axis in entry_axes(entries.workload):
         values = entries.all_of(axis)
         if not axis.said or axis.widget == "pairs" or values == usual.all_of(axis):
             continue
         if len(values) == 1 and not axis.own and not axis.is_number:
-            yield axis.said(values[0])[0]
+            found.append(axis.said(values[0])[0])
         else:
             title = f"{axis.title} " if not axis.own else ""
-            yield title + ("/".join(map(short, values)) or "none")
+            found.append(title + ("/".join(map(short, values)) or "none"))
+    return f"variants: {', '.join(found)}" if found else "model, compile, ranks…"
 
 
 def about(focused: Widget | None, edition: str, environment: Environment | None) -> str:
@@ -230,7 +207,9 @@ class PresetEntry(Entry, can_focus=True):
 
         at = next((place for place, each in enumerate(choices) if each.preset == self.preset), 0)
         about = [(each.preset.name, each.about) for each in choices]
-        self.app.push_screen(ChoiceList("Presets", about, at, headings(choices)), chosen)
+        first = {each.heading: place for place, each in reversed([*enumerate(choices)]) if each.heading}
+        headings = {place: heading for heading, place in first.items()}
+        self.app.push_screen(ChoiceList("Presets", about, at, headings), chosen)
 
     on_click = action_choose
 
@@ -285,33 +264,19 @@ class Listed(NamedTuple):
 
 def listed(presets: Sequence[Preset], state: SessionState | None) -> tuple[Listed, ...]:
     """The presets in the list's order: the first, then those of problems, the newest edition first, then the others."""
-    rest = {preset.name: preset for preset in presets}
-    first = [Listed(rest.pop(preset.name), "", preset.about) for preset in presets[:1]]
-    problems = list(_of_problems(rest, state))
-    for each in problems:
-        del rest[each.preset.name]
-    return (*first, *problems, *(Listed(preset, OTHERS, preset.about) for preset in rest.values()))
-
-
-def _of_problems(presets: dict[str, Preset], state: SessionState | None) -> Iterator[Listed]:
     from cs336_tui.analysis.merge import merge, title_of
     from cs336_tui.analysis.problems import progress_of
     from cs336_tui.config.problems import every_problem
 
+    rest = {preset.name: preset for preset in presets}
+    shown = [Listed(rest.pop(preset.name), "", preset.about) for preset in presets[:1]]
     results = merge([(title_of(state), state)]) if state else ()
     for edition, problem in every_problem():
-        if found := presets.get(problem.preset(edition)):
+        if found := rest.pop(problem.preset(edition), None):
             letters = " ".join(part.letter for part in problem.parts if part.letter)
             about = f"{problem.title}{f' ({letters})' if letters else ''}"
             progress = progress_of(problem, edition, [state], results) if state and results else None
             if progress and progress.mark:
                 about = f"{about}\n  {progress.mark} {progress.text}"
-            yield Listed(found, f"Problems of {edition}", about)
-
-
-def headings(choices: Sequence[Listed]) -> dict[int, str]:
-    """The headings by the place of the first choice below each."""
-    found: dict[str, int] = {}
-    for place, each in enumerate(choices):
-        found.setdefault(each.heading, place)
-    return {place: heading for heading, place in found.items() if heading}
+            shown.append(Listed(found, f"Problems of {edition}", about))
+    return (*shown, *(Listed(preset, OTHERS, preset.about) for preset in rest.values()))

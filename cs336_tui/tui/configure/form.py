@@ -138,10 +138,6 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[SpecError, ...]
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        return tuple(map(str, self.problems))
-
-    @property
     def summary(self) -> str:
         """Number of cells and of all their steps, warm-up included."""
         if self.sweep is None:

@@ -13,7 +13,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
 from cs336_tui.config.presets import QUICK, Preset, RecentModel, recent_models
-from cs336_tui.config.spec import CUSTOM_SIZE, SpecError
+from cs336_tui.config.spec import CUSTOM_SIZE, SpecError, size_names
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.events.environment import LEFT_OUT, Environment, possible_here
@@ -38,6 +38,7 @@ _READ_S = 12.0
 """Seconds for which choices left out of a preset are shown."""
 _TWO_COLUMNS_FROM = 64
 """Width at which the entries stand in two columns."""
+_OPEN_FOLDS = {"variants": "model and variants", "more": "more"}
 PREDICTING = "predicting ..."
 """In place of a prediction that is not there yet."""
 
@@ -307,7 +308,12 @@ class ConfigurePane(Vertical):
         custom = CUSTOM_SIZE in entries.size
         rare = custom or entries.vocab_size != str(Sweep().vocab_size)
         self._group("dims", rare and not alone)
-        self._show_folds({problem.field for problem in problems})
+        for name, closed in (("variants", parts.fold_label(entries)), ("more", "more: edition, arch, seed…")):
+            fold = self.query_one(f"#fold-{name}", Fold)
+            self._group(name, fold.open)
+            label = _OPEN_FOLDS[name] if fold.open else closed
+            is_wrong = any(problem.field in parts.fields_in(name) for problem in problems)
+            fold.label = f"✗ {label}" if is_wrong else label
         wrong = {parts.shown_at(p.field): f"{p.value}: {p.allowed}" for p in reversed(problems)}
         for entry in self.query(Entry):
             entry.problem = wrong.get(entry.field, "")
@@ -329,15 +335,6 @@ class ConfigurePane(Vertical):
         self.query_one(parts.PresetEntry).changed = entries != self._from_preset()
         self._show_summary()
         self.query_one("#run", PushButton).offer("Add" if self._adding else "Run", not self._stopping and not problems)
-
-    def _show_folds(self, wrong: set[str]) -> None:
-        variants, more = self.query_one("#fold-variants", Fold), self.query_one("#fold-more", Fold)
-        self._group("variants", variants.open)
-        self._group("more", more.open)
-        label = parts.fold_label(self._entries, is_open=variants.open)
-        variants.label = f"✗ {label}" if wrong & parts.fields_in("variants") else label
-        label = "more" if more.open else "more: edition, arch, seed…"
-        more.label = f"✗ {label}" if wrong & parts.fields_in("more") else label
 
     def _show_summary(self) -> None:
         """Update the summary: cells, steps and predicted needs, or the problems."""
@@ -372,6 +369,15 @@ class ConfigurePane(Vertical):
             chips.chosen = self._entries.chosen(chips.field)
 
     def _offer(self) -> None:
-        """Offer the edition's sizes and the machine's devices, beside those that are chosen."""
-        self.query_one("#entry-size", Chips).chips = parts.size_chips(self._entries)
-        self.query_one("#entry-device", Chips).chips = parts.device_chips(self._entries, self._environment)
+        """Offer the edition's sizes, a custom one last, and the machine's devices, once they are known, beside those
+        that are chosen."""
+        entries, environment = self._entries, self._environment
+        sizes = dict.fromkeys((*size_names(entries.edition), *entries.size))
+        sizes.pop(CUSTOM_SIZE, None)
+        self.query_one("#entry-size", Chips).chips = parts.chips_of((*sizes, CUSTOM_SIZE))
+        devices, labels = dict.fromkeys(entries.device), {}
+        if environment is not None:
+            (best,) = environment.resolve(("auto",))
+            devices = dict.fromkeys(("auto", *(device.name for device in environment.devices))) | devices
+            labels = {"auto": f"auto ({best})"}
+        self.query_one("#entry-device", Chips).chips = parts.chips_of(devices, labels)

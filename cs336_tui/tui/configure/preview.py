@@ -27,7 +27,7 @@ MOST = 200
 
 
 class CellChoices(msgspec.Struct, frozen=True):
-    """CellChoices that decide which cells are added; `sweep` is None while they have problems."""
+    """Choices that decide which cells are added; `sweep` is None while they have problems."""
 
     sweep: Sweep | None
     repeats: int

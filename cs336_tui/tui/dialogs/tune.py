@@ -76,7 +76,7 @@ class TuneDialog(Dialog[Search | None]):
             limit = limit_of(within) if within.strip() else {}
             search = search_of(self._sweep, self._over, goal, budget_of(budget), limit)
             tuning = search.tuning(search.start.with_devices((self._device,)).cells()[0])
-            check_goal(tuning.goal, self._device)
+            check_goal(goal, self._device)
             check_budget(tuning)
             space = space_of(tuning)
             out = f", {counted(len(space.left_out), 'combination')} cannot be" if space.left_out else ""

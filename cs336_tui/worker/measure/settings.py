@@ -74,7 +74,10 @@ def _all() -> dict[str, _Setting]:
         "memory-efficient": _Setting(cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
         "math": _Setting(cuda.math_sdp_enabled, cuda.enable_math_sdp),
         "cudnn": _Setting(cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
-        "cuda device": _Setting(_cuda_device, _set_cuda_device),
+        # Asking for the current device would initialise CUDA.
+        "cuda device": _Setting(
+            lambda: torch.cuda.current_device() if torch.cuda.is_initialized() else None, _set_cuda_device
+        ),
     }
     # From torch 2.9 on TF32 has new setting names, and mixing old and new ones in one process is an error.
     new = hasattr(cuda.matmul, "fp32_precision")
@@ -102,11 +105,6 @@ def _default_device() -> torch.device | None:
     none and a context of a CPU, but a context slows every call."""
     contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
     return contexts[-1].device if contexts else None
-
-
-def _cuda_device() -> int | None:
-    """None until CUDA is initialised: asking for the current device would initialise it."""
-    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
 
 def _set_cuda_device(device: int | None) -> None:

@@ -215,11 +215,6 @@ def run_whole(step: ReadyStep) -> None:
         step.run(phase)
 
 
-def why_no_graph(device_type: str) -> str | None:
-    """The reason for which this kind of device cannot capture a step; None if it can."""
-    return None if device_type == "cuda" else f"cuda graph step: {device_type} has none, only cuda has"
-
-
 def captured(step: Step, device: torch.device, cuda: ModuleType = torch.cuda) -> CapturedStep:
     """Warm the step up on a stream of its own, capture it, and replay it from now on.
 
@@ -228,8 +223,8 @@ def captured(step: Step, device: torch.device, cuda: ModuleType = torch.cuda) ->
     `CaptureError` for a step that cannot be captured. Errors of the warm-up and of lack of memory are raised as they
     are.
     """
-    if (why := why_no_graph(device.type)) is not None:
-        raise ValueError(why)
+    if device.type != "cuda":
+        raise ValueError(f"cuda graph step: {device.type} has none, only cuda has")
     # A capture forbids libraries to create handles and workspaces, which they do at first use of a stream.
     stream = cuda.Stream(device)
     stream.wait_stream(cuda.current_stream(device))

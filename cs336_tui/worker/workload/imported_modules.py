@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.variants import defined_in, did_you_mean, is_imported
+from cs336_tui.config.variants import is_imported, no_such_part, why_no_folder
 from cs336_tui.worker.workload.import_problems import SITES, ImportProblem, explained, is_users_file, remember
 
 _entered: dict[str, frozenset[str]] = {}  # Folders put on the path, and top-level modules loaded before
@@ -60,8 +60,7 @@ def look_in(paths: Iterable[str]) -> None:
     are removed and their modules forgotten, so that one process can import two versions of a module in turn."""
     folders = [str(Path(path).resolve()) for path in paths]
     for folder in folders:
-        if not Path(folder).is_dir():
-            wrong = "that is a file; give its folder" if Path(folder).is_file() else "no such folder"
+        if wrong := why_no_folder(folder):
             raise ImportProblem(f"model path {folder}: {wrong}")
     for left in [folder for folder in _entered if folder not in folders]:
         _forget(left, _entered.pop(left))
@@ -207,13 +206,12 @@ def _meant(word: str, folders: Iterable[str], before: str = "") -> str:
 
 def _missing(where: ModuleType, path: str, found: object, part: str) -> str:
     """The message that the object `found` at a dotted path in the module `where` has no such part, with hints."""
-    meant = did_you_mean(part, (name for name in dir(found) if not name.startswith("__")))
     top = where.__name__.partition(".")[0]
     if top in sys.stdlib_module_names:
         return f"{path} has no {part}: {top} is Python's own module; give yours another name"
-    if found is where and (module := defined_in(where.__name__, getattr(where, "__path__", ()), part)):
-        meant = f"; it is in {module}: write {module}:{part}"
-    return f"{path} has no {part} ({getattr(where, '__file__', None) or 'no file'}){meant}"
+    names = [name for name in dir(found) if not name.startswith("__")]
+    folders = getattr(where, "__path__", ()) if found is where else ()
+    return no_such_part(path, part, getattr(where, "__file__", None) or "no file", names, where.__name__, folders)
 
 
 class _ProjectMetadata(Distribution):

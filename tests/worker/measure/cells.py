@@ -1,4 +1,4 @@
-"""Small cells run in this process, alone or in turns, and their reports."""
+"""Small cells run in this process, alone or in turns, their reports, and cells of models in a user's folder."""
 
 import resource
 import shutil
@@ -26,8 +26,11 @@ from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.compile_and_capture import run_whole, why_cannot_compile
+from cs336_tui.worker.workload.import_problems import ImportProblem
+from cs336_tui.worker.workload.imported_components import import_model
 from cs336_tui.worker.workload.passes import Step
 from tests import watching
+from tests.worker.workload.own_code import Folder
 
 multiplies_float8 = pytest.mark.skipif(
     not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm", "CPU"),
@@ -88,6 +91,27 @@ def of_user(folder: Path, model: str, lines: str = "", **changes: Any) -> dict[s
     (folder / "own_models.py").write_text(USERS_MODELS + lines)
     small = {"d_model": 8, "num_heads": 2, "num_layers": 1}
     return {"model": f"own_models:{model}", "model_path": (str(folder),)} | small | changes
+
+
+class UsersFolder(Folder):
+    """Models on the CPU by the text of their module and their name in it."""
+
+    def named(self, name: str, **changes: Any) -> CellSpec:
+        """A small cell of a model that was written."""
+        return small_spec(model=name, model_path=self.paths, **changes)
+
+    def spec(self, text: str, attribute: str = "LM", **changes: Any) -> CellSpec:
+        return self.named(f"{self.write(text)}:{attribute}", **changes)
+
+    def model(self, text: str, attribute: str = "LM", **changes: Any) -> Any:
+        return import_model(self.spec(text, attribute, **changes), torch.device("cpu"), torch.float32).model
+
+    def problem(self, text: str, attribute: str = "LM", **changes: Any) -> str:
+        """The reason for which the model cannot be made."""
+        with pytest.raises(ImportProblem) as caught:
+            self.model(text, attribute, **changes)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
 
 
 @dataclass

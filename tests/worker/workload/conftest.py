@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.models_of_users import UsersFolder
+from tests.worker.measure.cells import UsersFolder
 
 
 @pytest.fixture

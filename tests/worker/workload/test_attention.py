@@ -19,8 +19,7 @@ from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.attention import attentions_on, core_of, first_reason
 from cs336_tui.worker.workload.building import Workload, build
 from tests.attention_cells import attention_spec
-from tests.worker.measure.cells import Operations, small_spec
-from tests.worker.models_of_users import UsersFolder
+from tests.worker.measure.cells import Operations, UsersFolder, small_spec
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 ON_CPU = ("sdpa", "flash", "math")

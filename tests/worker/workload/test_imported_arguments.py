@@ -5,7 +5,7 @@ import torch
 
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build
-from tests.worker.models_of_users import UsersFolder
+from tests.worker.measure.cells import UsersFolder
 
 CPU = torch.device("cpu")
 

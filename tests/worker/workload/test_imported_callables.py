@@ -18,8 +18,7 @@ from cs336_tui.worker.workload.imported_components import (
     imported_optimizer,
 )
 from cs336_tui.worker.workload.passes import Training
-from tests.worker.measure.cells import run_step, small_spec
-from tests.worker.models_of_users import UsersFolder
+from tests.worker.measure.cells import UsersFolder, run_step, small_spec
 
 LOGITS, TARGETS = torch.randn(2, 3, 7), torch.randint(7, (2, 3))
 RIGHT = F.cross_entropy(LOGITS.flatten(0, 1), TARGETS.flatten())

@@ -15,8 +15,7 @@ from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build
 from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.imported_components import import_model, settle
-from tests.worker.measure.cells import run_step, small_spec
-from tests.worker.models_of_users import UsersFolder
+from tests.worker.measure.cells import UsersFolder, run_step, small_spec
 from tests.worker.workload.own_code import BASICS
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -323,8 +322,9 @@ def test_dimensions_that_a_model_does_not_take_are_told(folder: UsersFolder) -> 
 
 
 def test_logits_may_come_in_a_tuple_or_by_name(folder: UsersFolder) -> None:
-    for result in ("(self.head(x), None)", "{'logits': self.head(x)}", "type('Out', (), {'logits': self.head(x)})()"):
-        steps(folder.spec(BASICS.replace("return self.head(x)", f"return {result}")))
+    logits = RETURN.removeprefix("return ")
+    for result in (f"({logits}, None)", f"{{'logits': {logits}}}", f"type('Out', (), {{'logits': {logits}}})()"):
+        steps(folder.spec(BASICS.replace(RETURN, f"return {result}")))
 
 
 DRAWS_ITS_BATCH = """

@@ -17,8 +17,7 @@ from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.norms import NORM_CLASSES
 from tests.attention_cells import attention_spec
 from tests.samples import a_spec
-from tests.worker.measure.cells import run_step
-from tests.worker.models_of_users import UsersFolder
+from tests.worker.measure.cells import UsersFolder, run_step
 
 CPU = torch.device("cpu")
 

@@ -17,8 +17,7 @@ from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.model_parts import part_of_each
 from cs336_tui.worker.workload.ranges import name_parts
-from tests.worker.measure.cells import small_spec
-from tests.worker.models_of_users import UsersFolder
+from tests.worker.measure.cells import UsersFolder, small_spec
 from tests.worker.workload.own_code import BASICS, GPT, PLAIN
 
 CPU = torch.device("cpu")

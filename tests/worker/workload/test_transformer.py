@@ -71,10 +71,6 @@ def test_norm_of_bf16_is_computed_in_fp32() -> None:
     torch.testing.assert_close(norm(x), exact, rtol=0, atol=0)
 
 
-def test_bf16_model_stays_in_bf16() -> None:
-    assert a_model(dtype=torch.bfloat16)(tokens()).dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize("arch", ARCHES)
 def test_same_seed_same_parameters(arch: Arch) -> None:
     first, again, other = a_model(arch, 3), a_model(arch, 3), a_model(arch, 4)
