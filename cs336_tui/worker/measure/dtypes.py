@@ -41,10 +41,7 @@ def read_dtypes(request: ReportRequest, enter: Enter) -> PrecisionReport:
     device = configure_torch(spec)
     enter("toy model")
     toy, missing = toy_dtypes(device)
-    by_rules: tuple[ToyDtypes, ...] = ()
-    if device.type != "cuda":  # there hooks see what torch does; here each operation casts by `RULES`, without data
-        meta = torch.device("meta")
-        by_rules = tuple(_under(dtype, partial(Autocast, "cuda", dtype), meta) for dtype in AUTOCASTS)
+    by_rules = toy_by_cuda_rules() if device.type != "cuda" else ()  # on one hooks see what torch does
     read, more = _read_what_fits(spec, device, enter)
     no_backward = (
         f"Pass {spec.pass_} has no backward, so there are no gradients; its loss was computed for this report."
@@ -189,6 +186,12 @@ def toy_dtypes(device: torch.device) -> tuple[tuple[ToyDtypes, ...], tuple[str, 
             why = (str(error).splitlines() or [type(error).__name__])[0]
             missing.append(f"{dtype_name(dtype)} autocast: {device.type} cannot do it: {why}")
     return tuple(found), tuple(missing)
+
+
+def toy_by_cuda_rules() -> tuple[ToyDtypes, ...]:
+    """The toy model's dtypes on a CUDA GPU, which need not be here: each operation casts by `RULES`, on tensors without
+    data."""
+    return tuple(_under(dtype, partial(Autocast, "cuda", dtype), torch.device("meta")) for dtype in AUTOCASTS)
 
 
 def _under(dtype: torch.dtype, autocast: Context, device: torch.device) -> ToyDtypes:
