@@ -13,8 +13,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Literal, get_args
 
-from cs336_tui.config.reading import is_file, is_folder
-
 Range = Literal[
     "embedding", "norms", "QKV projections", "rotary", "attention scores", "softmax", "final matmul", "attention core",
     "attention rest", "output projection", "feed-forward", "residual", "head", "loss", "optimizer", "zero_grad",
@@ -156,6 +154,8 @@ def no_such_part(path: str, part: str, file: str, names: Iterable[str], package:
 
 def why_no_folder(folder: str) -> str:
     """Why a user's code cannot be looked for there; empty where it can."""
+    from cs336_tui.config.reading import is_file, is_folder  # it imports what reads TOML
+
     if is_file(Path(folder)):
         return "that is a file; give its folder"
     return "" if is_folder(Path(folder)) else "no such folder"

@@ -4,7 +4,6 @@ The keys are of cells that share a prediction, a measurement or a report: one sp
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, Self, get_args
 
@@ -77,8 +76,7 @@ class PhaseSpan(msgspec.Struct, frozen=True):
     peak_bytes: int
 
 
-@dataclass(slots=True)
-class Allocation:
+class Allocation(msgspec.Struct):
     """Memory that is live at events ``born <= event < died``, to the end if `died` is None. `bytes` may be 0."""
 
     bytes: int

@@ -8,7 +8,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from copy import copy
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -112,7 +112,7 @@ class MemoryTracker(TorchDispatchMode):
 
     def timeline(self) -> TrackedTimeline:
         self._keep_activations()
-        return TrackedTimeline(map(replace, self._records), self.events, self._phases)
+        return TrackedTimeline(map(copy, self._records), self.events, self._phases)
 
     def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         kwargs = kwargs or {}

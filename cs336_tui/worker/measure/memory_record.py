@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -326,7 +325,9 @@ def cut(allocations: Iterable[Allocation], events: int, begins: Sequence[tuple[s
     """The events from the first phase on, with everything before it as event 0."""
     before = begins[0][1] - 1
     kept = [
-        replace(each, born=max(each.born - before, 0), died=None if each.died is None else each.died - before)
+        msgspec.structs.replace(
+            each, born=max(each.born - before, 0), died=None if each.died is None else each.died - before
+        )
         for each in allocations
         if each.died is None or each.died > before
     ]
