@@ -258,7 +258,7 @@ def _clashes(keymap: Mapping[str, str], known: Mapping[str, Binding]) -> Mapping
             scopes = {each.split(".")[0] for each in (id, other)}
             are_together = len(scopes) == 1 or scopes & {"app", "replay", "rows", "table"}
             mean_the_same = known[id].tooltip and known[id].tooltip == known[other].tooltip
-            if id in keymap and are_together and not mean_the_same:
+            if id in keymap and id != other and are_together and not mean_the_same:
                 found.setdefault(id, (key, other))
     return found
 

@@ -30,6 +30,7 @@ def test_the_recorded_peak_is_what_the_allocator_counts(pass_: str, precision: s
     needs(precision)
     report = record(narrow_spec(pass_=pass_, precision=precision))
     assert report.recorder == "CUDA allocator history"
+    assert report.allocator_peak_bytes
     assert report.peak_bytes == pytest.approx(report.allocator_peak_bytes, rel=0.001)
     timeline = Timeline(report)
     assert timeline.by_category.min() >= 0

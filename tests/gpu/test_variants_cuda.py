@@ -38,6 +38,7 @@ def test_attentions(attention: str) -> None:
         assert attention in finished.error
         return
     said = ran(spec).built.in_force.attention
+    assert said
     assert ("naive" in said) == (attention == "naive")
     if attention not in ("naive", "sdpa"):
         assert attention in said

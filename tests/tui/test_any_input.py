@@ -19,7 +19,7 @@ from textual import events
 from textual.geometry import Size
 from textual.screen import Screen
 from textual.strip import Strip
-from textual.widgets import Input
+from textual.widgets import Button, Input
 
 from benchmarks import fuzz_keys
 from benchmarks.reporting import app as app_command
@@ -88,6 +88,13 @@ async def test_two_answers_at_once_are_one_answer() -> None:
         dialog.dismiss(False)
         await pilot.pause()
         assert (answers, len(app.screen_stack)) == ([True], 1)
+        dialog = Confirm("And now?", yes="Yes", no="No")
+        app.push_screen(dialog, answers.append)
+        await comes(pilot, lambda: dialog.is_mounted)
+        for button in ("#no", "#yes"):
+            dialog.query_one(button, Button).press()
+        await pilot.pause()
+        assert (answers, len(app.screen_stack)) == ([True, False], 1)
 
 
 async def test_keys_that_come_with_the_one_that_opens_a_window_are_for_the_window() -> None:

@@ -242,7 +242,9 @@ def test_a_key_that_is_taken_and_one_that_there_is_not_are_refused(keymap: dict[
     assert wrong in found.problems[0]
 
 
-@pytest.mark.parametrize("keymap", [{"app.run": "x", "queue.skip": "r"}, {"kernels.phase": "x"}, {"app.search": "/"}])
+@pytest.mark.parametrize(
+    "keymap", [{"app.run": "x", "queue.skip": "r"}, {"kernels.phase": "x"}, {"app.help": "f7, f7"}]
+)
 def test_keys_may_change_places_and_be_those_of_other_tabs(keymap: dict[str, str]) -> None:
     keymap = {id: keys for id, keys in keymap.items() if id in bindings_by_id()}
     found = checked(Found(Settings(keymap=keymap)), THEMES)

@@ -168,8 +168,8 @@ def left_out_lines(left_out: Iterable[LeftOut]) -> Iterator[str]:
 
 
 def ratio_words(ratio: float | None, unknown: str = UNKNOWN) -> str:
-    """A ratio to the starting point, with three decimals below 10."""
-    return unknown if ratio is None else f"{ratio:.3f}" if ratio < 10 else f"{ratio:.3g}"
+    """A ratio to the starting point, with three decimals below 10, else three digits."""
+    return unknown if ratio is None else f"{ratio:.{_decimals(ratio)}f}"
 
 
 def interval_words(entry: Entry) -> str:
@@ -178,7 +178,12 @@ def interval_words(entry: Entry) -> str:
         return BASELINE
     if entry.low is None or entry.high is None:
         return ""
-    return f"[{entry.low:.3f}, {entry.high:.3f}]" if entry.high < 10 else f"[{entry.low:.3g}, {entry.high:.3g}]"
+    decimals = _decimals(entry.high)
+    return f"[{entry.low:.{decimals}f}, {entry.high:.{decimals}f}]"
+
+
+def _decimals(ratio: float) -> int:
+    return 3 if ratio < 10 else 1 if ratio < 100 else 0
 
 
 def _rules(race: Race, cells: Mapping[int, CellState] | None) -> dict[int, TimeRule]:

@@ -57,7 +57,7 @@ class TuneDialog(Dialog[Search | None]):
             yield self._problem
             with Horizontal(id="buttons"):
                 yield Button("Race", id="race", variant="primary", compact=True)
-                yield Button("Cancel", id="cancel", compact=True, action="screen.dismiss(None)")
+                yield Button("Cancel", id="cancel", compact=True)
 
     def on_mount(self) -> None:
         self._read()
@@ -89,6 +89,10 @@ class TuneDialog(Dialog[Search | None]):
         self._said.update(said)
         self._problem.update(problem)
         self.query_one("#race", Button).disabled = self._search is None
+
+    @on(Button.Pressed, "#cancel")
+    def _leave(self) -> None:
+        self.dismiss(None)
 
     @on(Button.Pressed, "#race")
     def action_race(self) -> None:

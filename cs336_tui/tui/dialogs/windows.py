@@ -170,11 +170,14 @@ class Confirm(Dialog[bool]):
         with Vertical(id="box"):
             yield Label(self._question, markup=False)
             with Horizontal():
-                yield Button(self._no, id="no", compact=True, action="screen.dismiss(False)")
-                yield Button(self._yes, id="yes", variant="error", compact=True, action="screen.dismiss(True)")
+                yield Button(self._no, id="no", compact=True)
+                yield Button(self._yes, id="yes", variant="error", compact=True)
 
     def action_quit_key(self) -> None:
         self.dismiss(self._q_means)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id == "yes")
 
 
 class ChoiceList(Dialog[int | None]):

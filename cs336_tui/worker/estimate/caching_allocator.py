@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from cs336_tui.events.prediction import LT_WORKSPACE_OP, WORKSPACE_OP, TrackedTimeline
 from cs336_tui.worker.estimate.scratch import MULTIPLY
@@ -178,7 +180,10 @@ class _Process:
             self._free(number)
 
     def timeline(self) -> TrackedTimeline:
-        sized = [replace(each, bytes=self._sizes.get(n, each.bytes)) for n, each in enumerate(self._allocations)]
+        sized = [
+            msgspec.structs.replace(each, bytes=self._sizes.get(n, each.bytes))
+            for n, each in enumerate(self._allocations)
+        ]
         return TrackedTimeline(sized, self._tracked.events, self._tracked.begins)
 
     def _allocate(self, number: int) -> None:

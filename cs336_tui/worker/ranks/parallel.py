@@ -112,7 +112,9 @@ def _own(name: str, model: nn.Module, spec: CellSpec, bucket_bytes: int | None) 
         except ImportProblem:
             return None
 
-    after = beside(f"{stem}_on_after_backward") or getattr(runs, _FINISH, None)
+    after, finish = _called(beside(f"{stem}_on_after_backward")), getattr(runs, _FINISH, None)
+    if after is None and finish is not None:
+        after = lambda *_: finish()  # noqa: E731
     shards = _shapes(model) != shapes
     whole = None
     if shards:
@@ -123,7 +125,7 @@ def _own(name: str, model: nn.Module, spec: CellSpec, bucket_bytes: int | None) 
     return Shared(
         runs,
         before=_called(beside(f"{stem}_on_train_batch_start")),
-        after=_called(after),
+        after=after,
         whole=whole,
         unsynced=getattr(runs, "no_sync", None),
         remarks=(_SHARDS_NOTHING.format(called),) if says_so else (),
@@ -167,7 +169,7 @@ def shards_by_name(choice: str) -> bool:
 
 
 def _called(function: Any) -> Hook | None:
-    """The function as one of a container and an optimizer; some take the container alone, its own method neither."""
+    """The function as one of a container and an optimizer; some take the container alone."""
     if function is None:
         return None
     takes = parameters_of(function)

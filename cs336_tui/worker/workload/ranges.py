@@ -21,7 +21,7 @@ from cs336_tui.config.variants import RANGES, Range
 from cs336_tui.worker.workload.import_problems import ImportProblem, explained
 from cs336_tui.worker.workload.imported_modules import attribute_of
 from cs336_tui.worker.workload.model_parts import part_of_each
-from cs336_tui.worker.workload.norms import NormOnly, OperationAlone
+from cs336_tui.worker.workload.norms import NormOnly, OperationAlone, OwnNorm
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.precision import Context
 from cs336_tui.worker.workload.transformer import AttentionSteps, Transformer
@@ -168,7 +168,10 @@ def _own_parts(model: nn.Module, by_name: Iterable[Part]) -> Iterator[Part]:
         yield model, "forward", "norms" if isinstance(model, NormOnly) else "attention core"
     else:
         yield model, "forward", "embedding"  # outside its parts it only embeds tokens and positions
-        yield from (part for part in by_name if part[2] != "embedding")
+        own = [module for module in model.modules() if isinstance(module, OwnNorm)]
+        inside = {part for norm in own for part in norm.modules()}
+        yield from (part for part in by_name if part[2] != "embedding" and part[0] not in inside)
+        yield from ((norm, "forward", "norms") for norm in own)
     for module in model.modules():
         for method, part in _ATTENTION_METHODS.items():
             if isinstance(module, AttentionSteps) and hasattr(module, method):

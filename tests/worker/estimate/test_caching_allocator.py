@@ -1,12 +1,12 @@
 """Model of torch's caching allocator: the block that a request gets, and its size."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cs336_tui.events.gpus import cublas_workspace_bytes
 from cs336_tui.events.prediction import Allocation, Site, TensorForm, TrackedTimeline

@@ -3,6 +3,7 @@ norms of the reference model."""
 
 import math
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from cs336_tui.config.values import NORMS
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.import_problems import ImportProblem
 from cs336_tui.worker.workload.norms import NORM_CLASSES
+from cs336_tui.worker.workload.ranges import name_parts
 from tests.attention_cells import attention_spec
 from tests.samples import a_spec
 from tests.worker.measure.cells import UsersFolder, run_step
@@ -146,6 +148,10 @@ class Norm(torch.autograd.Function):
         return of_x, (gradient * x * scale).flatten(0, -2).sum(0)
 def norm(x, weight):
     return Norm.apply(x, weight)
+class Module(torch.nn.Module):
+    def forward(self, x, weight):
+        return norm(x, weight)
+module = Module()
 def flat(x, weight):
     return x[0]
 def eps(x, weight, eps):
@@ -221,6 +227,20 @@ def test_a_function_that_is_no_norm_is_refused_in_one_line(name: str, why: str, 
     spec = attention_spec(workload="norm", **own) if workload == "norm" else model_spec(**own)
     with pytest.raises((ImportProblem, ValueError), match=why):
         build(spec, CPU)
+
+
+@pytest.mark.parametrize("norm", ["rmsnorm", "own_norms:norm", "own_norms:module"])
+def test_every_norm_of_the_model_is_of_the_range_of_norms(norm: str, own_norms: Path) -> None:
+    model = build(model_spec(norm=norm, model_path=(str(own_norms),)), CPU).model
+    entered: list[str] = []
+
+    def around(part: str) -> AbstractContextManager[None]:
+        entered.append(part)
+        return nullcontext()
+
+    name_parts(model, around)
+    model(torch.zeros(1, 4, dtype=torch.int64))
+    assert (entered.count("norms"), entered.count("feed-forward")) == (5, 2)
 
 
 @pytest.mark.parametrize("norm", [*NORMS, "own_norms:norm"])
