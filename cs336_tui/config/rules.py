@@ -45,10 +45,14 @@ def _heads_that_rotate(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("num_heads", cell.num_heads, why)
 
 
-@_between("timer", "sync", "steps_auto", "warmup_auto")
+@_between("steps_auto", "sync")
 def _steps_that_are_looked_at(cell: Choices) -> Iterator[SpecError]:
     if cell.steps_auto is not None and cell.sync != "each-step":
         yield SpecError("sync", cell.sync, "a number of steps that is not fixed needs each-step")
+
+
+@_between("timer", "sync", "steps_auto", "warmup_auto")
+def _timed_as_do_bench(cell: Choices) -> Iterator[SpecError]:
     if cell.timer != "do_bench":
         return
     if cell.sync != "each-step":
@@ -120,10 +124,14 @@ def _captured_draws(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("checkpoint", cell.checkpoint, why)
 
 
-@_between("pass_", "size")
-def _nothing_to_train_and_no_heads(cell: Choices) -> Iterator[SpecError]:
+@_between("pass_")
+def _nothing_to_train(cell: Choices) -> Iterator[SpecError]:
     if cell.workload in COMPUTING and cell.workload != LANGUAGE_MODEL and cell.pass_ == "train-step":
         yield SpecError("pass", cell.pass_, f"{cell.workload} alone has nothing to train; choose another pass")
+
+
+@_between("size")
+def _no_heads(cell: Choices) -> Iterator[SpecError]:
     if cell.workload == "norm" and cell.num_heads > 1:
         yield SpecError("num_heads", cell.num_heads, "a norm has no heads; leave it out")
 
@@ -160,12 +168,16 @@ def _message(cell: Choices) -> Iterator[SpecError]:
         )
 
 
-@_between("cuda_graph", "pass_", "precision", "compile")
+@_between("cuda_graph", "pass_", "precision")
 def _captured(cell: Choices) -> Iterator[SpecError]:
     if cell.cuda_graph != "off" and cell.pass_ == "backward":
         yield SpecError("pass", cell.pass_, "cannot be captured without its forward; choose forward+backward")
     if cell.cuda_graph != "off" and cell.pass_ == "train-step" and cell.precision == "fp16-mixed":
         yield SpecError("precision", cell.precision, "its gradient scaler waits for the device: not to be captured")
+
+
+@_between("cuda_graph", "compile")
+def _captured_twice(cell: Choices) -> Iterator[SpecError]:
     if cell.cuda_graph != "off" and cell.compile in CAPTURING:
         yield SpecError("compile", cell.compile, "captures CUDA graphs itself; choose default or off")
 
@@ -190,10 +202,14 @@ def _divided_equally(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("batch_size", cell.batch_size, why)
 
 
-@_between("accumulate", "pass_", "cuda_graph")
+@_between("accumulate", "pass_")
 def _something_to_accumulate(cell: Choices) -> Iterator[SpecError]:
     if cell.accumulate > 1 and cell.pass_ != "train-step":
         yield SpecError("accumulate", cell.accumulate, f"{cell.pass_} has one batch; choose --pass train-step")
+
+
+@_between("accumulate", "cuda_graph")
+def _captured_once(cell: Choices) -> Iterator[SpecError]:
     if cell.accumulate > 1 and cell.cuda_graph != "off":
         yield SpecError("accumulate", cell.accumulate, "a CUDA graph holds one batch; choose --cuda-graph off")
 
