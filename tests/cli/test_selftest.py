@@ -31,7 +31,7 @@ def a_selftest(means: dict[str, float] | None = None, stds: dict[str, float] | N
 @pytest.mark.timeout(180)  # five programs start with torch
 def test_a_real_run_has_all_rows_and_keeps_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     work = SelftestCell(size="tiny", device="cpu", context=8, batch=1)
-    plan = Plan(starts=1, rounds=2, turn_s=0.35, steps=2)
+    plan = Plan(starts=1, rounds=2, turn_s=0.6, steps=2)
     selftest = run_selftest(work, plan, ENVIRONMENT)
     assert "start 1/1, programs are starting" in capsys.readouterr().err
 

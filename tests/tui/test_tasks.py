@@ -265,7 +265,7 @@ def test_options_of_the_command_line_win_and_the_preset_is_taken_or_told(monkeyp
     from cs336_tui.cli import launch
 
     started: list[Cs336App] = []
-    monkeypatch.setattr(launch, "_run", lambda app: started.append(app) or 0)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(Cs336App, "run", lambda app: started.append(app))
     path = settings_path()
     path.parent.mkdir()
     path.write_text('preset = "nowhere"\nrefresh = 4.0\nlow_bandwidth = true\ntheme = "cs336-light"\n')
