@@ -101,7 +101,7 @@ def step_times(results: Sequence[Result]) -> Drawing | Absent:
 
 
 def _first(shown: Sized, every: Sized, what: str) -> str:
-    """How many of something a figure shows, for its title; empty if it shows all."""
+    """The number that a figure shows of all, for its title; empty if it shows all."""
     return f" (the first {len(shown)} of {len(every)}{what})" if len(shown) < len(every) else ""
 
 

@@ -153,3 +153,9 @@ def test_running_statistics_agree_with_the_summary_at_every_step(values: list[fl
 def test_the_skew_of_a_step_is_its_range_over_ranks(times_s_of_ranks: list[list[float]]) -> None:
     assert skews(times_s_of_ranks) == np.ptp(times_s_of_ranks, axis=0).tolist()
     assert skews(()) == []
+
+
+@given(times, st.randoms())
+def test_order_does_not_matter(values: list[float], random) -> None:
+    shuffled = random.sample(values, len(values))
+    assert summarize(shuffled) == summarize(values)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.steady_state import holds, interleaved, ratio_coverage
+from benchmarks.steady_state import autoregression, holds, interleaved, ratio_coverage
 from cs336_tui.stats.intervals import sample_of
 from cs336_tui.stats.quantities import is_too_noisy
 from cs336_tui.stats.ratio import (
@@ -318,3 +318,11 @@ def test_pairs_of_equal_sides_are_seldom_different_and_3_percent_mostly_slower()
     ]
     assert sum(word in ("faster", "slower") for word in said[0]) <= 0.05 * 200
     assert said[1].count("slower") >= 0.9 * 200
+
+
+@pytest.mark.parametrize(("steps", "correlation"), [(10, 0.0), (10, 0.6), (30, 0.6)])
+def test_equal_sides_are_seldom_called_different(steps: int, correlation: float) -> None:
+    rng = np.random.default_rng(9)
+    sides = 1 + 0.01 * autoregression(rng, (400, 2, steps), correlation)
+    said = [outcome(ratio_of([a.tolist()], [b.tolist()])) for a, b in sides]
+    assert sum(word in ("faster", "slower") for word in said) <= 0.05 * 400

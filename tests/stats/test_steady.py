@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import time
 from collections import Counter
 
 import numpy as np
@@ -273,3 +274,10 @@ def test_noise_has_neither_ticks_nor_levels(std: float) -> None:
         times = 1 + noise(100, std, seed)
         assert clock_tick(times) is None
         assert find_levels(times) is None
+
+
+def test_ten_thousand_steps_take_less_than_a_second() -> None:
+    series = synthetic(Condition("warm-up, throttle", 0.01, 0.5), 1, 10_000)
+    begin = time.process_time()  # what others do to the machine meanwhile is no matter
+    classify(series)
+    assert time.process_time() - begin < 1

@@ -106,7 +106,9 @@ def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
     rows.sort(key=lambda row: (moments.index((row[1].step, row[1].moment)), row[1].rank))
     records = [_record(report, moment) for report, moment in rows]
     unit = unit_of(reports)
-    several = len({report.spec.optimizer for report, _ in rows}) > 1
+    ways = [Column("parallel", left=True)]
+    if len({report.spec.optimizer for report, _ in rows}) > 1:
+        ways.append(Column("optimizer", left=True, show=short))
 
     def predicted(key: str) -> Iterator[Column]:
         if any(record[key] is not None for record in records):
@@ -117,8 +119,7 @@ def rank_memory_table(reports: Sequence[RankMemoryReport]) -> Table:
         Column("step", show=lambda step: str(step or "")),
         Column("moment", left=True),
         Column("rank"),
-        Column("parallel", left=True),
-        *([Column("optimizer", left=True, show=short)] if several else []),
+        *ways,
         *(size_column(f"{name}_bytes", spaced(name), unit, brief) for name, brief in _CATEGORIES.items()),
         size_column("rest_bytes", "rest", unit),
         size_column("live_bytes", "allocated", unit, "alloc."),

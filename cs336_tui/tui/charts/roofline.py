@@ -34,7 +34,7 @@ _FEWEST_TICKS = 2
 _LEAST = (24, 5)
 """Least columns and rows of a drawing."""
 _of_curve = attrgetter("collective", "ranks", "backend_in_use", "precision", "device", "warmup_steps", "threads")
-"""What is the same of all cells of a curve."""
+"""The choices that are the same in all cells of a curve."""
 _NO_LINES: tuple[tuple[object, ...], Sequence[Line]] = (), ()
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1.0, "B"))
 

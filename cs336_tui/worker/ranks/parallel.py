@@ -114,7 +114,10 @@ def _own(name: str, model: nn.Module, spec: CellSpec, bucket_bytes: int | None) 
 
     after, finish = _called(beside(f"{stem}_on_after_backward")), getattr(runs, _FINISH, None)
     if after is None and finish is not None:
-        after = lambda *_: finish()  # noqa: E731
+
+        def after(*_: object) -> object:
+            return finish()
+
     shards = _shapes(model) != shapes
     whole = None
     if shards:

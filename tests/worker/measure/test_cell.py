@@ -195,3 +195,8 @@ def test_skipped_optimizer_steps_are_counted_among_those_that_ran(monkeypatch: p
     why, skipped = notices(run_scripted(automatic, [0.05] * 100, monkeypatch))
     assert "stopped after 20 steps" in why
     assert "of 20 optimizer steps were skipped" in skipped
+
+
+def test_no_warm_up() -> None:
+    report = run(small_spec(warmup_steps=0, measure_steps=1))
+    assert report.outline == ["building", "ModelBuilt", "measuring", "StepsTimed", "finishing", "CellFinished"]
