@@ -175,6 +175,12 @@ def test_a_rank_that_hangs_is_named_with_its_node(runner: OnNodes) -> None:
     assert re.search(r"rank 3 on n2 hangs in \w+ \(adapters.py:\d+\); rank 0 on n1 waits in", cell.finished.error)
 
 
+def test_a_collective_over_nodes_ends_well_with_all_ranks(runner: OnNodes) -> None:
+    asked = {"ranks": (4,), "sizes": ("1KB",), "devices": ("cpu",), "threads": 1}
+    (cell,) = runner.run(*sweep_from(workload="collective", **asked).cells())
+    assert (cell.status, len(cell.times.rank_s)) == ("ok", 4)
+
+
 def test_a_collective_has_all_ranks_and_a_stop_ends_them(runner: OnNodes) -> None:
     asked = {"ranks": (4,), "sizes": ("1KB",), "devices": ("cpu",), "threads": 1}
     runner.begin_endless(*sweep_from(workload="collective", **asked).cells())
