@@ -20,7 +20,7 @@ SHAPES = {
 
 def gaps_ns(work: Sequence[Work]) -> list[int]:
     """The gaps between pieces of work."""
-    gaps, reached = [], work[0].begin_ns
+    gaps, reached = [], min(each.begin_ns for each in work)
     for each in sorted(work, key=lambda each: each.begin_ns):
         if each.begin_ns > reached:
             gaps.append(each.begin_ns - reached)
