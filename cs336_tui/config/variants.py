@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -161,14 +161,23 @@ def why_no_folder(folder: str) -> str:
     return "" if is_folder(Path(folder)) else "no such folder"
 
 
-def _source_of(module: str, folders: Sequence[str]) -> Path | None:
-    """The source of a module in these folders."""
-    path: Sequence[str] | None = folders
-    whole, found = "", None
+def found_along(module: str, path: Sequence[str]) -> Iterator[tuple[str, ModuleSpec | None]]:
+    """The name of each package of a dotted name and of the module, as found in these folders; None ends it."""
+    whole = ""
     for part in module.split("."):
         whole = f"{whole}.{part}".lstrip(".")
-        found = PathFinder.find_spec(whole, path) if path and whole not in sys.stdlib_module_names else None
-        path = found.submodule_search_locations if found else None
+        found = PathFinder.find_spec(whole, path)
+        yield whole, found
+        if found is None:
+            return
+        path = found.submodule_search_locations or ()
+
+
+def _source_of(module: str, folders: Sequence[str]) -> Path | None:
+    """The source of a module in these folders."""
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    *_, (_, found) = found_along(module, folders)
     return Path(found.origin) if found and found.origin and found.origin.endswith(".py") else None
 
 

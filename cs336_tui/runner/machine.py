@@ -17,14 +17,13 @@ import msgspec
 from cs336_tui import __version__
 from cs336_tui.config.reading import is_folder
 from cs336_tui.config.spec import Precision
-from cs336_tui.config.variants import why_not_there
+from cs336_tui.config.variants import found_along, why_not_there
 from cs336_tui.events.environment import Environment, TorchEnvironment
 from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.runner.child import FORKED_AFTER_DRIVER, Answer, peak, probe, tried
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal, last_line
 from cs336_tui.runner.queue import STOPPED
-from cs336_tui.runner.trust import found_along
 from cs336_tui.worker import worker_entry
 
 PROBE_TIMEOUT_S = 120.0

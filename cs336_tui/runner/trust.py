@@ -15,7 +15,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuning import Tuning
 from cs336_tui.config.values import sharing_of
-from cs336_tui.config.variants import is_imported
+from cs336_tui.config.variants import found_along, is_imported
 from cs336_tui.stats.quantities import named
 
 NOT_THE_USERS = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
@@ -136,18 +136,6 @@ def _chain(module: str, roots: Sequence[str]) -> list[Path]:
     PathFinder.invalidate_caches()
     specs = [spec for _, spec in found_along(module, roots)]
     return [] if None in specs else [place for spec in specs if spec for place in _places(spec)]
-
-
-def found_along(module: str, path: Sequence[str]) -> Iterator[tuple[str, ModuleSpec | None]]:
-    """The name of each package of a dotted name and of the module, as found in these folders; None ends it."""
-    whole = ""
-    for part in module.split("."):
-        whole = f"{whole}.{part}".lstrip(".")
-        found = PathFinder.find_spec(whole, path)
-        yield whole, found
-        if found is None:
-            return
-        path = found.submodule_search_locations or ()
 
 
 def _is_here(place: Path) -> bool:
