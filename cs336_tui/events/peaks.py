@@ -2,6 +2,7 @@
 
 import contextlib
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import platformdirs
@@ -104,6 +105,15 @@ class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     def best(self) -> MatmulTrial:
         """The trial with the most FLOP/s."""
         return max(self.matmul, key=lambda trial: trial.flops_per_s)
+
+
+class WantedPeak(NamedTuple):
+    """A peak that is to be measured on this machine."""
+
+    device: str
+    precision: Precision
+    threads: int | None
+    """Those of a CPU; None elsewhere."""
 
 
 class PeakKey(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Literal
 from cs336_tui import __version__
 from cs336_tui.config.choices import check_code
 from cs336_tui.config.order import brings_as, check_sides, needs_at_least, rounds_of
-from cs336_tui.config.spec import CellSpec, Precision, SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, REPORTS_OF_RANKS, LaneCount, Sweep
 from cs336_tui.config.values import NO_MODEL
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment, capability_pair, without_impossible
-from cs336_tui.events.peaks import DevicePeak, PeakError
+from cs336_tui.events.peaks import DevicePeak, PeakError, WantedPeak
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.cells import CellRunner, run_rounds
 from cs336_tui.runner.device.sampler import DeviceSampler
@@ -229,9 +229,9 @@ class Bench(Recording):
             self._predictions.add([spec])
         self.queue.ask(WaitingReport(kind, spec, cell))
 
-    def ask_peak(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
+    def ask_peak(self, wanted: WantedPeak, tell: Tell) -> None:
         """Queue a device's peak, which `work` measures before the next cell; `tell` is called on another thread."""
-        self.queue.ask(WaitingPeak(device, precision, threads, tell))
+        self.queue.ask(WaitingPeak(wanted, tell))
         if self._closed:
             self.queue.cancel()
 
@@ -282,7 +282,7 @@ class Bench(Recording):
                 if isinstance(taken, WaitingReport):
                     self._cells.make_report(taken)
                 elif isinstance(taken, WaitingPeak):
-                    taken.tell(self._peak(taken))
+                    taken.tell(self._peak(taken.wanted))
                 elif why := refuse(taken.spec):
                     self._recorder.record([ev.CellSkipped(at=time.time(), cell=taken.cell, reason=why)])
                     self.queue.over(taken)
@@ -304,9 +304,9 @@ class Bench(Recording):
         if broken:
             raise broken[0]
 
-    def _peak(self, asked: WaitingPeak) -> DevicePeak | PeakError:
+    def _peak(self, wanted: WantedPeak) -> DevicePeak | PeakError:
         try:
-            return measure_peak(self._launcher, asked.device, asked.precision, asked.threads, stop=self._stop)
+            return measure_peak(self._launcher, *wanted, stop=self._stop)
         except PeakError as error:
             return error
 

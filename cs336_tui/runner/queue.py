@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from cs336_tui.config.spec import CellSpec, Precision
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
-from cs336_tui.events.peaks import DevicePeak, PeakError
+from cs336_tui.events.peaks import DevicePeak, PeakError, WantedPeak
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.session.state import SessionState
@@ -49,9 +49,7 @@ Tell = Callable[[DevicePeak | PeakError], object]
 class WaitingPeak(NamedTuple):
     """A device's peak to measure; `tell` is given the result, on the thread that measures or stops."""
 
-    device: str
-    precision: Precision
-    threads: int | None
+    wanted: WantedPeak
     tell: Tell
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from textual.dom import DOMNode
 
-from cs336_tui.config.spec import CellSpec, Precision
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.peaks import WantedPeak
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo
@@ -28,15 +29,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     ddof: int = 1
     timeout_s: float | None = None
     repeats: int = 1
-
-
-class WantedPeak(NamedTuple):
-    """A peak that is to be measured on this machine."""
-
-    device: str
-    precision: Precision
-    threads: int | None
-    """Those of a CPU; None elsewhere."""
 
 
 class Requests(msgspec.Struct, frozen=True):

@@ -23,11 +23,11 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Event
-from cs336_tui.events.peaks import DevicePeak, PeakError, PeakKey
+from cs336_tui.events.peaks import DevicePeak, PeakError, PeakKey, WantedPeak
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.trust import Untrusted
 from cs336_tui.tui.background import tried
-from cs336_tui.tui.requests import RunOptions, WantedPeak
+from cs336_tui.tui.requests import RunOptions
 
 if TYPE_CHECKING:
     from cs336_tui.config.tuned_sweep import Search
@@ -202,7 +202,7 @@ class LiveSource:
 
         def ask(_: object) -> None:
             for each in wanted:
-                self.bench.ask_peak(each.device, each.precision, each.threads, partial(tell, each))
+                self.bench.ask_peak(each, partial(tell, each))
 
         def stopped() -> None:
             for each in wanted:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from cs336_tui.events.events import CellFinished, CellStarted, Event
-from cs336_tui.events.peaks import DevicePeak, PeakError
+from cs336_tui.events.peaks import DevicePeak, PeakError, WantedPeak
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.machine import measure_peak, with_others
@@ -35,9 +35,9 @@ def test_a_peak_comes_before_the_cells_that_wait_and_nothing_is_lost(running: Ru
     running.watch.on_event = note
     bench = running.bench
     bench.add([(small_spec(), repeat) for repeat in (1, 2)])
-    bench.ask_peak("cpu", "tf32", 1, tell)  # is refused at once, by a real child
+    bench.ask_peak(WantedPeak("cpu", "tf32", 1), tell)  # is refused at once, by a real child
     bench.work()
-    bench.ask_peak("cpu", "tf32", 1, tell)
+    bench.ask_peak(WantedPeak("cpu", "tf32", 1), tell)
     bench.work()
     assert happened == ["peak", *["CellStarted", "CellFinished"] * 2, "peak"]
     assert "tf32" in str(found[0])
@@ -51,11 +51,11 @@ def test_a_stop_ends_a_peak_that_is_being_measured_and_those_that_wait(
     found: list[DevicePeak | PeakError] = []
     bench = running.bench
     bench.probe()
-    bench.ask_peak("cpu", "fp32", 1, found.append)
+    bench.ask_peak(WantedPeak("cpu", "fp32", 1), found.append)
     running.on_a_thread(bench.work)
     while not bench.queue.busy:
         time.sleep(0.01)
-    bench.ask_peak("cpu", "bf16", 1, found.append)
+    bench.ask_peak(WantedPeak("cpu", "bf16", 1), found.append)
     end(bench)
     running.finish(30)
     assert [str(each) for each in found] == ["it was stopped"] * 2

@@ -18,7 +18,7 @@ from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.peaks import DevicePeak, PeakError
+from cs336_tui.events.peaks import DevicePeak, PeakError, WantedPeak
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import CellQueue, Tell, WaitingPeak, WaitingReport
@@ -144,8 +144,8 @@ class ScriptedBench:
             raise self.refuse
         self.queue.ask(WaitingReport(kind, spec, cell))
 
-    def ask_peak(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
-        self.queue.ask(WaitingPeak(device, precision, threads, tell))
+    def ask_peak(self, wanted: WantedPeak, tell: Tell) -> None:
+        self.queue.ask(WaitingPeak(wanted, tell))
 
     def predict(
         self, specs: Sequence[CellSpec], elsewhere: Sequence[CellSpec] = (), capability: tuple[int, int] | None = None
@@ -159,7 +159,7 @@ class ScriptedBench:
             return
         while (taken := self.queue.take()) is not None:
             if isinstance(taken, WaitingPeak):
-                self.peaks_measured.append((taken.device, taken.precision))
+                self.peaks_measured.append((taken.wanted.device, taken.wanted.precision))
                 self._wait()
                 taken.tell(self.peak)
                 continue

@@ -14,7 +14,7 @@ from cs336_tui.config.presets import models_in, remember
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import ReportFinished
-from cs336_tui.events.peaks import DevicePeak, PeakError, peak_key
+from cs336_tui.events.peaks import DevicePeak, PeakError, WantedPeak, peak_key
 from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import REPORTS, ReportKind
 from cs336_tui.session.states import CellState
@@ -24,7 +24,7 @@ from cs336_tui.tui.configure.preview import devices_of
 from cs336_tui.tui.format import plural
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name, tab_name
-from cs336_tui.tui.requests import RunOptions, WantedPeak
+from cs336_tui.tui.requests import RunOptions
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.sources import LiveSource, PeakView
 from cs336_tui.tui.tab_list import TABS

@@ -16,7 +16,7 @@ from cs336_tui.analysis.grouping import label, shown
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoint, doubt, points
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
+from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, WantedPeak, peak_key
 from cs336_tui.export.subjects.roofline import ALWAYS, NOISY, left_out, naming_keys, roofline_table
 from cs336_tui.export.writing.formats import render
 from cs336_tui.export.writing.tables import Column, Table
@@ -28,7 +28,7 @@ from cs336_tui.tui.background import Works
 from cs336_tui.tui.charts.roofline import Bandwidths, CellPoint, Roof, roofline_chart
 from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.keys import bind, key_name, tab_name
-from cs336_tui.tui.requests import WantedPeak, requests_of
+from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.sources import PeakView
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.widgets.columns import Laid, Sheet, on_screen
