@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cs336_tui.analysis.estimates import Estimate, for_target, judge, judge_each, total_s
 from cs336_tui.analysis.next_step import MOST_ROUNDS, first_round_s
@@ -20,7 +20,7 @@ from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.tuning import LeftOut, Space, Tuning, check_budget, check_goal, label, space_of
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import TuningStarted
-from cs336_tui.events.prediction import Prediction, prediction_key
+from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import gigabytes
@@ -35,6 +35,8 @@ Refusal = Callable[[CellSpec], UserError | None]
 """Why a candidate cannot run on the target."""
 Predict = Callable[[Sequence[CellSpec]], Mapping[CellSpec, Prediction]]
 """Predictions of those of these specs that can be predicted."""
+PredictUntil = Callable[[Sequence[CellSpec], float], Mapping[CellSpec, Prediction]]
+"""As `Predict`, of those that can be predicted until then, by `time.monotonic`."""
 
 
 class Shortlist(Space, frozen=True, kw_only=True):
@@ -46,7 +48,7 @@ class Shortlist(Space, frozen=True, kw_only=True):
 
 
 def started_of(
-    tuning: Tuning, environment: Environment, predictor: Predictor, began: float | None = None
+    tuning: Tuning, environment: Environment, predict: PredictUntil, began: float | None = None
 ) -> TuningStarted:
     """The beginning of a race on a machine that has the device of the starting point, with the candidates that can run
     and fit. Its budget `began` then, by `time.monotonic`; None: now. Raises `SpecError` if the starting point is none
@@ -59,7 +61,7 @@ def started_of(
     device = environment.device(base.device)
     assert device is not None, "the starting point can run here"
     target = target_here(device, environment)
-    found = shortlist(tuning, target, environment.refusal, lambda specs: predictions_of(predictor, specs, until=until))
+    found = shortlist(tuning, target, environment.refusal, lambda specs: predict(specs, until))
     if base not in found.candidates:
         why = next(each.why for each in found.left_out if each.spec == base)
         raise SpecError("starting point", base.heading, f"{why}; choose one that can run")
@@ -111,45 +113,6 @@ def shortlist(tuning: Tuning, target: Target, refusal: Refusal, predict: Predict
         else:
             found.append(spec)
     return Shortlist(tuple(found), tuple(left_out), space.alike, limit_bytes=limit, predictions=predictions)
-
-
-class Predictor(Protocol):
-    """The part of `runner.predictor.Predictor` that is used."""
-
-    def predict(
-        self,
-        specs: Sequence[CellSpec],
-        on_each: Callable[[Prediction], object] = ...,
-        *,
-        within_s: float | None = ...,
-        give_up: Callable[[CellSpec, UserError], object] | None = ...,
-    ) -> tuple[Prediction, ...]: ...
-
-
-def predictions_of(
-    predictor: Predictor,
-    specs: Sequence[CellSpec],
-    on_each: Callable[[object], object] = lambda _: None,
-    *,
-    until: float | None = None,
-) -> dict[CellSpec, Prediction]:
-    """The predictions of those of these specs that can be predicted, `until` then by `time.monotonic`; `on_each` is
-    called for each that was tried."""
-    failed: set[CellSpec] = set()
-
-    def give_up(spec: CellSpec, _why: UserError) -> None:
-        failed.add(prediction_key(spec))
-        on_each(spec)
-
-    predictions: list[Prediction] = []
-    if until is None:
-        predictions += predictor.predict(specs, on_each, give_up=give_up) if specs else ()
-    else:
-        for spec in specs:
-            left_s = until - time.monotonic()
-            if left_s > 0 and prediction_key(spec) not in failed:
-                predictions += predictor.predict([spec], on_each, within_s=left_s, give_up=give_up)
-    return {each.spec: each for each in predictions}
 
 
 def limit_of_peak(tuning: Tuning, target: Target) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,7 +13,7 @@ from typing import Any, TextIO
 import click
 
 from cs336_tui.analysis.next_step import next_step
-from cs336_tui.analysis.shortlist import lacking, plan_of, predictions_of, shortlist, started_of
+from cs336_tui.analysis.shortlist import lacking, plan_of, shortlist, started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
 from cs336_tui.cli.files import Destination, file_options, to_json
 from cs336_tui.cli.flags import Parsed, gpu_option, reword, start_options, trust_option
@@ -47,7 +48,7 @@ from cs336_tui.export.subjects.tuning import (
 )
 from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.predictor import Predictor
+from cs336_tui.runner.predictor import Predictor, predictions_of
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState, is_race_alone, visits_of
@@ -261,7 +262,8 @@ def tune(
         (base,) = bench.resolve(search.start).cells()
         tuning = search.tuning(base)
         bench.trust.name(tuning)
-        tuner.run(started_of(tuning, bench.probe(), bench.predictor, began), command_of_search(tuning))
+        started = started_of(tuning, bench.probe(), partial(predictions_of, bench.predictor), began)
+        tuner.run(started, command_of_search(tuning))
 
     code = carry_out(bench, run, work, Outputs(lambda state: race_text(state, to.format), to))
     return code if save_preset is None else _saved(run.state, save_preset, code, overwrite=to.overwrite)
@@ -360,7 +362,7 @@ def show_plan(
     refusal = here.environment.refusal if here else lacking(_device(find_gpu(gpu or target.name)))
     with predicting(asked, predictor, [tuning], state=state, trusted=trusted) as predicts:
         counter = Counter("predicting candidates")
-        found = shortlist(tuning, target, refusal, lambda specs: predictions_of(predicts, specs, counter), every=True)
+        found = shortlist(tuning, target, refusal, partial(predictions_of, predicts, on_each=counter), every=True)
         counter.clear()
     plan = plan_of(tuning, found, target, state)
     if to.format == "json":

@@ -431,3 +431,28 @@ class SessionPredictions:
             self._said.add(why)
             text = f"{spec.title}: memory could not be predicted: {why}"
             self._recorder.pass_on([Notice(at=now, text=text)])
+
+
+def predictions_of(
+    predictor: Predictor,
+    specs: Sequence[CellSpec],
+    until: float | None = None,
+    on_each: Callable[[object], object] = lambda _: None,
+) -> dict[CellSpec, Prediction]:
+    """The predictions of those of these specs that can be predicted, `until` then by `time.monotonic`; `on_each` is
+    called for each that was tried."""
+    failed: set[CellSpec] = set()
+
+    def give_up(spec: CellSpec, _why: PredictionError) -> None:
+        failed.add(prediction_key(spec))
+        on_each(spec)
+
+    predictions: list[Prediction] = []
+    if until is None:
+        predictions += predictor.predict(specs, on_each, give_up=give_up) if specs else ()
+    else:
+        for spec in specs:
+            left_s = until - time.monotonic()
+            if left_s > 0 and prediction_key(spec) not in failed:
+                predictions += predictor.predict([spec], on_each, within_s=left_s, give_up=give_up)
+    return {each.spec: each for each in predictions}

@@ -140,11 +140,12 @@ class LiveSource:
         def resolve() -> _Race:
             from cs336_tui.analysis.shortlist import started_of
             from cs336_tui.config.tuned_sweep import command_of_search
+            from cs336_tui.runner.predictor import predictions_of
 
             began, bench = time.monotonic(), self.bench
             tuning = search.tuning(bench.resolve(search.start).cells()[0])
             bench.trust.name(tuning)
-            started = started_of(tuning, bench.probe(), bench.predictor, began)
+            started = started_of(tuning, bench.probe(), partial(predictions_of, bench.predictor), began)
             tuner = self._new_tuner(began)
             return _Race(tuner, lambda: tuner.run(started, command_of_search(tuning)))
 

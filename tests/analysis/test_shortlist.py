@@ -3,6 +3,7 @@ its number of predictions."""
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -16,7 +17,6 @@ from cs336_tui.analysis.shortlist import (
     lacking,
     limit_of_peak,
     needed_bytes,
-    predictions_of,
     shortlist,
     started_of,
 )
@@ -25,7 +25,7 @@ from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import Over, Tuning
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.prediction import Prediction
-from cs336_tui.runner.predictor import PredictionError
+from cs336_tui.runner.predictor import PredictionError, predictions_of
 from tests.made_predictions import MadePredictor, made_prediction
 from tests.samples import ENVIRONMENT, a_spec, sized
 
@@ -48,7 +48,7 @@ def of_bytes(spec: CellSpec) -> Prediction:
 
 def chosen(tuning: Tuning, target: Target, predictor: MadePredictor | None = None) -> Shortlist:
     used = predictor or MadePredictor(of_bytes)
-    return shortlist(tuning, target, lambda _: None, lambda specs: predictions_of(used, specs), every=True)
+    return shortlist(tuning, target, lambda _: None, partial(predictions_of, used), every=True)
 
 
 def test_what_does_not_fit_by_prediction_is_left_out_with_both_figures() -> None:
@@ -64,7 +64,7 @@ def test_only_what_may_matter_is_predicted_before_a_race() -> None:
     predictor = MadePredictor(of_bytes)
     for capacity, is_asked in ((80 * GB, False), (2 * GB, True)):
         target = a_target(capacity_bytes=capacity)
-        shortlist(a_tuning(), target, lambda _: None, lambda specs: predictions_of(predictor, specs))
+        shortlist(a_tuning(), target, lambda _: None, partial(predictions_of, predictor))
         assert bool(predictor.asked) == is_asked
 
 
@@ -117,15 +117,15 @@ def test_a_race_needs_its_starting_point_and_something_beside_it() -> None:
     large = MadePredictor(lambda spec: made_prediction(spec, peak_bytes=90 * GB))
     wide = a_tuning(within_bytes=GB)
     with pytest.raises(SpecError, match=r"starting point small .*: by prediction it needs 90.0 GB, and the limit is 1"):
-        started_of(wide, ENVIRONMENT, large)
+        started_of(wide, ENVIRONMENT, partial(predictions_of, large))
     lacking_here = a_tuning("cpu", (Over("cuda_graph", ("off", "step")),))
     with pytest.raises(SpecError, match=r"over cuda-graph: cuda graph step: cpu .* has none"):
-        started_of(lacking_here, ENVIRONMENT, large)
+        started_of(lacking_here, ENVIRONMENT, partial(predictions_of, large))
 
 
 def test_the_beginning_of_a_race_says_what_is_tried_and_what_was_spent() -> None:
     began = time.monotonic() - 3
-    started = started_of(a_tuning(), ENVIRONMENT, MadePredictor(), began)
+    started = started_of(a_tuning(), ENVIRONMENT, partial(predictions_of, MadePredictor()), began)
     assert [spec.checkpoint for spec in started.candidates] == [0, 1]
     assert started.limit_bytes
     assert 3 <= started.spent_s < 4
@@ -136,11 +136,11 @@ def test_a_limit_above_what_is_there_and_a_budget_below_the_forecast_of_a_visit_
         limit_of_peak(a_tuning(within_bytes=90 * GB), a_target())
     slow = MadePredictor(lambda spec: made_prediction(spec, flops={"forward": 10**18}))
     with pytest.raises(SpecError, match="budget 10s: shorter than one visit, which takes at least"):
-        started_of(a_tuning(budget_s=10.0), ENVIRONMENT, slow)
+        started_of(a_tuning(budget_s=10.0), ENVIRONMENT, partial(predictions_of, slow))
     base = a_spec(**sized("10B"), device="cpu", pass_="train-step", context_length=1024, threads=1)
     long = Tuning(base=base, over=(Over("checkpoint", (0, 1)),), budget_s=60.0)
     with pytest.raises(SpecError, match=r"budget 60s: shorter than one visit, which takes at least \d:\d\d:\d\d"):
-        started_of(long, ENVIRONMENT, MadePredictor())
+        started_of(long, ENVIRONMENT, partial(predictions_of, MadePredictor()))
 
 
 curves = st.builds(

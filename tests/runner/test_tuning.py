@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from cs336_tui.config.tuning import BUDGET_ENDED, Over, Tuning
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, Event, TuningEnded
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.predictor import predictions_of
 from cs336_tui.runner.resume import BROKEN_OFF
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session.load import load
@@ -78,7 +80,7 @@ class Racing(Running):
     def tune(self, tuning: Tuning) -> None:
         began = time.monotonic()
         self.bench.trust.name(tuning.base, tuning)
-        started = started_of(tuning, self.bench.probe(), self.bench.predictor)
+        started = started_of(tuning, self.bench.probe(), partial(predictions_of, self.bench.predictor))
         self.tuner.run(started, "cs336-tui tune")
         self.took_s = time.monotonic() - began
         self.bench.close()
