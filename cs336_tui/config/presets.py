@@ -146,13 +146,13 @@ def save(preset: Preset, user_dir: Path | None = None, *, overwrite: bool = Fals
     return path
 
 
-def check_new(name: str, user_dir: Path | None = None, *, overwrite: bool = False) -> None:
+def check_new(name: str, *, overwrite: bool = False) -> None:
     """Raise `PresetError` if no preset of this name can be saved."""
-    if exists(_new_file(name, user_dir)) and not overwrite:
+    if exists(_new_file(name)) and not overwrite:
         raise PresetError(_THERE.format(name))
 
 
-def _new_file(name: str, user_dir: Path | None) -> Path:
+def _new_file(name: str, user_dir: Path | None = None) -> Path:
     if not _NAME.fullmatch(name):
         raise PresetError(f"preset name {name!r}: expected letters, digits, spaces, . _ + - and / between")
     if any(len(part.encode()) > _LONGEST_NAME for part in name.split("/")):

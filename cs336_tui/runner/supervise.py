@@ -66,7 +66,6 @@ class Supervisor:
         pace_s: float = PACE_S,
     ) -> None:
         self._child, self._report, self._record, self._stop = child, report, record, stop
-        self._pid = child.process.pid
         self._frames = FrameReader(child.events.fileno())
         self._ends: list[ev.CellFinished | ev.ReportFinished] = []
         """The ends that the child told."""

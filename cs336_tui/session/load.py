@@ -161,17 +161,11 @@ class Pace:
 
 
 def replay(
-    path: Path,
-    sink: Callable[[Sequence[Event]], None],
-    *,
-    speed: float = 1.0,
-    stop: threading.Event | None = None,
-    pace: Pace | None = None,
+    path: Path, sink: Callable[[Sequence[Event]], None], pace: Pace, stop: threading.Event | None = None
 ) -> None:
-    """Hand the log's events to `sink`, `speed` times as fast as they came, 0 at once; a `pace` replaces it. Blocks
-    until the end or `stop`. A notice ends a log whose last line was cut. Raises `LogError` at damage."""
+    """Hand the log's events to `sink` at a pace. Blocks until the end or `stop`. A notice ends a log whose last line
+    was cut. Raises `LogError` at damage."""
     stop = stop or threading.Event()
-    pace = pace or Pace(speed)
     reader = LogReader(path)
     last_at: float | None = None
     batch: list[Event] = []

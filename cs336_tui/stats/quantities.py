@@ -147,9 +147,9 @@ def whole_percent(share: float | None) -> str:
     return UNKNOWN if share is None else f"{share * 100:.0f} %"
 
 
-def tenth_percent(share: float | None, unknown: str = NONE) -> str:
+def tenth_percent(share: float | None) -> str:
     """A share as ``46.8 %``, so that all in a column are as fine; a dash for None."""
-    return unknown if share is None else f"{share * 100:.1f} %"
+    return NONE if share is None else f"{share * 100:.1f} %"
 
 
 def two_digit_percent(share: float) -> str:

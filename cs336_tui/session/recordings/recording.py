@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,6 +29,7 @@ from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.reports import MemoryReport, ReportKind
 from cs336_tui.session.log import SessionLog, new_session_id
+from cs336_tui.stats.quantities import named
 
 INFLATED = 1 << 28
 """Bytes that any gzipped file may hold."""
@@ -71,10 +72,9 @@ class OpeningCancelled(Exception):
     """Reading was stopped by the person who asked for it."""
 
 
-class Watch(Protocol):
-    """Told of progress in bytes of the file, whose `total` is 0 if unknown; raises `OpeningCancelled` to stop."""
-
-    def __call__(self, done: int, total: int) -> None: ...
+Watch = Callable[[int, int], object]
+"""Told of progress in bytes of the file, those that are done and all, 0 if unknown; raises `OpeningCancelled` to
+stop."""
 
 
 class DeviceFacts(NamedTuple):
@@ -110,7 +110,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 class Opening(NamedTuple):
     """Options for reading a file."""
 
-    watch: Watch = lambda done, total: None  # noqa: ARG005
+    watch: Watch = lambda _done, _total: None
     phases: Mapping[str, tuple[str, ...]] = {}
     """Names of ranges, beside the usual ones, that are a phase, by the phase."""
 
@@ -218,7 +218,7 @@ def open_recordings(paths: Sequence[Path], session_dir: Path, opening: Opening) 
     opening.watch(size, size)  # the last moment to stop
     session = new_session_id()
     with closing(SessionLog(session_dir / f"{session}.jsonl")) as log:
-        log.write(_events(session, named(paths), _told_apart(cells)))
+        log.write(_events(session, named([path.name for path in paths], most=1), _told_apart(cells)))
         return log.path
 
 
@@ -260,12 +260,6 @@ def names_of(paths: Sequence[Path]) -> list[str]:
         depth += 1
         names = ["/".join(path.absolute().parts[-depth:]) for path in paths]
     return names
-
-
-def named(paths: Sequence[Path]) -> str:
-    """The name of a session of these files."""
-    more = len(paths) - 1
-    return paths[0].name + (f" and {more} more" if more else "")
 
 
 def _told_apart(cells: Sequence[Recorded]) -> list[Recorded]:

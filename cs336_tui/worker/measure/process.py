@@ -133,7 +133,7 @@ _INITIALISED = (0, 100)
 ``CUDA_ERROR_NOT_INITIALIZED``; a stub or a broken driver answers something else."""
 
 
-def driver_initialised(library: str = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1") -> bool:
+def driver_initialised(library: str = "libcuda.so.1") -> bool:
     """True if this process has initialised the CUDA driver; a child forked after that cannot use CUDA, and says "not
     initialised" too, so ask before. ``cuDeviceGetCount`` initialises nothing itself. False without a driver."""
     try:
