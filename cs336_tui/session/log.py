@@ -171,10 +171,6 @@ class SessionLog:
             raise
         return copy
 
-    def sync(self) -> None:
-        """Flush the file to the disk."""
-        os.fsync(self._file.fileno())
-
     def close(self) -> None:
         self._file.close()
         self._lock.release()
