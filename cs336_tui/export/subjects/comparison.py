@@ -83,7 +83,7 @@ def comparison_table(
         [columns[key] for key in ("cell", "a", "b", "ratio", "interval", "outcome")],
         record=_record,
         caption=caption or f"Step times of A ({comparison.a}) over those of B ({comparison.b})",
-        footnotes=(*doubts, *_notes(comparison)),
+        footnotes=(*doubts, *pair_notes(comparison)),
         label="comparison",
         doubt=doubt_of_pairs(sides),
     )
@@ -118,7 +118,8 @@ def _record(pair: Pair) -> dict[str, Value]:
     return record | ratio_record(pair.ratio, "ratio") | {"verdict": pair.outcome, "differs": "; ".join(pair.differs)}
 
 
-def _notes(comparison: Comparison) -> Iterator[str]:
+def pair_notes(comparison: Comparison) -> Iterator[str]:
+    """The meaning of the figures, what differs between the sides, and cells without a partner."""
     yield f"interval: {comparison.level * 100:g} %, of the ratio of the means"
     yield from dict.fromkeys(f"method: {pair.ratio.method}" for pair in comparison.pairs if pair.ratio)
     yield outcome_note(comparison.margin)

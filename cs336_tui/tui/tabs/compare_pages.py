@@ -5,19 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
 from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.comparison import Comparison, Pair, compare
 from cs336_tui.analysis.fields import PivotError, field_named, select, shown_of, values
-from cs336_tui.analysis.grouping import label, shown, telling
+from cs336_tui.analysis.grouping import shown
 from cs336_tui.analysis.merge import Result, grouped, without_turns
 from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, Pivot, pivot, suggest
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.pivot import figures_table, pivot_table
-from cs336_tui.export.subjects.comparison import exposed_words, pair_columns, turns_table
+from cs336_tui.export.subjects.comparison import exposed_words, pair_columns, pair_notes, turns_table
 from cs336_tui.export.writing.tables import Table
 from cs336_tui.export.writing.verdicts import doubt_notes, judged, trust_notes
 from cs336_tui.tui import format
@@ -33,9 +32,6 @@ _USUAL_BASELINES = ("precision", "device", "machine", "arch")
 _DOUBTED = " !"
 _PAIR_RANKS = {"context": 1, "batch": 1, "precision": 1, "device": 1, "warmup": 1, "a": 3, "b": 3, "interval": 2}
 """Of the settings those go first that are alike."""
-_ALWAYS = ("size", "context", "pass", "precision")
-_MOST_DOUBTS = 12
-"""Most doubted sides with a line of their own."""
 _SIGNS = {"OOM": "▲", "failed": "✗", "killed": "✗", "skipped": "»"}
 """Of the endings that stand in place of a figure."""
 _TITLE = ("Two cells in turns", "title")
@@ -178,16 +174,8 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-class _Doubt(NamedTuple):
-    """The reason why a side of a pair is in doubt; a sentence for each doubted run."""
-
-    name: str
-    verdicts: tuple[str, ...]
-    sentences: tuple[str, ...]
-
-
-_Doubts = Mapping[CellSpec, _Doubt]
-"""The doubts about one side, by spec."""
+_Doubts = Mapping[CellSpec, Sequence[str]]
+"""The doubts about one side, by spec: a sentence for each doubted run."""
 
 
 def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_page: int = 0) -> Page:
@@ -202,12 +190,20 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_pag
     counted = " · ".join(f"{found.count(of)} {of}" for of in OUTCOMES if found.count(of))
     heading = (
         line(("A ", "strong"), (format.plain(found.a), "title"), ("  B ", "strong"), (format.plain(found.b), "title")),
-        line((f"A against B: {counted or 'no pairs'}", "strong")),
+        line(
+            (f"A against B: {counted or 'no pairs'}", "strong"),
+            *([(f" · {key_name('compare.choose')}: why", "muted")] if found.pairs else ()),
+        ),
         *(wrapped(f"all pairs: {shared}", width, "muted") if shared else ()),
         *drawn.heading,
     )
     details = {place: "\n".join(_details(pair, doubts)) for place, pair in enumerate(found.pairs)}
-    return Page(heading, (*drawn.rows, (), *_below(found, doubts, width)), details)
+    doubted = (f"! in doubt: {name} {note}" for name, side in (("A", a), ("B", b)) for note in doubt_notes(side))
+    notes = paragraphs(doubted, width, "caution", "  ")
+    for note in pair_notes(found):
+        differs = any(what in note for what in (*found.notes, *found.mixed))
+        notes += wrapped(f"! {note}" if differs else note, width, "caution" if differs else "muted", "  ")
+    return Page(heading, (*drawn.rows, (), *notes), details)
 
 
 def _pairs_table(found: Comparison, doubts: Sequence[_Doubts]) -> tuple[Table, Sequence[str]]:
@@ -225,7 +221,9 @@ def _pairs_table(found: Comparison, doubts: Sequence[_Doubts]) -> tuple[Table, S
         for name, side, of in zip("ab", (pair.a, pair.b), doubts, strict=True)
         if side.spec in of
     }
-    return _marked(on_screen(made, _PAIR_RANKS), doubted), settings
+    means = dict.fromkeys("ab", format.without_std)
+    table = on_screen(made, _PAIR_RANKS, titles={"a": "A ms", "b": "B ms"}, shows=means)
+    return _marked(table, doubted), settings
 
 
 def _of_both(key: str, pair: Pair) -> str:
@@ -233,41 +231,9 @@ def _of_both(key: str, pair: Pair) -> str:
 
 
 def _doubts_of(results: Sequence[Result]) -> _Doubts:
-    keys = (*_ALWAYS, *telling(results, but=(*_ALWAYS, "machine", "session")))
-    by_spec = grouped(filter(lambda each: each.judgement.is_doubted, judged(results)), lambda each: each.result.spec)
-    return {
-        spec: _Doubt(
-            label(found[0].result, keys).replace("context ", "ctx "),
-            tuple(dict.fromkeys(check.name for each in found for check in each.judgement.doubts)),
-            tuple(each.judgement.sentence for each in found),
-        )
-        for spec, found in by_spec.items()
-    }
-
-
-def _below(found: Comparison, doubts: Sequence[_Doubts], width: int) -> list[Line]:
-    """Sides in doubt, cells without a partner, and what the two sides differ in."""
-    doubted = [
-        f"! in doubt: {name} {doubt.name}: {', '.join(doubt.verdicts)}"
-        for name, of in zip("AB", doubts, strict=True)
-        for pair in found.pairs
-        if (doubt := of.get((pair.a if name == "A" else pair.b).spec))
-    ]
-    if len(doubted) > _MOST_DOUBTS:
-        more = len(doubted) - _MOST_DOUBTS
-        doubted[_MOST_DOUBTS:] = [f"! in doubt: {more} more side{'s' * (more > 1)}, marked above"]
-    alone = [f"only in {name}: {s.spec.title}" for name, of in (("A", found.only_a), ("B", found.only_b)) for s in of]
-    differ = [*(f"! differs everywhere: {note}" for note in found.notes), *(f"! {note}" for note in found.mixed)]
-    margin = (
-        f"A / B: ratio of mean step times, with its {found.level * 100:g} % CI; below 1, A is faster. The same: the "
-        f"whole interval is within {found.margin * 100:g} % of 1. {key_name('compare.choose')}: why."
-    )
-    return [
-        *paragraphs(doubted, width, "caution", "  "),
-        *paragraphs(alone, width, "muted", "  "),
-        *paragraphs(differ, width, "caution", "  "),
-        *wrapped(margin, width, "muted", "  "),
-    ]
+    doubted = (each for each in judged(results) if each.judgement.is_doubted)
+    by_spec = grouped(doubted, lambda each: each.result.spec)
+    return {spec: [each.judgement.sentence for each in found] for spec, found in by_spec.items()}
 
 
 def _details(pair: Pair, doubts: Sequence[_Doubts]) -> Iterator[str]:
@@ -280,8 +246,7 @@ def _details(pair: Pair, doubts: Sequence[_Doubts]) -> Iterator[str]:
         yield f"The interval: {pair.ratio.method}."
     yield from (f"differs: {what}" for what in pair.differs)
     for name, side, of in sides:
-        if doubt := of.get(side.spec):
-            yield from (f"! {name} in doubt: {sentence}" for sentence in doubt.sentences)
+        yield from (f"! {name} in doubt: {sentence}" for sentence in of.get(side.spec, ()))
 
 
 def turns_page(results: Sequence[Result], width: int, columns_page: int = 0) -> Page:

@@ -96,7 +96,7 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int, columns_page: 
         size=lambda spec: spec.size_label,
     )
     exported = Table.of(speedups, (*cells, *tables.SPEEDUPS)).without("outcome")
-    table = on_screen(exported, _SPEEDUP_RANKS, shows=dict.fromkeys(("fp32", "other"), _mean))
+    table = on_screen(exported, _SPEEDUP_RANKS, shows=dict.fromkeys(("fp32", "other"), format.without_std))
     drawn = table_lines(table, width, [_mark(each) for each in speedups], page=columns_page)
     details = {place: _detail(each) for place, each in enumerate(speedups, len(rows) + len(drawn.heading))}
     about = (
@@ -146,11 +146,6 @@ def _drawn(table: Table, width: int, columns_page: int, titles: Mapping[str, str
     """A table of the report, with the ranks of its columns on the screen."""
     alike = (False,) * len(table.columns)
     return table_lines(on_screen(table, _RANKS, titles=titles or {}), width, alike=alike, page=columns_page)
-
-
-def _mean(text: str) -> str:
-    """The mean of a mean with its std."""
-    return text.partition(" ± ")[0]
 
 
 def _mark(each: SpeedUp) -> Span:
