@@ -262,15 +262,19 @@ def _where(row: AlikeBlocks) -> str:
 
 
 def _allocations(rows: Sequence[AlikeBlocks], subject: str, width: int, columns_page: int | None) -> TableLines:
-    """A row for each, with its place last: it is of any length."""
+    """A row for each, with its place last: it is of any length. Of those that have a life it is shown, not the phase
+    alone."""
+    have_lives = any(row.allocations for row in rows)
     columns = [
         column._replace(title=f"where ({_BACKWARD} in backward)", read=None, text=_where)
         if column.key == "frame" else column
         for column in allocation_columns(subject)
+        if column.key != "times" or have_lives
     ]  # fmt: skip
-    table = on_screen(Table.of(rows, columns, record=lambda _: {}), _ALLOCATION_RANKS, last="frame")
-    kept = table if any(row.times for row in rows) else table.without("times")
-    return table_lines(kept, width, page=columns_page, binding=COLUMNS)
+    titles = {"phase": "lives"} if have_lives else {}
+    exported = Table.of(rows, columns, record=lambda _: {})
+    table = on_screen(exported, _ALLOCATION_RANKS, titles=titles, last="frame")
+    return table_lines(table, width, page=columns_page, binding=COLUMNS)
 
 
 def blocks_table(
