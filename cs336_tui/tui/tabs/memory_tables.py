@@ -257,8 +257,8 @@ def _before(block: MemoryBlock) -> str:
 def _where(row: AlikeBlocks) -> str:
     """The place in the model's code, else the operation; its backward is marked."""
     site = row.block.site
-    place = site.frame or site.op
-    return f"{_BACKWARD} {place}" if site.backward and place else place
+    place = site.frame or site.op or (format.NOT_AVAILABLE if site.phase else _before(row.block))
+    return f"{_BACKWARD} {place}" if site.backward else place
 
 
 def _allocations(rows: Sequence[AlikeBlocks], subject: str, width: int, columns_page: int | None) -> TableLines:
