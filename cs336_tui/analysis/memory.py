@@ -207,10 +207,8 @@ def alike(
 
 
 def phase_peaks(report: MemoryReport) -> dict[str, int | None]:
-    """Its peaks in bytes, and those that were predicted; None for a phase that its pass does not have. ``step`` is the
-    peak of the whole recorded step, ``allocator`` the allocator's own count of it, ``activations`` `activation_peak`.
-    """
-    predicted = report.prediction
+    """Its peaks in bytes; None for a phase that its pass does not have. ``step`` is the peak of the whole recorded
+    step, ``allocator`` the allocator's own count of it, ``activations`` `activation_peak`."""
     phases: dict[str, int | None] = dict.fromkeys(("forward", "backward", "optimizer"))
     for phase in phases:
         phases[phase] = max((span.peak_bytes for span in report.phases if span.phase == phase), default=None)
@@ -218,9 +216,6 @@ def phase_peaks(report: MemoryReport) -> dict[str, int | None]:
         "step": report.peak_bytes,
         "activations": activation_peak(report),
         "allocator": report.allocator_peak_bytes,
-        "predicted_forward": predicted.forward_peak_bytes if predicted else None,
-        "predicted_step": predicted.peak_bytes if predicted else None,
-        "predicted_activations": predicted.activation_peak_bytes if predicted else None,
     }
 
 

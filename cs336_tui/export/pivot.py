@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
+import msgspec
+
 from cs336_tui.analysis.fields import FIELDS
+from cs336_tui.analysis.grouping import shown
 from cs336_tui.analysis.measures import MEASURES, TIME
-from cs336_tui.analysis.merge import Result, without_turns
+from cs336_tui.analysis.merge import Result, grouped, without_turns
 from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Figure, Key, Pivot
 from cs336_tui.export.subjects.layout import settings_of, steps_note
 from cs336_tui.export.subjects.results_columns import LEFT, data_value
@@ -33,16 +36,23 @@ _KEYS: Mapping[str, Mapping[str, str]] = {
 def pivot_table(
     pivot: Pivot, results: Sequence[Result], *, notation: Notation = MILLISECONDS, caption: str = ""
 ) -> Table:
-    """The pivot of these results. A record is one figure; without a value its `note` says why."""
+    """The `figures_table` of these results, with the doubts about them and the notes on where they come from."""
     results, _ = without_turns(results)
+    table = figures_table(pivot, notation=notation, caption=caption)
+    by_row = grouped(results, lambda result: shown(result, pivot.rows))
+    # Sizes are in no doubt.
+    doubts = ("" if pivot.value in UNDOUBTED else doubt_word(by_row.get(row, ())) for row in pivot.row_keys)
+    return msgspec.structs.replace(
+        table,
+        footnotes=(*table.footnotes, *provenance_notes(results, std=pivot.value in ("mean", "std"))),
+        settings=settings_of(results, (*pivot.rows, *pivot.columns)),
+        doubts=tuple(doubts),
+    )
+
+
+def figures_table(pivot: Pivot, *, notation: Notation = MILLISECONDS, caption: str = "") -> Table:
+    """The figures of a pivot. A record is one figure; without a value its `note` says why."""
     signs, substitute = Signs(), substitute_of(pivot)
-
-    def doubt(row: Key) -> str:
-        """The first doubt about a time in this row; sizes are in no doubt."""
-        if pivot.value in UNDOUBTED:
-            return ""
-        return doubt_word(each for each in results if tuple(FIELDS[key].show(each) for key in pivot.rows) == tuple(row))
-
     columns = [Column(key, FIELDS[key].title, left=key in LEFT) for key in pivot.rows]
     columns += [Column(_heading(pivot, key, notation)) for key in pivot.column_keys]
 
@@ -54,7 +64,6 @@ def pivot_table(
         return (figure.note or UNKNOWN if figure.value is None else figure_text(pivot, figure, notation)) + marks
 
     rows = [(*row, *(text(row, column) for column in pivot.column_keys)) for row in pivot.row_keys]
-    provenance = provenance_notes(results, std=pivot.value in ("mean", "std"))
     return Table(
         columns=tuple(columns),
         rows=tuple(rows),
@@ -64,9 +73,7 @@ def pivot_table(
             if (figure := pivot.figure(*place)) is not None
         ),
         caption=caption or default_caption(pivot, notation),
-        footnotes=(*signs.notes, *pivot.notes, *_notes(pivot), *provenance),
-        settings=settings_of(results, (*pivot.rows, *pivot.columns)),
-        doubts=tuple(map(doubt, pivot.row_keys)),
+        footnotes=(*signs.notes, *pivot.notes, *_notes(pivot)),
         label=f"{pivot.value}-" + "-".join((*pivot.rows, *pivot.columns)).replace("_", "-"),
     )
 
@@ -93,8 +100,8 @@ def value_title(pivot: Pivot, notation: Notation) -> str:
 
 def _heading(pivot: Pivot, key: Key, notation: Notation) -> str:
     parts = (
-        shown if field in _BARE else f"{FIELDS[field].title} {shown}"
-        for field, shown in zip(pivot.columns, key, strict=True)
+        text if field in _BARE else f"{FIELDS[field].title} {text}"
+        for field, text in zip(pivot.columns, key, strict=True)
     )
     return " · ".join(parts) or value_title(pivot, notation)
 
@@ -151,6 +158,6 @@ def _notes(pivot: Pivot) -> Iterable[str]:
             "speed-up: the baseline's mean step time over the figure's, more is faster; "
             f"{pivot.level * 100:g} % confidence interval in brackets"
         )
-    shown = (key for key in pivot.fixed if key not in ("machine", "torch", "session", "params"))
-    if fixed := [f"{FIELDS[key].title} {pivot.fixed[key]}" for key in shown]:
+    told = (key for key in pivot.fixed if key not in ("machine", "torch", "session", "params"))
+    if fixed := [f"{FIELDS[key].title} {pivot.fixed[key]}" for key in told]:
         yield f"every cell: {', '.join(fixed)}"

@@ -35,7 +35,7 @@ from cs336_tui.export.subjects.estimates import category_table, estimate_table
 from cs336_tui.export.subjects.kernel_cells import kernel_cells_table
 from cs336_tui.export.subjects.kernels import kernel_document, kernel_tables, pairs_table
 from cs336_tui.export.subjects.memory import memory_document, memory_tables
-from cs336_tui.export.subjects.memory_peaks import memory_figure, oom_table, peaks_table, rank_memory_table
+from cs336_tui.export.subjects.memory_peaks import CellPeaks, memory_figure, oom_table, peaks_table, rank_memory_table
 from cs336_tui.export.subjects.precision import (
     EXPERIMENTS,
     experiment_tables,
@@ -73,7 +73,10 @@ class _Exports(NamedTuple):
 _EXPORTS: Mapping[type[Report], _Exports] = {
     KernelReport: _Exports(kernel_tables, kernel_document),
     MemoryReport: _Exports(
-        memory_tables, memory_document, lambda report: (memory_figure(report),), lambda reports: (peaks_table(reports),)
+        memory_tables,
+        memory_document,
+        lambda report: (memory_figure(report),),
+        lambda reports: (peaks_table([*map(CellPeaks.recorded, reports)]),),
     ),
     RankMemoryReport: _Exports(lambda _: (), msgspec.to_builtins, of_all=lambda found: (rank_memory_table(found),)),
     PrecisionReport: _Exports(

@@ -44,6 +44,11 @@ def mean_std(mean_s: float, std_s: float | None, n: int) -> str:
     return f"{ms(mean_s, std_s)} ms{spread} (n={n})"
 
 
+def without_std(text: str) -> str:
+    """The mean of ``12.34 ± 0.05``."""
+    return text.partition(" ± ")[0]
+
+
 def rate(per_s: float | None) -> str:
     """A rate in three figures, such as ``102k``."""
     return NOT_YET if per_s is None else quantities.count(per_s)

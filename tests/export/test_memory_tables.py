@@ -10,7 +10,7 @@ from cs336_tui.events.prediction import PhaseMemory
 from cs336_tui.events.reports import RankMoment
 from cs336_tui.export.reports import document_of_reports
 from cs336_tui.export.subjects.memory import MOST_ROWS, memory_document, memory_tables
-from cs336_tui.export.subjects.memory_peaks import memory_figure, oom_table, peaks_table, rank_memory_table
+from cs336_tui.export.subjects.memory_peaks import CellPeaks, memory_figure, oom_table, peaks_table, rank_memory_table
 from tests.export.keeping import as_drawn, kept
 from tests.made_memory import MB, MemoryMaker, a_memory_report, an_oom_report, many_events
 from tests.made_predictions import made_prediction
@@ -29,7 +29,8 @@ def test_peaks_have_a_row_for_each_context_and_precision_and_the_unit_of_the_lar
     made.phase("forward")
     noted = a_memory_report(spec=specs[0], note="Only tensors are seen.", prediction=None)
     reports = [noted, *(a_memory_report(spec=spec) for spec in specs[1:])]
-    assert kept(peaks_table(reports), peaks_table([made.report()]), memory_tables(noted)[1]) == snapshot
+    peaks, one = (peaks_table([*map(CellPeaks.recorded, each)]) for each in (reports, [made.report()]))
+    assert kept(peaks, one, memory_tables(noted)[1]) == snapshot
 
 
 def test_levels_more_rows_than_are_shown_blocks_without_what_they_saved_and_what_was_not_seen(

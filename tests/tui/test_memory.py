@@ -56,10 +56,10 @@ def test_activation_peaks_of_groups_stay_in_a_narrow_list() -> None:
         phases = tuple(replace(span, peak_bytes=span.peak_bytes + number * MB) for span in report.phases)
         report = replace(report, peak_bytes=report.peak_bytes + number * MB, phases=phases)
         events += report_events(report, number)
-    page = peaks_page(session(*events), None, 48)
-    names, *rows = (row.split() for row in text([page.heading[-1], *page.rows]).splitlines())
+    page = peaks_page(session(*events), None, 56)
+    names, *rows = (row.split() for row in text([page.heading[-1], *page.rows[:3]]).splitlines())
     assert names[-1] == "activ."
-    assert [row[-1] for row in rows] == ["200", "90.0", "60.0"]
+    assert [row[-1] for row in rows] == ["200.000", "90.000", "60.000"]
 
 
 def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicted() -> None:
@@ -76,20 +76,23 @@ def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicted() ->
         specs=(SPEC, longer, half, too_long),
     )
     page = peaks_page(state, SPEC, LARGE[0])
-    heading, *rows = (row.split() for row in text([page.heading[-1], *page.rows]).splitlines())
+    heading, *rows = (row.split() for row in text([page.heading[-1], *page.rows[:4]]).splitlines())
     assert " ".join(heading) == (
-        "size ctx batch pass precision device forward pred. forward backward optimizer step pred. step timed diff "
-        "activ. pred. activ."
+        "size ctx batch pass precision forward backward optimizer step activ. allocator's count pred. forward "
+        "pred. step pred. activ. pred. / step timed pred. / timed"
     )
     recorded = phase_peaks(a_memory_report())
-    phases = [f"{(peak or 0) / MB:.0f}" for peak in (recorded["backward"], recorded["optimizer"])]
+    phases = [f"{(recorded[name] or 0) / MB:.3f}" for name in ("forward", "backward", "optimizer")]
+    of_report = [*phases, "301.000", "118.000", "301.000"]
     assert rows[1][0] == ">"
-    assert [row[-10:] for row in rows] == [
-        ["–", "160", "–", "–", "–", "200", "–", "–", "–", "100"],
-        ["242", *phases, "301", "303", "305", "-0.7", "%", "118", "152"],
-        ["264", "–", *phases, "301", "–", "503", "–", "118", "–"],
-        ["–", "–", "–", "–", "–", "–", "OOM", "–", "–", "–"],
+    assert [row[-12:] for row in rows] == [
+        [*"––––––", "160.000", "200.000", "100.000", *"–––"],
+        [*of_report, "242.400", "303.000", "151.500", "1.007", "305.000", "0.993"],
+        [*of_report, *"––––", "503.000", "–"],
+        [*"––––––––––", "OOM", "–"],
     ]
+    assert "predicted step: 303,000,000 bytes" in page.details[1]
+    assert "recorders: " in text(page.rows)
 
 
 def test_a_prediction_is_off_by_a_share_of_what_was_measured() -> None:
@@ -325,7 +328,7 @@ async def test_a_cell_that_ran_out_of_memory_says_why_first() -> None:
         assert not absent(pane.text, "Memory ran out in forward: 2.15 GB was asked for with 80.0 GB", "Observed")
         assert "predicted to need 96.0 GB in backward, 15.0 GB more" in pane.text
         rows = {row.split("  ")[0]: row.split()[-3:] for row in pane.text.splitlines()}
-        assert rows["activations"] == ["47", "%", "48.0"]
+        assert rows["live: activations"] == ["38.000", "47", "48.000"]
         assert "transformer.py:135 weigh" in await pressed(pilot, *["pagedown"] * 3)
         assert await read(pilot, "enter")
     guessed = an_oom_report(observed=False, note="The process was killed.")

@@ -407,13 +407,14 @@ async def seen_by_turning(pilot: Pilot[None], pane: Lines, further: str, back: s
 
 TURNED = {
     "memory peaks": (
-        "size,ctx,pass,forward,pred. forward,backward,optimizer,step,pred. step,timed,diff,activ.,pred. activ."
+        "size,ctx,pass,forward,backward,optimizer,step,activ.,allocator's count,pred. forward,pred. step,pred. activ.,"
+        "pred. / step,timed,pred. / timed"
     ),
     "memory largest": "MB,×,held for,part,tensor,lives,operation,where",
     "memory blocks": "block,gradients,saved,expected,change,diff,change + saved,live before,live after,peak,in forward",
     "memory saved": "%,saved by,part,tensor",
     "memory OOM": "held for,part,tensor,operation,where",
-    "precision": "ctx,batch,device,fp32 → this, ms,interval,memory,class,count,inputs,gradients",
+    "precision": "ctx,batch,device,fp32 ms,this ms,interval,fp32 GB,this GB,memory,class,count,inputs,gradients",
     "kernels kernels": "Time %,Total,Instances,Avg,Med,Min,Max,StdDev,Kind,Name",
     "kernels kinds": "kind,whole step,forward,backward,optimizer",
 }

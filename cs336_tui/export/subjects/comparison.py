@@ -12,12 +12,12 @@ import msgspec
 from cs336_tui.analysis.ab import Exposed, Round, Turns
 from cs336_tui.analysis.agreement import COMPARED, Agreement, Errors, agreement
 from cs336_tui.analysis.comparison import Comparison, Pair, Side
-from cs336_tui.analysis.fields import FIELDS, VARIANTS, shown_of, warmup_value
+from cs336_tui.analysis.fields import VARIANTS, shown_of, warmup_value
 from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.reports import AgreementReport
-from cs336_tui.export.subjects.results_columns import LEFT
+from cs336_tui.export.subjects.results_columns import COLUMNS
 from cs336_tui.export.writing.footnotes import provenance_notes, std_kind
 from cs336_tui.export.writing.tables import (
     Column,
@@ -45,21 +45,22 @@ _AGREEMENT_MEANS = (
 )
 
 
-def pair_columns(
-    notation: Notation = MILLISECONDS, *, digits: str = ".4g", unknown: str = UNKNOWN
-) -> dict[str, Column[Pair]]:
-    """Every column that a comparison may have, by key; `digits` are of the ratio and its interval."""
+def pair_columns(notation: Notation = MILLISECONDS) -> dict[str, Column[Pair]]:
+    """Every column that a comparison may have, by key."""
 
     def setting(key: str) -> Column[Pair]:
-        return Column(key, FIELDS[key].title, key in LEFT, text=lambda pair: shown_of(pair.a.spec, key))
+        exported = COLUMNS[key]
+        return Column(
+            key, exported.title, exported.left, text=lambda pair: shown_of(pair.a.spec, key), short=exported.short
+        )
 
     columns: tuple[Column[Pair], ...] = (
         Column("cell", left=True, text=lambda pair: cell_title(pair.a.spec)),
         *map(setting, SETTINGS),
         Column("a", f"A ± std ({notation.symbol})", text=lambda pair: side_mean(pair.a, notation)),
         Column("b", f"B ± std ({notation.symbol})", text=lambda pair: side_mean(pair.b, notation)),
-        Column("ratio", "A / B", text=lambda pair: f"{pair.ratio.ratio:{digits}}" if pair.ratio else unknown),
-        Column("interval", text=lambda pair: pair.ratio.bounds(digits) if pair.ratio else ""),
+        Column("ratio", "A / B", text=lambda pair: f"{pair.ratio.ratio:.4g}" if pair.ratio else UNKNOWN),
+        Column("interval", text=lambda pair: pair.ratio.bounds(".4g") if pair.ratio else ""),
         Column("outcome", "A is", left=True, text=lambda pair: pair.outcome if pair.ratio else ""),
         Column("differs", "differs, A | B", left=True, text=lambda pair: "; ".join(pair.differs)),
     )
@@ -82,7 +83,7 @@ def comparison_table(
         [columns[key] for key in ("cell", "a", "b", "ratio", "interval", "outcome")],
         record=_record,
         caption=caption or f"Step times of A ({comparison.a}) over those of B ({comparison.b})",
-        footnotes=(*doubts, *_notes(comparison)),
+        footnotes=(*doubts, *pair_notes(comparison)),
         label="comparison",
         doubt=doubt_of_pairs(sides),
     )
@@ -117,7 +118,8 @@ def _record(pair: Pair) -> dict[str, Value]:
     return record | ratio_record(pair.ratio, "ratio") | {"verdict": pair.outcome, "differs": "; ".join(pair.differs)}
 
 
-def _notes(comparison: Comparison) -> Iterator[str]:
+def pair_notes(comparison: Comparison) -> Iterator[str]:
+    """The meaning of the figures, what differs between the sides, and cells without a partner."""
     yield f"interval: {comparison.level * 100:g} %, of the ratio of the means"
     yield from dict.fromkeys(f"method: {pair.ratio.method}" for pair in comparison.pairs if pair.ratio)
     yield outcome_note(comparison.margin)

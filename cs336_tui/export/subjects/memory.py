@@ -114,22 +114,30 @@ def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> 
     shown = found[:MOST_ROWS]
     level = f" of at least {min_bytes / 1e6:g} MB" if min_bytes else ""
     some = [f"the first {len(shown)} of {len(found)} rows"] if len(shown) < len(found) else []
-    columns: tuple[Column[AlikeBlocks], ...] = (
-        Column("bytes", "each (MB)", show=lambda size: f"{size / 1e6:.3f}"),
-        Column("times"),
-        Column("category", "held for", left=True, show=spaced),
-        Column("phase", left=True, show=lambda phase: phase or f"before the {report.subject}"),
-        Column("range", left=True),
-        Column("operation", left=True, text=lambda each: operation(each.block.site)),
-        Column("frame", rank=2, left=True),
-        Column("tensor", rank=3, left=True, text=lambda each: tensor_text(each.block)),
-    )
     note = (
         "times: equal allocations from one place, live at once or not; a backward operation has the range and "
         "frame of its forward one"
     )
     title, notes = f"Largest allocations{level}", (note, *some, *footnotes(report))
+    columns = allocation_columns(report.subject)
     return report_table(report, "memory-largest", shown, columns, title, notes, record=_alike_record)
+
+
+def allocation_columns(subject: str = "step") -> tuple[Column[AlikeBlocks], ...]:
+    """The columns of allocations; `subject`: what those that are older live before."""
+    return (
+        Column(
+            "bytes", "each (MB)", read=lambda each: each.block.bytes, show=lambda size: f"{size / 1e6:.3f}", short="",
+            units=SIZES,
+        ),
+        Column("times", short="×"),
+        Column("category", "held for", left=True, read=lambda each: each.block.category, show=spaced),
+        Column("phase", left=True, read=lambda each: each.when, show=lambda phase: phase or f"before the {subject}"),
+        Column("range", left=True, read=lambda each: each.block.site.range, short="part"),
+        Column("operation", left=True, text=lambda each: operation(each.block.site)),
+        Column("frame", rank=2, left=True, read=lambda each: each.block.site.frame),
+        Column("tensor", rank=3, left=True, text=lambda each: tensor_text(each.block)),
+    )  # fmt: skip
 
 
 def saved_table(report: MemoryReport) -> Table:

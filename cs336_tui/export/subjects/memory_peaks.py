@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from cs336_tui.config.order import is_as_predicted
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
-from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, PhaseMemory
+from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, PhaseMemory, Prediction
 from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport, RankMoment
 from cs336_tui.export.subjects.memory import UNITS, operation, size_column, spaced, tensor_text
 from cs336_tui.export.writing.drawing import Drawing
 from cs336_tui.export.writing.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, known
-from cs336_tui.stats.quantities import NONE, ByteUnit
+from cs336_tui.session.states import CellState
+from cs336_tui.stats.quantities import NONE, UNKNOWN, ByteUnit, whole_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,45 +26,106 @@ if TYPE_CHECKING:
     from cs336_tui.analysis.memory import Timeline
 
 
-def peaks_table(reports: Sequence[MemoryReport]) -> Table:
-    """A row for each report: the peak of each phase and of the step, recorded, counted and predicted."""
+class CellPeaks(NamedTuple):
+    """What is known of one cell's peaks: its memory report, its prediction, and the latest run of it that was timed or
+    ran out of memory."""
+
+    spec: CellSpec
+    report: MemoryReport | None = None
+    prediction: Prediction | None = None
+    run: CellState | None = None
+
+    @classmethod
+    def recorded(cls, report: MemoryReport) -> CellPeaks:
+        """Those of a report alone."""
+        return cls(report.spec, report, report.prediction)
+
+    @property
+    def timed_bytes(self) -> int | None:
+        """The peak that the allocator counted while the cell was timed."""
+        over = self.run.finished if self.run else None
+        return over.peak_allocated_bytes if over and over.status == "ok" else None
+
+
+_RECORDED = ("forward", "backward", "optimizer", "step", "activations", "allocator")
+"""Peaks of a report, as `phase_peaks` has them."""
+_PREDICTED = {"forward": "forward_peak_bytes", "step": "peak_bytes", "activations": "activation_peak_bytes"}
+"""Peaks of a prediction with their attributes there."""
+
+
+def unit_of_peaks(rows: Sequence[CellPeaks]) -> ByteUnit:
+    """The unit of their table."""
+    of_reports = (row.report.peak_bytes if row.report else 0 for row in rows)
+    of_predictions = (row.prediction.peak_bytes if row.prediction else 0 for row in rows)
+    return ByteUnit.for_largest(max((*of_reports, *of_predictions, *(row.timed_bytes or 0 for row in rows)), default=0))
+
+
+def peaks_table(rows: Sequence[CellPeaks]) -> Table:
+    """A row for each cell: the peak of each phase and of the step, recorded, counted and predicted; of cells that were
+    timed that peak, too."""
     from cs336_tui.analysis.memory import phase_peaks
 
-    unit = ByteUnit.for_largest(max((report.peak_bytes for report in reports), default=0))
-    sizes = (
-        "forward", "backward", "optimizer", "step", "activations", "allocator",
-        "predicted_forward", "predicted_step", "predicted_activations",
-    )  # fmt: skip
-    titles = {name: name.replace("_", " ") for name in sizes} | {"allocator": "allocator's count"}
+    unit, reports = unit_of_peaks(rows), [row.report for row in rows if row.report]
+    timed = any(row.run for row in rows)
 
-    def record(report: MemoryReport) -> dict[str, Value]:
-        peaks = phase_peaks(report)
-        step, predicted = peaks["step"], peaks["predicted_step"]
-        ratio = predicted / step if predicted and step else None
-        amounts = {f"{name}_bytes": peaks[name] for name in sizes}
-        return cell_record(report.spec) | {"peak_bytes": step} | amounts | {"predicted_over_recorded": ratio}
+    def record(row: CellPeaks) -> dict[str, Value]:
+        recorded = phase_peaks(row.report) if row.report else {}
+        step, predicted = recorded.get("step"), row.prediction and row.prediction.peak_bytes
+        found: dict[str, Value] = cell_record(row.spec) | {"peak_bytes": step}
+        found |= {f"{name}_bytes": recorded.get(name) for name in _RECORDED}
+        found |= attributes(row.prediction, **{f"predicted_{name}_bytes": of for name, of in _PREDICTED.items()})
+        found["predicted_over_recorded"] = predicted / step if predicted and step else None
+        return found | ({"timed_bytes": row.timed_bytes} if timed else {})
 
-    columns: tuple[Column[MemoryReport], ...] = (
-        Column("size", left=True, text=lambda report: " · ".join((report.spec.size_label, *report.spec.variants))),
-        Column("context"),
+    columns: tuple[Column[CellPeaks], ...] = (
+        Column("size", left=True, text=lambda row: " · ".join((row.spec.size_label, *row.spec.variants))),
+        Column("context", short="ctx"),
         Column("batch"),
         Column("pass", left=True),
         Column("precision", left=True),
-        *(size_column(f"{name}_bytes", title, unit) for name, title in titles.items()),
-        Column("predicted_over_recorded", "predicted / recorded", show=known("{:.3f}", NONE)),
+        *([Column("device", left=True)] if len({row.spec.device for row in rows}) > 1 else []),
+        *(_peak_column(name, unit) for name in (*_RECORDED, *(f"predicted_{name}" for name in _PREDICTED))),
+        Column("predicted_over_recorded", "predicted / recorded", show=known("{:.3f}", NONE), short="pred. / step"),
     )
-    if all(report.spec.recording for report in reports):  # of these there is no choice, no count and no prediction
-        measured = [column for column in columns[5:] if "predicted" not in column.key and "allocator" not in column.key]
-        columns = (Column("recording", left=True), Column("device", left=True), *measured)
+    if timed:
+        columns += (
+            _peak_column("timed", unit)._replace(text=lambda row: _while_timed(row, unit)),
+            Column("predicted_over_timed", "predicted / timed", read=_over_timed, show=known("{:.3f}", NONE),
+                   short="pred. / timed"),
+        )  # fmt: skip
+    if all(row.spec.recording for row in rows):  # of these there is no choice, no count and no prediction
+        columns = (
+            Column("recording", left=True),
+            Column("device", left=True),
+            *(_peak_column(name, unit) for name in _RECORDED[:-1]),
+        )
     notes = ["forward: the peak while forward runs; step: the peak of the whole recorded step", ACTIVATIONS_MEAN]
-    if not all(report.spec.recording for report in reports):
+    if not all(row.spec.recording for row in rows):
         notes.append(
             "recorded after warm-up, apart from timing; a training step begins with the gradients of the one before"
         )
-    notes += ["recorders: " + _recorders(reports), *_machines(reports)]
-    return Table.of(
-        reports, columns, record=record, caption="Peak memory by phase", footnotes=notes, label="memory-peaks"
+    notes += ["recorders: " + _recorders(reports), *_machines(reports)] if reports else [UNITS]
+    return Table.of(rows, columns, record=record, caption="Peak memory by phase", footnotes=notes, label="memory-peaks")
+
+
+def _peak_column(name: str, unit: ByteUnit) -> Column[CellPeaks]:
+    title = "allocator's count" if name == "allocator" else spaced(name)
+    return size_column(
+        f"{name}_bytes", title, unit, title.replace("predicted", "pred.").replace("activations", "activ.")
     )
+
+
+def _while_timed(row: CellPeaks, unit: ByteUnit) -> str:
+    if row.run is None or row.run.status == "oom":
+        return "OOM" if row.run else NONE
+    return UNKNOWN if row.timed_bytes is None else unit.fixed(row.timed_bytes)
+
+
+def _over_timed(row: CellPeaks) -> float | None:
+    """A prediction is of the model as it is written, neither compiled nor captured."""
+    if row.prediction is None or not row.timed_bytes or not is_as_predicted(row.spec):
+        return None
+    return row.prediction.peak_bytes / row.timed_bytes
 
 
 def _recorders(reports: Iterable[MemoryReport | RankMemoryReport]) -> str:
@@ -171,16 +235,26 @@ def _notes(reports: Sequence[RankMemoryReport]) -> Iterator[str]:
 
 
 def oom_table(report: OomReport) -> Table:
-    """The size asked for, live memory by category, the largest live allocations, and the prediction beside it."""
+    """The size asked for, live memory by category beside the predicted peak, and the largest live allocations."""
     unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
     seen = "seen in a second attempt" if report.observed else "predicted, not seen"
+
+    def share(row: dict[str, Value]) -> str:
+        held = row["bytes"] if row["kind"] == "category" else None
+        return whole_percent(held / report.live_bytes) if isinstance(held, int) and report.live_bytes else ""
+
+    columns: list[Column[dict[str, Value]]] = [
+        Column("what", left=True),
+        Column("bytes", unit.name, show=unit.fixed),
+        Column("share", rank=2, text=share),
+    ]
+    if report.prediction:
+        predicted = size_column("predicted_bytes", "predicted peak", unit)
+        columns.append(predicted._replace(rank=3, show=lambda size: "" if size is None else unit.fixed(size)))
+    columns.append(Column("where", rank=1, left=True, show=known("{}", "")))
     return Table.of(
         _oom_records(report),
-        (
-            Column("what", left=True),
-            Column("bytes", unit.name, show=unit.fixed),
-            Column("where", rank=1, left=True, show=known("{}", "")),
-        ),
+        columns,
         record=lambda each: cell_record(report.spec) | {"observed": report.observed} | each,
         caption=f"Out of memory: {report.spec.title} · batch {report.spec.batch_size}",
         footnotes=(f"what was live: {seen}", UNITS, *([report.note] if report.note else [])),
@@ -189,21 +263,26 @@ def oom_table(report: OomReport) -> Table:
 
 
 def _oom_records(report: OomReport) -> Iterator[dict[str, Value]]:
-    def record(what: str, kind: str, size: int | None, where: str | None = None) -> dict[str, Value]:
-        return {"what": what, "kind": kind, "bytes": size, "where": where}
+    peak = report.prediction
+    at_peak = peak.by_category if peak else {}
+
+    def record(
+        what: str, kind: str, size: int | None, where: str | None = None, predicted: int | None = None
+    ) -> dict[str, Value]:
+        return {"what": what, "kind": kind, "bytes": size, "predicted_bytes": predicted, "where": where}
 
     phase = {None: None, "building": "while the model was built"}.get(report.phase, f"in {report.phase}")
     yield record("asked for", "request", report.request_bytes, phase)
     yield record("live", "live", report.live_bytes)
     yield record("the device has", "capacity", report.capacity_bytes)
-    if report.prediction:
-        found = report.prediction
-        yield record("predicted peak", "prediction", found.peak_bytes, f"in {found.peak_phase}")
-        if found.activation_peak_bytes is not None:
-            where = f"in {found.activation_peak_phase}"
-            yield record("predicted activation peak", "prediction", found.activation_peak_bytes, where)
+    if peak:
+        yield record("predicted peak", "prediction", peak.peak_bytes, f"in {peak.peak_phase}")
+        if peak.activation_peak_bytes is not None:
+            where = f"in {peak.activation_peak_phase}"
+            yield record("predicted activation peak", "prediction", peak.activation_peak_bytes, where)
     for category in CATEGORIES:
-        yield record(f"live: {spaced(category)}", "category", report.by_category.get(category, 0))
+        held, predicted = (by_category.get(category, 0) for by_category in (report.by_category, at_peak))
+        yield record(f"live: {spaced(category)}", "category", held, None, predicted if peak else None)
     for number, block in enumerate(report.largest, 1):
         site = block.site
         parts = (site.range, site.frame, operation(site), tensor_text(block))

@@ -225,7 +225,9 @@ def gains_table(race: Race) -> Table | None:
         lambda gain: attributes(gain.alone, "ratio", "low", "high", prefix="alone_"),
         lambda gain: attributes(gain.beside, "ratio", "low", "high", prefix="beside_"),
         Column("alone", text=lambda gain: factor_words(gain.alone)),
-        Column("beside", "beside the best's others", text=lambda gain: factor_words(gain.beside)),
+        Column(
+            "beside", "beside the best's others", text=lambda gain: factor_words(gain.beside), short="beside the others"
+        ),
         Column("interacts", left=True, show={None: UNKNOWN, True: "yes", False: "not shown"}.__getitem__),
         Column("in_best", "in the best", left=True, show={True: "yes", False: ""}.__getitem__),
     ]

@@ -70,7 +70,7 @@ class ComparePane(Rows):
     choice = PivotChoice()
     """The pivot that is asked for."""
     _columns_page = 0
-    """The page of the columns of pairs and turns, counted in a circle."""
+    """The page of columns, counted in a circle."""
     _compared = Compared(())
     _results: tuple[Result, ...] = ()
     _made_of: tuple[object, ...] = ()
@@ -90,7 +90,7 @@ class ComparePane(Rows):
         if of == self._made_of:
             return
         self._made_of, self._results = of, merge(compared.sessions)
-        make = self._maker(max(self.content_size.width, 12))
+        make = self._maker()
         take = partial(self._take, of, unjudged=self.view == "pivot")
         has_sides = 2 in (len(compared.cells), len(compared.sessions))
         if len(self._results) <= _AT_ONCE and not (self.view == "turns" or (self.view == "pairs" and has_sides)):
@@ -102,15 +102,16 @@ class ComparePane(Rows):
     def _is_recorded(self) -> bool:
         return bool(self._results) and all(result.cell.spec.recording for result in self._results)
 
-    def _maker(self, width: int) -> Callable[[], Page]:
-        """A function that makes the page; it touches nothing of this widget, so that a thread may call it."""
-        results, choice = self._results, self.choice
+    def _maker(self, *, judges: bool = False) -> Callable[[], Page]:
+        """A function that makes the page; it touches nothing of this widget, so that a thread may call it. `judges`: a
+        pivot with the doubts about its figures."""
+        results, choice, width = self._results, self.choice, max(self.content_size.width, 12)
         if self._is_recorded:
             shares = f"{tab_name('kernels')}, view cells, has the shares of each cell"
             return lambda: message(f"{_OF_RECORDINGS} {shares}; {_KERNEL_BY_KERNEL}.", width)
         match self.view:
             case "pivot":
-                return lambda: compare_pages.pivot_page(choice, results, width)
+                return partial(compare_pages.pivot_page, choice, results, width, self._columns_page, judges=judges)
             case "turns":
                 return partial(_giving_way, partial(compare_pages.turns_page, results, width, self._columns_page))
             case "warm-up":
@@ -149,11 +150,7 @@ class ComparePane(Rows):
         self._page = page
         self._paint_page()
         if unjudged and self._results and not self._is_recorded:
-            choice, results, width = self.choice, self._results, max(self.content_size.width, 12)
-            make = partial(
-                _giving_way, lambda: compare_pages.pivot_page(choice, results, width, compare_pages.doubts_of(results))
-            )
-            in_background(self, make, partial(self._take, of))
+            in_background(self, partial(_giving_way, self._maker(judges=True)), partial(self._take, of))
 
     def _paint_page(self) -> None:
         self.fill(self._page.rows, [views_line(VIEWS, self.view, "compare.view", "  "), *self._page.heading])
@@ -185,17 +182,14 @@ class ComparePane(Rows):
 
     def action_swap(self) -> None:
         rows, columns = compare_pages.rows_and_columns(self.choice, self._results)
-        self._choose(rows=columns, columns=rows, first_column=0)
+        self._choose(rows=columns, columns=rows)
 
     def action_columns(self, by: int) -> None:
-        if self.view != "pivot":
-            self._columns_page += by
-            self.show(self._compared)
-        else:
-            self._choose(first_column=max(self.choice.first_column + by, 0))
+        self._columns_page += by
+        self.show(self._compared)
 
     def _choose(self, **changes: object) -> None:
-        self.choice = msgspec.structs.replace(self.choice, **changes)
+        self.choice, self._columns_page = msgspec.structs.replace(self.choice, **changes), 0
         self.show(self._compared)
 
     def action_choose(self) -> None:
@@ -216,7 +210,7 @@ class ComparePane(Rows):
 
         def entered(text: str | None) -> None:
             if text is not None:
-                self.choice = compare_pages.from_text(text, self.choice)
+                self.choice, self._columns_page = compare_pages.from_text(text, self.choice), 0
                 self.show(self._compared)
 
         about = f"Rows by columns, perhaps where field=value and ...; fields that vary: {', '.join(varying(results))}"

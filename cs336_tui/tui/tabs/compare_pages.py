@@ -3,58 +3,50 @@ timed in turns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from cs336_tui.analysis.ab import runs_in_turns, turns_of
-from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
-from cs336_tui.analysis.fields import FIELDS, PivotError, field_named, select, shown_of, values
-from cs336_tui.analysis.grouping import label, telling
-from cs336_tui.analysis.merge import Result, grouped
-from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, VALUES, Key, Pivot, pivot, suggest
+from cs336_tui.analysis.comparison import Comparison, Pair, compare
+from cs336_tui.analysis.fields import PivotError, field_named, select, shown_of, values
+from cs336_tui.analysis.grouping import shown
+from cs336_tui.analysis.merge import Result, grouped, without_turns
+from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, Pivot, pivot, suggest
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.values import LANGUAGE_MODEL
-from cs336_tui.export.pivot import default_caption, figure_text, substitute_of
-from cs336_tui.export.subjects.comparison import exposed_words, pair_columns, turns_table
-from cs336_tui.export.writing.tables import Column
-from cs336_tui.export.writing.verdicts import doubt_notes, judged
+from cs336_tui.export.pivot import figures_table, pivot_table
+from cs336_tui.export.subjects.comparison import exposed_words, pair_columns, pair_notes, turns_table
+from cs336_tui.export.writing.tables import Table
+from cs336_tui.export.writing.verdicts import doubt_notes, judged, trust_notes
 from cs336_tui.tui import format
-from cs336_tui.tui.format import CELL_KEYS, as_shown, cell_columns, told_variants
+from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import OUTCOMES
-from cs336_tui.tui.widgets.columns import hidden_words, lay_out, shown_table, table_lines, without_shared
-from cs336_tui.tui.widgets.lines import Line, Span, joined, line, paragraphs, wrapped
+from cs336_tui.tui.widgets.columns import on_screen, table_lines, without_shared
+from cs336_tui.tui.widgets.lines import Line, joined, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
 _USUAL_BASELINES = ("precision", "device", "machine", "arch")
 """Fields whose values come first as baselines of a speed-up."""
 _DOUBTED = " !"
-_MEAN_ROOM, _RATIO_ROOM, _INTERVAL_ROOM = len("1178.80 !"), len("0.123"), len("[0.987, 1.012]")
-"""Room for what comes as cells end: the columns of pairs stay where they are."""
-_ALWAYS = ("size", "context", "pass", "precision")
-_MOST_DOUBTS = 12
-"""Most doubted sides with a line of their own."""
-_NOT_ALONE = ("edition", "arch", "vocab")
-"""Choices that an operation alone does not have."""
-_NOTES = {"OOM": "▲ OOM", "failed": "✗ failed", "killed": "✗ killed", "skipped": "» skipped"}
+_PAIR_RANKS = {"context": 1, "batch": 1, "precision": 1, "device": 1, "warmup": 1, "a": 3, "b": 3, "interval": 2}
+"""Of the settings those go first that are alike."""
+_SIGNS = {"OOM": "▲", "failed": "✗", "killed": "✗", "skipped": "»"}
+"""Of the endings that stand in place of a figure."""
 _TITLE = ("Two cells in turns", "title")
 _EXAMPLE = 'cs336-tui ab --a "--precision bf16-mixed" --b "--precision fp32"'
 
 
 class PivotChoice(msgspec.Struct, frozen=True):
     """A pivot to make. Rows and columns None: those that fit the results. `baseline`: one ``field=value``, or empty for
-    the first. `first_column`: the first column of figures in sight."""
+    the first."""
 
     rows: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     where: dict[str, str] = {}
     value: str = "mean"
     baseline: str = ""
-    first_column: int = 0
 
 
 def as_text(choice: PivotChoice, results: Sequence[Result]) -> str:
@@ -76,9 +68,7 @@ def from_text(text: str, choice: PivotChoice) -> PivotChoice:
         if not (field and equals and value):
             raise PivotError(f"where {condition.strip()}: expected field=value, such as precision=fp32")
         where[field.strip()] = value.strip()
-    return msgspec.structs.replace(
-        choice, rows=_words(rows), columns=_words(columns), where=where, baseline="", first_column=0
-    )
+    return msgspec.structs.replace(choice, rows=_words(rows), columns=_words(columns), where=where, baseline="")
 
 
 def rows_and_columns(choice: PivotChoice, results: Sequence[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -109,111 +99,83 @@ def make(choice: PivotChoice, results: Sequence[Result]) -> Pivot:
     return pivot(kept, rows, columns, choice.value, baseline)
 
 
-class Doubts(NamedTuple):
-    """The cells whose numbers are in doubt, and the reasons: a line each, or their number."""
-
-    cells: frozenset[tuple[int, int]] = frozenset()
-    notes: tuple[str, ...] = ()
-
-
-def doubts_of(results: Sequence[Result]) -> Doubts:
-    """The doubts about these cells; judging takes long, so call it on a thread."""
-    doubted = (each.result for each in judged(results) if each.judgement.is_doubted)
-    return Doubts(frozenset((result.source, result.cell.cell) for result in doubted), doubt_notes(results))
-
-
-def pivot_page(choice: PivotChoice, results: Sequence[Result], width: int, doubts: Doubts | None = None) -> Page:
-    """The table, or a line with the problem. Figures with a cell in doubt are marked, but no size: verdicts are about
-    its steps."""
-    try:
-        found = make(choice, results)
-        if doubts is None or choice.value in UNDOUBTED:
-            return _page(found, choice, width)
-        kept = select(results, choice.where)
-        by = [FIELDS[key] for key in (*found.rows, *found.columns)]
-        doubted = [result for result in kept if (result.source, result.cell.cell) in doubts.cells]
-        keys = [tuple(field.show(result) for field in by) for result in doubted]
-        rows = len(found.rows)
-        marked = frozenset((key[:rows], key[rows:]) for key in keys)
-        notes = doubts.notes if len(kept) == len(results) else doubts_of(kept).notes
-        return _page(found, choice, width, marked, notes)
-    except PivotError as error:
-        shown = message(f"! {error}", width, "caution")
-        choose = f"{key_name('compare.choose')}: choose rows, columns and cells"
-        return Page((*shown.heading, (), line((choose, "muted"))))
-
-
-def _page(
-    found: Pivot,
-    choice: PivotChoice,
-    width: int,
-    doubted: frozenset[tuple[Key, Key]] = frozenset(),
-    why: Sequence[str] = (),
+def pivot_page(
+    choice: PivotChoice, results: Sequence[Result], width: int, columns_page: int = 0, *, judges: bool = False
 ) -> Page:
-    marks = {substitute_of(found): ""}  # the caption says it
-    names = [FIELDS[key].title for key in found.rows]
-    columns = tuple(Column(name, left=True) for name in names)
-    shown = found.column_keys[min(choice.first_column, max(len(found.column_keys) - 1, 0)) :]
-    columns += tuple(Column(" · ".join(key) or VALUES[found.value]) for key in shown)
-    pads = {column: _DOUBTED if any((row, column) in doubted for row in found.row_keys) else "" for column in shown}
-
-    def text(row: Key, column: Key) -> str:
-        """A figure with its marks and the sign of doubt, or blanks of that width, so that figures align."""
-        sign = _DOUBTED if (row, column) in doubted else " " * len(pads[column])
-        return _text(found, row, column, marks) + sign
-
-    texts = [(*row, *(text(row, column) for column in shown)) for row in found.row_keys]
-    every = lay_out(columns, texts, 1 << 30)
-    ends = accumulate(each + 2 for each in every.widths)
-    kept = max(sum(end - 2 <= width for end in ends), min(len(names) + 1, len(columns)))
-    layout = every._replace(kept=tuple(range(kept)))
-    hidden = len(found.column_keys) - (kept - len(names))
-    caption = [line((default_caption(found), "title"))]
+    """The chosen pivot, or a line with the problem. `columns_page`: the page of columns, counted in a circle. `judges`:
+    figures with a cell in doubt are marked, and notes say why and where they come from. That takes long: call it on a
+    thread."""
+    try:
+        found, (kept, _) = make(choice, results), without_turns(select(results, choice.where))
+    except PivotError as error:
+        problem = message(f"! {error}", width, "caution")
+        choose = f"{key_name('compare.choose')}: choose rows, columns and cells"
+        return Page((*problem.heading, (), line((choose, "muted"))))
+    exported = pivot_table(found, kept) if judges else figures_table(found)
+    is_doubtful = judges and found.value not in UNDOUBTED  # verdicts are about steps, not about sizes
+    signed = dict.fromkeys((column.key for column in exported.columns[len(found.rows) :]), _signed)
+    table = _marked(on_screen(exported, shows=signed), _in_doubt(found, kept) if is_doubtful else ())
+    drawn = table_lines(_turning(table, len(found.rows)), width, page=columns_page, binding="compare.right")
+    caption = [line((table.caption, "title"))]
     if found.baseline:
         caption.append(line((f"{key_name('compare.baseline')}: another baseline", "muted")))
-    more = f"{hidden_words(hidden)} {key_name('compare.right')}" if hidden else ""
-    heading = [*joined(caption, width, " · "), line((layout.heading, "muted"), (more, "muted"))]
-    rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
-    # Dimensions follow from the size, the session is in the heading.
-    is_alone = found.fixed.get("workload", LANGUAGE_MODEL) != LANGUAGE_MODEL
-    without = ("session", "seed", *(_NOT_ALONE if is_alone else ()))
-    told = {key: at for key, at in found.fixed.items() if FIELDS[key].kind != "model" and key not in without}
-    fixed = ", ".join(f"{FIELDS[key].title} {value}" for key, value in told.items())
-    rows += [(), *wrapped(f"All cells: {fixed}.", width, "muted", "  ")] if fixed else []
-    explained = [f"{mark} {sign}" for mark, sign in marks.items() if sign]
-    if found.value in ("mean", "std"):
-        explained.insert(0, f"std divides by n - {found.ddof}; repeats of a cell are pooled.")
-    rows += paragraphs(explained, width, "muted", "  ")
-    cautions = [*(f"! in doubt: {note}" for note in why), *(f"! {note}" for note in found.notes)]
-    rows += paragraphs(cautions, width, "caution", "  ")
-    return Page(tuple(heading), tuple(rows))
+    doubts = doubt_notes(kept) if is_doubtful else ()
+    cautions = dict.fromkeys(found.notes, "! ") | dict.fromkeys(doubts, "! in doubt: ")
+    untold = (*cautions, *(trust_notes(kept) if judges else ()))  # what was not observable is in the files alone
+    notes = [
+        *paragraphs((sign + note for note, sign in cautions.items()), width, "caution", "  "),
+        *paragraphs((note for note in table.footnotes if note not in untold), width, "muted", "  "),
+    ]
+    return Page((*joined(caption, width, " · "), *drawn.heading), (*drawn.rows, (), *notes))
 
 
-def _text(found: Pivot, row: Key, column: Key, marks: dict[str, str]) -> str:
-    figure = found.figure(row, column)
-    if figure is None:
-        return ""
-    for mark in figure.marks:
-        marks.setdefault(mark, "¹²³⁴⁵⁶⁷⁸⁹"[len(marks) - 1] if len(marks) <= 9 else f"({len(marks)})")
-    note = _NOTES.get(figure.note, figure.note or format.NOT_YET)
-    text = note if figure.value is None else figure_text(found, figure)
-    return text + "".join(marks[mark] for mark in figure.marks)
+def _signed(text: str) -> str:
+    """A cell's ending with its sign; a figure as it is."""
+    sign = _SIGNS.get(text.partition(" ")[0])
+    return f"{sign} {text}" if sign else text
+
+
+def _in_doubt(found: Pivot, results: Sequence[Result]) -> frozenset[tuple[int, int]]:
+    """The places, by row and column of its table, of figures with a cell in doubt."""
+    split = len(found.rows)
+    rows, columns = (
+        {key: place for place, key in enumerate(keys, first)}
+        for first, keys in ((0, found.row_keys), (split, found.column_keys))
+    )
+    doubted = (each.result for each in judged(results) if each.judgement.is_doubted)
+    keys = (shown(result, (*found.rows, *found.columns)) for result in doubted)
+    return frozenset((rows[key[:split]], columns[key[split:]]) for key in keys)
+
+
+def _marked(table: Table, doubted: Collection[tuple[int, int]]) -> Table:
+    """The table with a sign behind what is in doubt, by row and column, and blanks behind the rest of such a column, so
+    that figures align."""
+    ends = {column: " " * len(_DOUBTED) for _, column in doubted}
+    rows = tuple(
+        tuple(
+            text + (_DOUBTED if (row, column) in doubted else ends.get(column, "")) for column, text in enumerate(texts)
+        )
+        for row, texts in enumerate(table.rows)
+    )
+    return msgspec.structs.replace(table, rows=rows)
+
+
+def _turning(table: Table, named: int) -> Table:
+    """The table with columns of figures that go to further pages from the right; the first ones, which are `named`,
+    stand on every page."""
+    columns = tuple(
+        column._replace(rank=min(place, 1), room=max(map(len, table.texts(column.key)), default=1))
+        for place, column in enumerate(table.columns[named:])
+    )
+    return msgspec.structs.replace(table, columns=(*table.columns[:named], *columns))
 
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-class _Doubt(NamedTuple):
-    """The reason why a side of a pair is in doubt; a sentence for each doubted run."""
-
-    name: str
-    verdicts: tuple[str, ...]
-    sentences: tuple[str, ...]
-
-
-_Doubts = Mapping[CellSpec, _Doubt]
-"""The doubts about one side, by spec."""
+_Doubts = Mapping[CellSpec, Sequence[str]]
+"""The doubts about one side, by spec: a sentence for each doubted run."""
 
 
 def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_page: int = 0) -> Page:
@@ -221,91 +183,57 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_pag
     `columns_page`: the page of columns, counted in a circle. Judging the cells takes long: call it on a thread."""
     found = compare(a, b)
     doubts = _doubts_of(a), _doubts_of(b)
-    columns = _columns(found, doubts)
     marks = [OUTCOMES[pair.outcome] for pair in found.pairs]
-    settings = [column.key for column in columns[1:] if column.key in FIELDS and len(found.pairs) > 1]
-    table, shared = without_shared(shown_table(found.pairs, columns), settings)
+    table, settings = _pairs_table(found, doubts)
+    table, shared = without_shared(table, settings if len(found.pairs) > 1 else ())
     drawn = table_lines(table, width, marks, page=columns_page, binding="compare.columns")
     counted = " · ".join(f"{found.count(of)} {of}" for of in OUTCOMES if found.count(of))
     heading = (
         line(("A ", "strong"), (format.plain(found.a), "title"), ("  B ", "strong"), (format.plain(found.b), "title")),
-        line((f"A against B: {counted or 'no pairs'}", "strong")),
+        line(
+            (f"A against B: {counted or 'no pairs'}", "strong"),
+            *([(f" · {key_name('compare.choose')}: why", "muted")] if found.pairs else ()),
+        ),
         *(wrapped(f"all pairs: {shared}", width, "muted") if shared else ()),
         *drawn.heading,
     )
     details = {place: "\n".join(_details(pair, doubts)) for place, pair in enumerate(found.pairs)}
-    return Page(heading, (*drawn.rows, (), *_below(found, doubts, width)), details)
+    doubted = (f"! in doubt: {name} {note}" for name, side in (("A", a), ("B", b)) for note in doubt_notes(side))
+    notes = paragraphs(doubted, width, "caution", "  ")
+    for note in pair_notes(found):
+        differs = any(what in note for what in (*found.notes, *found.mixed))
+        notes += wrapped(f"! {note}" if differs else note, width, "caution" if differs else "muted", "  ")
+    return Page(heading, (*drawn.rows, (), *notes), details)
 
 
-def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]:
-    exported = pair_columns(digits=".3f", unknown=format.NOT_YET)
+def _pairs_table(found: Comparison, doubts: Sequence[_Doubts]) -> tuple[Table, Sequence[str]]:
+    """A row per pair, with the sign of doubt behind a side's mean; and the settings that may be the same for all."""
+    columns = pair_columns()
     variants = told_variants(side.spec for pair in found.pairs for side in (pair.a, pair.b))
-    ranks = {"context": 1, "batch": 1, "precision": 1, "device": 1, "warmup": 1}  # those that are alike go first
-    named = cell_columns(
-        lambda pair: pair.a.spec, ranks, as_shown(variants), (*CELL_KEYS, "warmup"), lambda spec: spec.size_label
-    )
+    settings = ("context", "batch", "pass", "precision", *variants, "device", "warmup")
+    for key in (*variants, "device"):  # in which the sides may differ
+        columns[key] = columns[key]._replace(text=partial(_of_both, key))
+    keys = ("size", *settings, "a", "b", "ratio", "interval")
+    made = Table.of(found.pairs, [columns[key] for key in keys], record=lambda _: {})
+    doubted = {
+        (row, keys.index(name))
+        for row, pair in enumerate(found.pairs)
+        for name, side, of in zip("ab", (pair.a, pair.b), doubts, strict=True)
+        if side.spec in of
+    }
+    means = dict.fromkeys("ab", format.without_std)
+    table = on_screen(made, _PAIR_RANKS, titles={"a": "A ms", "b": "B ms"}, shows=means)
+    return _marked(table, doubted), settings
 
-    def both(column: Column[Pair]) -> Column[Pair]:
-        def text(pair: Pair) -> str:
-            return " | ".join(dict.fromkeys(shown_of(side.spec, column.key) for side in (pair.a, pair.b)))
 
-        return column._replace(text=text)
-
-    def mean(name: str, doubted: _Doubts) -> Column[Pair]:
-        of = attrgetter(name)
-        pad = " " * len(_DOUBTED) if any(of(pair).spec in doubted for pair in found.pairs) else ""  # figures align
-
-        def text(pair: Pair) -> str:
-            side: Side = of(pair)
-            shown = format.ms(side.summary.mean_s, side.summary.std_s) if side.summary else side.note
-            return shown + (_DOUBTED if side.spec in doubted else pad)
-
-        return Column(name, f"{name.upper()} ms", rank=3, text=text, room=_MEAN_ROOM)
-
-    return [
-        *(both(column) if column.key in (*variants, "device") else column for column in named),
-        *map(mean, "ab", doubts),
-        exported["ratio"]._replace(room=_RATIO_ROOM),
-        exported["interval"]._replace(left=True, rank=2, room=_INTERVAL_ROOM),
-    ]
+def _of_both(key: str, pair: Pair) -> str:
+    return " | ".join(dict.fromkeys(shown_of(side.spec, key) for side in (pair.a, pair.b)))
 
 
 def _doubts_of(results: Sequence[Result]) -> _Doubts:
-    keys = (*_ALWAYS, *telling(results, but=(*_ALWAYS, "machine", "session")))
-    by_spec = grouped(filter(lambda each: each.judgement.is_doubted, judged(results)), lambda each: each.result.spec)
-    return {
-        spec: _Doubt(
-            label(found[0].result, keys).replace("context ", "ctx "),
-            tuple(dict.fromkeys(check.name for each in found for check in each.judgement.doubts)),
-            tuple(each.judgement.sentence for each in found),
-        )
-        for spec, found in by_spec.items()
-    }
-
-
-def _below(found: Comparison, doubts: Sequence[_Doubts], width: int) -> list[Line]:
-    """Sides in doubt, cells without a partner, and what the two sides differ in."""
-    doubted = [
-        f"! in doubt: {name} {doubt.name}: {', '.join(doubt.verdicts)}"
-        for name, of in zip("AB", doubts, strict=True)
-        for pair in found.pairs
-        if (doubt := of.get((pair.a if name == "A" else pair.b).spec))
-    ]
-    if len(doubted) > _MOST_DOUBTS:
-        more = len(doubted) - _MOST_DOUBTS
-        doubted[_MOST_DOUBTS:] = [f"! in doubt: {more} more side{'s' * (more > 1)}, marked above"]
-    alone = [f"only in {name}: {s.spec.title}" for name, of in (("A", found.only_a), ("B", found.only_b)) for s in of]
-    differ = [*(f"! differs everywhere: {note}" for note in found.notes), *(f"! {note}" for note in found.mixed)]
-    margin = (
-        f"A / B: ratio of mean step times, with its {found.level * 100:g} % CI; below 1, A is faster. The same: the "
-        f"whole interval is within {found.margin * 100:g} % of 1. {key_name('compare.choose')}: why."
-    )
-    return [
-        *paragraphs(doubted, width, "caution", "  "),
-        *paragraphs(alone, width, "muted", "  "),
-        *paragraphs(differ, width, "caution", "  "),
-        *wrapped(margin, width, "muted", "  "),
-    ]
+    doubted = (each for each in judged(results) if each.judgement.is_doubted)
+    by_spec = grouped(doubted, lambda each: each.result.spec)
+    return {spec: [each.judgement.sentence for each in found] for spec, found in by_spec.items()}
 
 
 def _details(pair: Pair, doubts: Sequence[_Doubts]) -> Iterator[str]:
@@ -318,8 +246,7 @@ def _details(pair: Pair, doubts: Sequence[_Doubts]) -> Iterator[str]:
         yield f"The interval: {pair.ratio.method}."
     yield from (f"differs: {what}" for what in pair.differs)
     for name, side, of in sides:
-        if doubt := of.get(side.spec):
-            yield from (f"! {name} in doubt: {sentence}" for sentence in doubt.sentences)
+        yield from (f"! {name} in doubt: {sentence}" for sentence in of.get(side.spec, ()))
 
 
 def turns_page(results: Sequence[Result], width: int, columns_page: int = 0) -> Page:

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from cs336_tui.config.order import is_as_predicted
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
-from cs336_tui.config.variants import short
-from cs336_tui.events.prediction import CATEGORIES, UNKNOWN_USE, MemoryBlock, Prediction
+from cs336_tui.events.prediction import UNKNOWN_USE, MemoryBlock, Prediction
 from cs336_tui.events.reports import MemoryReport, OomReport, RankMemoryReport
-from cs336_tui.export.subjects.memory import block_table, saved_table, spaced, tensor_text, unit_of_blocks
-from cs336_tui.export.subjects.memory_peaks import rank_memory_table, unit_of
-from cs336_tui.export.writing.tables import Column
+from cs336_tui.export.subjects.memory import (
+    allocation_columns,
+    block_table,
+    saved_table,
+    spaced,
+    tensor_text,
+    unit_of_blocks,
+)
+from cs336_tui.export.subjects.memory_peaks import (
+    CellPeaks,
+    oom_table,
+    peaks_table,
+    rank_memory_table,
+    unit_of,
+    unit_of_peaks,
+)
+from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit, counted
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import needs_of, run_alike
-from cs336_tui.tui.format import cell_columns, told_variants
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import how_it_ended
-from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
+from cs336_tui.tui.widgets.columns import TableLines, on_screen, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
@@ -43,7 +54,14 @@ _BLOCKS_EXPLAINED = (
     "expected: gradients come, saved tensors go · diff: change less expected, in bytes · live: before and after"
 )
 _BLOCK_RANKS = {"seen_gradient_bytes": 2, "peak_bytes": 3, "before_bytes": 4, "after_bytes": 4, "forward_bytes": 5}
+_ALLOCATION_RANKS = {"category": 2, "phase": 3, "range": 1, "operation": 5, "frame": 0, "tensor": 4}
+_HELD_RANKS = {"share": 2, "predicted_bytes": 1}
 _SAVED_RANKS = {"range": 1, "tensor": 2, "times": 4, "node": 0}
+_PEAK_RANKS = {
+    "batch": 7, "pass": 2, "precision": 1, "device": 8, "forward_bytes": 3, "backward_bytes": 9, "optimizer_bytes": 10,
+    "activations_bytes": 2, "allocator_bytes": 8, "predicted_forward_bytes": 6, "predicted_step_bytes": 1,
+    "predicted_activations_bytes": 5, "predicted_over_recorded": 7, "timed_bytes": 4, "predicted_over_timed": 6,
+}  # fmt: skip
 _RANKS_OF_RANKS = {
     "parameters_bytes": 3,
     "gradients_bytes": 2,
@@ -59,32 +77,6 @@ _RANKS_OF_RANKS = {
 }
 _ALSO_NAMED = ("parallel", "optimizer")
 """Fields in which cells that are shown together may differ."""
-_EXPLAINED = (
-    "by phase and step: recorded · pred.: predicted · timed: of the timed cell · diff: pred. step to timed or step · "
-    "activ.: most activations and temporary memory at once, apart from all else"
-)
-
-
-class SpecPeaks(NamedTuple):
-    """The peaks of one spec, bytes."""
-
-    spec: CellSpec
-    recorded: Mapping[str, int | None]
-    """By phase, as of `phase_peaks`; empty without a record."""
-    cell: CellState | None
-    """The latest cell that was timed or ran out of memory."""
-    predicted: Prediction | None
-
-    @property
-    def timed_bytes(self) -> int | None:
-        """The peak that the allocator counted while the cell was timed."""
-        over = self.cell.finished if self.cell else None
-        return over.peak_allocated_bytes if over and over.status == "ok" else None
-
-    @property
-    def largest_bytes(self) -> int:
-        predicted = self.predicted.peak_bytes if self.predicted else 0
-        return max(self.recorded.get("step") or 0, self.timed_bytes or 0, predicted)
 
 
 def peaks_page(state: SessionState, spec: CellSpec | None, width: int, columns_page: int = 0) -> Page:
@@ -93,53 +85,21 @@ def peaks_page(state: SessionState, spec: CellSpec | None, width: int, columns_p
     if not rows:
         records, runs = key_name("report.make"), key_name("app.run")
         return message(f"No peaks yet: {records} records a cell's memory, {runs} runs cells.", width)
-    unit = ByteUnit.for_largest(max(row.largest_bytes for row in rows))
-    key = run_alike(spec) if spec else None
-    variants = {name: {value: short(value) for value in values} for name, values in
-                told_variants(row.spec for row in rows).items()}  # fmt: skip
-    ranks = {"batch": 7, "pass": 2, "precision": 1, "device": 8}
-    recorded = all(row.spec.recording for row in rows)
-    here = Column[SpecPeaks]("here", " ", left=True, text=lambda row: ">" if run_alike(row.spec) == key else " ")
-    columns = [here, *cell_columns(lambda row: row.spec, ranks, variants, recorded=recorded), *_peak_columns(unit)]
-    drawn = table_lines(shown_table(rows, columns), width, page=columns_page, binding=COLUMNS)
-    details = {place: _peak_details(row) for place, row in enumerate(rows)}
-    explained = wrapped(f"Peak memory, {unit.name} · {_EXPLAINED}", width, "muted")
-    return Page((*explained, *drawn.heading), tuple(drawn.rows), details, drawn.pages)
+    exported, key = peaks_table(rows), run_alike(spec) if spec else None
+    here = [">" if run_alike(row.spec) == key else " " for row in rows]
+    shown = on_screen(exported, _PEAK_RANKS)
+    shown = shown.without(*(column.key for column in shown.columns if {*shown.texts(column.key)} == {NONE}))
+    columns = (Column("here", " ", left=True), *shown.columns)
+    marked = tuple((mark, *row) for mark, row in zip(here, shown.rows, strict=True))
+    table = msgspec.structs.replace(shown, columns=columns, rows=marked)
+    drawn = table_lines(table, width, page=columns_page, binding=COLUMNS)
+    details = {place: "\n".join(_peak_details(row, exported, place)) for place, row in enumerate(rows)}
+    heading = (line((f"Peak memory, {unit_of_peaks(rows).name}", "strong")), *drawn.heading)
+    return Page(heading, (*drawn.rows, (), *paragraphs(table.footnotes, width, "muted", "  ")), details, drawn.pages)
 
 
-def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:
-    def recorded(key: str, rank: int = 0, title: str | None = None) -> Column[SpecPeaks]:
-        return Column(key, title, rank=rank, text=lambda row: figure(row.recorded.get(key)))
-
-    def predicted(key: str, rank: int, title: str) -> Column[SpecPeaks]:
-        return Column(key, title, rank=rank, text=lambda row: figure(getattr(row.predicted, key, None)))
-
-    def figure(size_bytes: int | None, unknown: str = NONE) -> str:
-        return unknown if size_bytes is None else unit.figure(size_bytes)
-
-    def timed(row: SpecPeaks) -> str:
-        if row.cell is None or row.cell.status == "oom":
-            return "OOM" if row.cell else NONE
-        return figure(row.timed_bytes, format.NOT_AVAILABLE)
-
-    return (
-        recorded("forward", 3),
-        predicted("forward_peak_bytes", 6, "pred. forward"),
-        recorded("backward", 9),
-        recorded("optimizer", 10),
-        recorded("step"),
-        predicted("peak_bytes", 1, "pred. step"),
-        Column("timed", rank=4, text=timed),
-        Column("diff", rank=6, text=_difference),
-        recorded("activations", 2, "activ."),
-        predicted("activation_peak_bytes", 5, "pred. activ."),
-    )
-
-
-def _all_peaks(state: SessionState) -> list[SpecPeaks]:
+def _all_peaks(state: SessionState) -> list[CellPeaks]:
     """The peaks sorted as in the course's tables: by model, context, precision, pass."""
-    from cs336_tui.analysis.memory import phase_peaks
-
     reports = {run_alike(report.spec): report for report in state.contents(MemoryReport)}
     cells: dict[CellSpec, CellState] = {}
     specs: dict[CellSpec, CellSpec] = {key: report.spec for key, report in reports.items()}
@@ -152,48 +112,36 @@ def _all_peaks(state: SessionState) -> list[SpecPeaks]:
         report, predicted = reports.get(key), state.predictions.get(needs_of(spec))
         if report:
             predicted = predicted or report.prediction
-        found.append(SpecPeaks(spec, phase_peaks(report) if report else {}, cells.get(key), predicted))
+        found.append(CellPeaks(spec, report, predicted, cells.get(key)))
 
-    def order(row: SpecPeaks) -> tuple[int, str, int, int, str, str]:
+    def order(row: CellPeaks) -> tuple[int, str, int, int, str, str]:
         spec = row.spec
         model = spec.num_layers * spec.d_model * (spec.d_model + spec.d_ff)
         return model, spec.size, spec.context_length, spec.batch_size, spec.precision, spec.pass_
 
-    return sorted((row for row in found if row.recorded or row.cell or row.predicted), key=order)
+    return sorted((row for row in found if row.report or row.run or row.prediction), key=order)
 
 
-def _difference(row: SpecPeaks) -> str:
-    """Predicted to measured peak; a prediction is of the model as it is written, neither compiled nor captured."""
-    recorded, predicted = row.recorded, row.predicted
-    measured = row.timed_bytes or recorded.get("allocator") or recorded.get("step") or 0
-    if not (predicted and measured and is_as_predicted(row.spec)):
-        return NONE
-    return difference(predicted.peak_bytes, measured).text.strip("()")
+def _peak_details(row: CellPeaks, table: Table, place: int) -> Iterator[str]:
+    """Everything about the peaks of a cell."""
+    yield f"{format.plain(row.spec.title)} · batch {row.spec.batch_size}"
+    yield ""
+    yield from _in_bytes(table, place)
+    if row.run and (over := row.run.finished):
+        reserved = format.size(over.peak_reserved_bytes, format.NOT_AVAILABLE)
+        yield f"while timed ({over.status}): reserved {reserved}"
+    if predicted := row.prediction:
+        held = ", ".join(f"{spaced(name)} {format.size(size)}" for name, size in predicted.by_category.items())
+        yield f"predicted peak, in {predicted.peak_phase}: {held}"
 
 
-def _peak_details(row: SpecPeaks) -> str:
-    size = format.size
-    lines = [format.plain(row.spec.title), f"batch: {row.spec.batch_size}"]
-    if recorded := row.recorded:
-        lines += [
-            f"recorded: forward {size(recorded['forward'])}, backward {size(recorded['backward'])}, "
-            f"optimizer {size(recorded['optimizer'])}, whole step {size(recorded['step'])}, "
-            f"activations alone {size(recorded['activations'])}",
-            f"allocator's own peak over the recorded step: {size(recorded['allocator'])}",
-        ]
-    if row.cell and row.cell.finished:
-        over = row.cell.finished
-        lines.append(
-            f"while timed ({over.status}): allocated {size(over.peak_allocated_bytes, format.NOT_AVAILABLE)}, "
-            f"reserved {size(over.peak_reserved_bytes, format.NOT_AVAILABLE)}"
-        )
-    if predicted := row.predicted:
-        lines += [
-            f"predicted: forward {size(predicted.forward_peak_bytes)}, whole step {size(predicted.peak_bytes)} "
-            f"(in {predicted.peak_phase}), activations alone {size(predicted.activation_peak_bytes)}",
-            "predicted peak: " + ", ".join(f"{spaced(c)} {size(b)}" for c, b in predicted.by_category.items()),
-        ]
-    return "\n".join(lines)
+def _in_bytes(table: Table, place: int) -> Iterator[str]:
+    """The amounts of a row to the byte."""
+    for column in table.columns:
+        if column.key.endswith("_bytes"):
+            size = table.records[place][column.key]
+            name, _, _ = column.header.partition(" (")
+            yield f"{name}: {NONE if size is None else f'{size:,} bytes'}"
 
 
 def blocks_page(report: MemoryReport, width: int, columns_page: int) -> Page:
@@ -203,12 +151,10 @@ def blocks_page(report: MemoryReport, width: int, columns_page: int) -> Page:
     table = on_screen(block_table(report), _BLOCK_RANKS)
     drawn = table_lines(table, width, page=columns_page, binding=COLUMNS)
     told = line((f"Memory over the backward of each Transformer block, {unit_of_blocks(report).name}", "strong"))
-    details: dict[int, str] = {}
-    """The amounts of each row to the byte, and what they mean."""
-    for place, record in enumerate(table.records):
-        sizes = {column.header: record[column.key] for column in table.columns[1:]}
-        lines = (f"{title}: {NONE if size is None else f'{size:,} bytes'}" for title, size in sizes.items())
-        details[place] = "\n".join((str(record["module"]), "", *lines, "", *table.footnotes))
+    details = {
+        place: "\n".join((str(record["module"]), "", *_in_bytes(table, place), "", *table.footnotes))
+        for place, record in enumerate(table.records)
+    }
     explained = wrapped(_BLOCKS_EXPLAINED, width, "muted")
     return Page((told, *explained, *drawn.heading), tuple(drawn.rows), details, drawn.pages)
 
@@ -272,7 +218,7 @@ def difference(predicted: int, measured: int) -> Span:
 
 def largest_page(timeline: Timeline, level_mb: int, width: int, columns_page: int) -> Page:
     """The allocations of at least `level_mb` MB; those that differ only in their moments are one row."""
-    from cs336_tui.analysis.memory import AlikeBlocks, alike
+    from cs336_tui.analysis.memory import alike
 
     report = timeline.report
     least = level_mb * 10**6
@@ -285,10 +231,7 @@ def largest_page(timeline: Timeline, level_mb: int, width: int, columns_page: in
         return begins if begins == ends else f"{begins} → {ends}"
 
     rows = alike(allocations, lives)
-    unit = ByteUnit.for_largest(max(report.bytes, default=0))
-    size, *others = _block_columns(unit, Column("when", "lives", left=True, rank=3), tensor_rank=4)
-    times = Column[AlikeBlocks]("times", "×")
-    drawn = table_lines(shown_table(rows, (size, times, *others)), width, page=columns_page, binding=COLUMNS)
+    drawn = _allocations(rows, report.subject, width, columns_page)
     listed = f"the largest {len(allocations):,} of {total:,}" if total > len(allocations) else f"{total:,}"
     above = f"Allocations of at least {level_mb} MB" if level_mb else "All allocations"
     keys = key_name("memory.level", "memory.level_up")
@@ -307,43 +250,40 @@ def _lives(row: AlikeBlocks, report: MemoryReport) -> str:
     return "\n".join([block_details(row.block), "", *lines, f"of {report.events:,} events"])
 
 
-def where(block: MemoryBlock) -> str:
-    """The place in the model's code, else the operation; its backward is marked."""
-    site = block.site
-    place = format.plain(site.frame or site.op) or (format.NOT_AVAILABLE if site.phase else _before(block))
-    return f"{_BACKWARD} {place}" if site.backward else place
-
-
 def _before(block: MemoryBlock) -> str:
     return f"before the {'recording' if block.category == UNKNOWN_USE else 'step'}"
 
 
-def _block_columns(unit: ByteUnit, when: Column[AlikeBlocks], *, tensor_rank: int) -> list[Column[AlikeBlocks]]:
-    """The columns of an allocation; `when`: the column that tells when it lives."""
+def _where(row: AlikeBlocks) -> str:
+    """The place in the model's code, else the operation; its backward is marked."""
+    site = row.block.site
+    place = site.frame or site.op or (format.NOT_AVAILABLE if site.phase else _before(row.block))
+    return f"{_BACKWARD} {place}" if site.backward else place
 
-    def text(key: str, title: str | None, rank: int, show: Callable[[MemoryBlock], str]) -> Column[AlikeBlocks]:
-        return Column(key, title, left=True, rank=rank, text=lambda row: show(row.block))
 
-    return [
-        Column("bytes", unit.name, text=lambda row: unit.figure(row.block.bytes)),
-        text("category", "held for", 2, lambda block: spaced(block.category)),
-        text("range", "part", 1, lambda block: block.site.range or NONE),
-        text("tensor", None, tensor_rank, lambda block: tensor_text(block) or NONE),
-        when,
-        text("operation", None, 5, lambda block: format.plain(block.site.op) or NONE),
-        text("where", f"where ({_BACKWARD} in backward)", 0, where),
-    ]
+def _allocations(rows: Sequence[AlikeBlocks], subject: str, width: int, columns_page: int | None) -> TableLines:
+    """A row for each, with its place last: it is of any length. Of those that have a life it is shown, not the phase
+    alone."""
+    have_lives = any(row.allocations for row in rows)
+    columns = [
+        column._replace(title=f"where ({_BACKWARD} in backward)", read=None, text=_where)
+        if column.key == "frame" else column
+        for column in allocation_columns(subject)
+        if column.key != "times" or have_lives
+    ]  # fmt: skip
+    titles = {"phase": "lives"} if have_lives else {}
+    exported = Table.of(rows, columns, record=lambda _: {})
+    table = on_screen(exported, _ALLOCATION_RANKS, titles=titles, last="frame")
+    return table_lines(table, width, page=columns_page, binding=COLUMNS)
 
 
 def blocks_table(
-    blocks: Sequence[MemoryBlock], unit: ByteUnit, width: int, columns_page: int | None = None
+    blocks: Sequence[MemoryBlock], subject: str, width: int, columns_page: int | None = None
 ) -> TableLines:
     """A row for each allocation."""
     from cs336_tui.analysis.memory import AlikeBlocks
 
-    columns = _block_columns(unit, Column("when", "phase", left=True, rank=4), tensor_rank=3)
-    rows = [AlikeBlocks(block, block.site.phase or NONE) for block in blocks]
-    return table_lines(shown_table(rows, columns), width, page=columns_page, binding=COLUMNS)
+    return _allocations([AlikeBlocks(block, block.site.phase) for block in blocks], subject, width, columns_page)
 
 
 def block_details(block: MemoryBlock) -> str:
@@ -385,14 +325,16 @@ def oom_page(report: OomReport, prediction: Prediction | None, width: int, colum
     asked = "more" if report.request_bytes is None else unit.text(report.request_bytes)
     has = f" of the device's {unit.text(report.capacity_bytes)}" if report.capacity_bytes else ""
     happened = f"Memory ran out{when}: {asked} was asked for with {unit.text(report.live_bytes)}{has} live."
-    held = _categories(report, predicted, unit, width, columns_page)
-    rows = [*wrapped(happened, width, "strong"), *known, *expected, (), *held.lines]
-    largest = blocks_table(report.largest, unit, width, columns_page)
+    table = oom_table(msgspec.structs.replace(report, prediction=predicted))
+    held = table.rows_at(place for place, record in enumerate(table.records) if record["kind"] == "category")
+    drawn = table_lines(on_screen(held.without("where"), _HELD_RANKS), width, page=columns_page, binding=COLUMNS)
+    rows = [*wrapped(happened, width, "strong"), *known, *expected, (), *drawn.lines]
+    largest = blocks_table(report.largest, "step", width, columns_page)
     if largest.rows:
         how = "observed" if report.observed else "predicted"
         rows += [(), line((f"Largest live allocations · {how}", "title")), *largest.heading]
     details = {place: block_details(block) for place, block in enumerate(report.largest, len(rows))}
-    return Page((), (*rows, *largest.rows), details, max(held.pages, largest.pages, key=len))
+    return Page((), (*rows, *largest.rows), details, max(drawn.pages, largest.pages, key=len))
 
 
 def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit) -> str:
@@ -404,22 +346,3 @@ def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit)
     if predicted.activation_peak_bytes is None:
         return whole
     return f"{whole} Activations alone: {unit.text(predicted.activation_peak_bytes)}."
-
-
-def _categories(
-    report: OomReport, predicted: Prediction | None, unit: ByteUnit, width: int, columns_page: int
-) -> TableLines:
-    whole, live = report.live_bytes, report.by_category | {"all": report.live_bytes}
-    peaks = predicted.by_category | {"all": predicted.peak_bytes} if predicted else {}
-
-    def share(name: str) -> str:
-        return "" if name == "all" else format.percent(live.get(name, 0) / whole if whole else None)
-
-    columns = (
-        Column[str]("held for", left=True, text=spaced),
-        Column[str](f"live, {unit.name}", text=lambda name: unit.figure(live.get(name, 0))),
-        Column[str]("share", rank=2, text=share),
-        Column[str]("predicted peak", rank=1,
-                    text=lambda name: unit.figure(peaks.get(name, 0)) if predicted else format.NOT_YET),
-    )  # fmt: skip
-    return table_lines(shown_table((*CATEGORIES, "all"), columns), width, page=columns_page, binding=COLUMNS)

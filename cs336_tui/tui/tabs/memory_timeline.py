@@ -264,7 +264,7 @@ def moment_lines(
     rows = categories if height >= 2 * categories + 2 else -(-categories // 2)
     lines = [_moment_line(moment, report, window, unit, width), *category_lines(moment.by_category, unit, width, rows)]
     if moment.blocks:
-        largest = blocks_table(moment.blocks, unit, width)
+        largest = blocks_table(moment.blocks, report.subject, width)
         lines += [*largest.heading, *(fit(block, width) for block in largest.rows)]
     return lines[:height]
 

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
-from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.effects import SpeedUp, mixed_speedups
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.events.reports import PrecisionReport, ReportKind
 from cs336_tui.export.subjects import precision as tables
-from cs336_tui.export.writing.tables import Column, Table
-from cs336_tui.stats import quantities
+from cs336_tui.export.writing.tables import Table
 from cs336_tui.stats.ratio import LEVEL
 from cs336_tui.tui import format
 from cs336_tui.tui.background import Works
@@ -21,11 +19,15 @@ from cs336_tui.tui.format import cell_columns
 from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.status import OUTCOMES, settled_of
-from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
+from cs336_tui.tui.widgets.columns import TableLines, on_screen, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Page
 
 _RANKS = {"class": 4, "count": 3, "parameters": 1, "inputs": 2, "gradients": 1}
+_SPEEDUP_RANKS = {
+    "fp32": 3, "other": 3, "interval": 4, "fp32_peak_allocated_bytes": 6, "other_peak_allocated_bytes": 6,
+    "memory_ratio": 1,
+}  # fmt: skip
 _AT_ONCE = 300
 """Most cells whose speed-ups are made within a frame; those of more are made on a thread."""
 
@@ -87,11 +89,19 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int, columns_page: 
         return Page((), (*rows, *wrapped(text, width, "muted")))
     counted = {of: sum(each.outcome == of for each in speedups if each.ratio) for of in OUTCOMES}
     rows[0] += tuple(Span(f" · {number} {of}", "strong") for of, number in counted.items() if number)
-    drawn = table_lines(shown_table(speedups, _COLUMNS), width, [_mark(each) for each in speedups], page=columns_page)
+    cells = cell_columns(
+        lambda each: each.spec,
+        {"context": 5, "batch": 7, "device": 8},
+        keys=("size", "context", "batch", "pass", "device", "precision"),
+        size=lambda spec: spec.size_label,
+    )
+    exported = Table.of(speedups, (*cells, *tables.SPEEDUPS)).without("outcome")
+    table = on_screen(exported, _SPEEDUP_RANKS, shows=dict.fromkeys(("fp32", "other"), format.without_std))
+    drawn = table_lines(table, width, [_mark(each) for each in speedups], page=columns_page)
     details = {place: _detail(each) for place, each in enumerate(speedups, len(rows) + len(drawn.heading))}
     about = (
         f"speed-up: mean step time of fp32 over that of the other; above 1, the other is faster; {LEVEL * 100:g} % CI. "
-        f"memory: peak allocated over that of fp32. {key_name('rows.choose')}: why."
+        f"GB: peak allocated, memory: over that of fp32. {key_name('rows.choose')}: why."
     )
     return Page((), (*rows, *drawn.lines, *wrapped(about, width, "muted", "  ")), details, drawn.pages)
 
@@ -136,29 +146,6 @@ def _drawn(table: Table, width: int, columns_page: int, titles: Mapping[str, str
     """A table of the report, with the ranks of its columns on the screen."""
     alike = (False,) * len(table.columns)
     return table_lines(on_screen(table, _RANKS, titles=titles or {}), width, alike=alike, page=columns_page)
-
-
-_COLUMNS: tuple[Column[SpeedUp], ...] = (
-    *cell_columns(
-        lambda each: each.spec,
-        {"context": 5, "batch": 7, "device": 8},
-        keys=("size", "context", "batch", "pass", "device", "precision"),
-        size=lambda spec: spec.size_label,
-    ),
-    Column("means", "fp32 → this, ms", rank=3, text=lambda each: f"{_mean(each.fp32)} → {_mean(each.other)}"),
-    Column("ratio", "speed-up", show=lambda ratio: f"{ratio.ratio:.3f}" if ratio else format.NOT_YET),
-    Column("interval", left=True, rank=4, text=lambda each: each.ratio.bounds(".3f") if each.ratio else ""),
-    Column("peaks", "fp32 → this, GB", rank=6, text=lambda each: f"{_peak(each.fp32)} → {_peak(each.other)}"),
-    Column("memory_ratio", "memory", rank=1, show=lambda ratio: format.NOT_YET if ratio is None else f"{ratio:.2f}"),
-)
-
-
-def _mean(side: Side) -> str:
-    return format.ms(side.summary.mean_s, side.summary.std_s) if side.summary else side.note
-
-
-def _peak(side: Side) -> str:
-    return quantities.gigabytes(side.peak_allocated_bytes)
 
 
 def _mark(each: SpeedUp) -> Span:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from rich.cells import cell_len
 
 from cs336_tui.analysis.agreement import COMPARED, agreement_key
-from cs336_tui.analysis.findings import gains_of, together
 from cs336_tui.analysis.tuning import Entry, Race
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
 from cs336_tui.config.tuning import COSTS, Tuning, changed
 from cs336_tui.config.variants import short
-from cs336_tui.export.subjects.tuning import BASELINE, factor_words, interval_words, left_out_lines, ratio_words
+from cs336_tui.export.subjects.tuning import BASELINE, gains_table, interval_words, left_out_lines, ratio_words
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNKNOWN, count, duration, gigabytes
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import Scale, axis_line, interval_line, scale_of, share_bar
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.widgets.columns import ellipsis
+from cs336_tui.tui.widgets.columns import ellipsis, on_screen, table_lines
 from cs336_tui.tui.widgets.lines import (
     Line,
     Span,
@@ -50,7 +50,9 @@ _WIDE, _WIDER = 100, 140
 _LEAST_BAR, _WIDEST_BAR = 16, 72
 _TALL = 15
 """Height from which there is room for what runs, and for more on the candidate under the cursor."""
-_FACTOR, _INTERACTS = len("0.123 [0.123, 0.123]"), "interacts"
+_INTERACTS = "interacts"
+_FACTORS = 2 * len("0.123 [0.123, 0.123]  ") + len(_INTERACTS) + 2
+"""Room for what stands behind the name of a choice in gains."""
 _FARTHEST = 2.5
 """The axis ends at so many times the largest ratio of those in the race; what is slower is an arrow."""
 
@@ -324,23 +326,12 @@ def not_tried(race: Race, width: int) -> list[Line]:
 
 def gains(race: Race, width: int) -> list[Line]:
     """Gains of each choice alone, beside the best candidate's other choices, and of all of these together."""
-    found = [gain for gain in gains_of(race) if gain.alone or gain.beside]
-    if not found:
+    exported = gains_table(race)
+    if exported is None:
         text = "Known once the best candidate, and others that differ from it in one choice, were measured."
         return wrapped(text, width, "muted")
-    names = [_value_words(gain.field, gain.value) for gain in found]
-    longest = min(max(map(cell_len, names)), max(width - 2 * _FACTOR - len(_INTERACTS) - 3, 12))
-    rows = [line((f"{'choice':<{longest}} {'alone':<{_FACTOR}} {'beside the others':<{_FACTOR}}", "muted"))]
-    for gain, words in zip(found, names, strict=True):
-        factors = " ".join(f"{factor_words(each):<{_FACTOR}}" for each in (gain.alone, gain.beside))
-        role = "good" if gain.is_best else "text"
-        end = _INTERACTS if gain.interacts else ""
-        rows.append(line((f"{ellipsis(words, longest):<{longest}} ", role), f"{factors} ", (end, "caution")))
-    if both := together(race, tuple(found)):
-        product = f"; if none interacted: {both.product:.3f}" if both.product is not None else ""
-        rows += [(), line(f"together  {factor_words(both.ratio)}", (product, "muted"))]
-    told = ("Ratios of costs with a choice over without it: below 1 it gains.",
-            "alone: in place of the starting point's value.",
-            "beside the others: where all other choices are the best candidate's.",
-            f"{_INTERACTS}: the two differ, by their intervals.")  # fmt: skip
-    return [*rows, (), *paragraphs(told, width, "muted", "  ")]
+    shown = on_screen(exported, shows={"choice": partial(ellipsis, width=max(width - _FACTORS, 12))})
+    roles = ["good" if record["in_best"] else "text" for record in exported.records]
+    marks = [Span(_INTERACTS if record["interacts"] else "", "caution") for record in exported.records]
+    drawn = table_lines(shown.without("interacts", "in_best"), width, marks, roles=roles)
+    return [*drawn.lines, (), *paragraphs(exported.footnotes, width, "muted", "  ")]

@@ -15,7 +15,7 @@ from cs336_tui.analysis.memory import Timeline
 from cs336_tui.events.prediction import ALL_CATEGORIES
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.subjects.memory import memory_document, memory_tables
-from cs336_tui.export.subjects.memory_peaks import peaks_table
+from cs336_tui.export.subjects.memory_peaks import CellPeaks, peaks_table
 from cs336_tui.session.recordings import recording, safe_pickle, snapshot
 from cs336_tui.session.recordings.recording import Opening, OpeningCancelled
 from tests.session.recordings import recordings
@@ -341,7 +341,7 @@ def test_reading_can_be_cancelled_while_blocks_are_followed() -> None:
 
 def test_tables_of_a_recording_say_so_and_leave_out_what_is_not_known() -> None:
     report = report_of(real_path(TRAINING))
-    peaks = peaks_table([report])
+    peaks = peaks_table([CellPeaks.recorded(report)])
     assert [column.key for column in peaks.columns] == [
         "recording", "device", "forward_bytes", "backward_bytes", "optimizer_bytes", "step_bytes", "activations_bytes"
     ]  # fmt: skip
