@@ -15,7 +15,7 @@ from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, merge, 
 from cs336_tui.analysis.published import own, published
 from cs336_tui.analysis.reference import add_from, matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import profiles_said
-from cs336_tui.cli.files import Destination, file_options, json_option, to_json
+from cs336_tui.cli.files import Destination, file_options, json_option, json_text
 from cs336_tui.cli.flags import a_session, session_argument
 from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.streams import TERMINAL, on_terminal
@@ -68,7 +68,7 @@ def compare(a: str, b: str, session_dir: Path, *, to: Destination) -> str:
 
 def _render(comparison: Comparison, sides: Sequence[Sequence[Result]], format_: str) -> str:
     if format_ == "json":
-        return to_json(comparison)
+        return json_text(comparison)
     doubts = [f"{name}: {note}" for name, side in zip("AB", sides, strict=True) for note in trust_notes(side)]
     if format_ == TERMINAL:
         return on_terminal(list(_parts(comparison, sides, doubts)))

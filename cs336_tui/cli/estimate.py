@@ -23,7 +23,7 @@ from cs336_tui.analysis.estimates import (
 )
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.analysis.targets import Dimension, Target, search
-from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import COUNT, POSITIVE, Parsed, choice_options, gpu_option, trust_option
 from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_OK, HeadlessRun, Outputs, carry_out
@@ -167,7 +167,7 @@ def _render(cells: Sequence[Estimate | Unpredicted], format_: str) -> str:
         low, high = total_s(predicted)
         others = [{"spec": cell.spec, "why": cell.why} for cell in cells if isinstance(cell, Unpredicted)]
         totals = {"total_low_s": low, "total_high_s": high, "not_predicted": others}
-        return to_json({"estimates": [document(estimate) for estimate in predicted], **totals})
+        return json_text({"estimates": [document(estimate) for estimate in predicted], **totals})
     if format_ == "table":
         return "\n".join(_plain(group) for group in groups)
     if format_ == TERMINAL:
@@ -335,5 +335,5 @@ def _as_run(results: Sequence[Fitted], state: SessionState) -> list[Fitted]:
 
 def _render_fit(results: Sequence[Fitted], format_: str) -> str:
     if format_ == "json":
-        return to_json({"fits": [fit_document(result) for result in results]})
+        return json_text({"fits": [fit_document(result) for result in results]})
     return shown([fit_table(results)], format_)

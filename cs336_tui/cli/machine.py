@@ -16,7 +16,7 @@ from typing import cast, get_args
 import click
 
 from cs336_tui.analysis.gpu_words import APPLE, figures, notes, numbered
-from cs336_tui.cli.files import Destination, file_options, text_or_json, to_json
+from cs336_tui.cli.files import Destination, file_options, json_text, text_or_json
 from cs336_tui.cli.flags import COUNT, WORDS
 from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.suggestions import devices
@@ -131,11 +131,11 @@ def doctor(*, format_: str, code: tuple[str, ...], folders: tuple[str, ...]) -> 
     as_json = format_ == "json"
     if code:
         lacking = tuple(lacking_code(code, folders))
-        return to_json(Diagnosis(missing_code=lacking)) if as_json else "\n".join(lacking or ("nothing is missing",))
+        return json_text(Diagnosis(missing_code=lacking)) if as_json else "\n".join(lacking or ("nothing is missing",))
     environment, nvml = read_environment(), nvml_report()
     if as_json:
         said = missing(environment, nvml)[1:]
-        return to_json(Diagnosis(environment, tuple(line.removeprefix("  - ") for line in said)))
+        return json_text(Diagnosis(environment, tuple(line.removeprefix("  - ") for line in said)))
     parts = (
         _machine(environment, nvml),
         _devices(environment),

@@ -15,7 +15,7 @@ from cs336_tui.analysis.scaling import PARTS, Device, Part
 from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.export import write_figures
-from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import COUNT, DIRECTORY, Parsed, choices_of, gpu_option
 from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.suggestions import sessions
@@ -133,7 +133,7 @@ def plan(
     if figures is not None:
         write_figures([plan_figure(each) for each in plans], figures, overwrite=to.overwrite)
     if to.format == "json":
-        return to.deliver(to_json({"plans": [plan_document(each) for each in plans]}))
+        return to.deliver(json_text({"plans": [plan_document(each) for each in plans]}))
     return to.show([table for each in plans for table in (limit_table(each), rank_table(each))])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from cs336_tui.cli.files import Destination, file_options, json_option, to_json
+from cs336_tui.cli.files import Destination, file_options, json_option, json_text
 from cs336_tui.cli.flags import a_session, session_argument, session_dir_option, sessions_argument
 from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.streams import TERMINAL, StatusLines, on_terminal
@@ -77,7 +77,7 @@ def sessions(session_dir: Path, *, to: Destination) -> str:
     """List the sessions on this machine, newest first."""
     infos = list(store.list_sessions(session_dir))
     if to.format == "json":
-        return to.deliver(to_json(infos))
+        return to.deliver(json_text(infos))
     if not infos and to.format in ("table", TERMINAL):
         return to.deliver(f"No session in {session_dir} yet. `cs336-tui` or `cs336-tui bench` makes one.\n")
     table = _table(infos)

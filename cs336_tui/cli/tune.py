@@ -14,7 +14,7 @@ import click
 from cs336_tui.analysis.next_step import next_step
 from cs336_tui.analysis.shortlist import lacking, plan_of, predictions_of, shortlist, started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
-from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import Parsed, gpu_option, reword, start_options, trust_option
 from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress, bar, cut
@@ -273,7 +273,7 @@ def race_text(state: SessionState, format_: str) -> str:
     if race is None:
         return ""
     if format_ == "json":
-        return to_json(race_document(race, state.cells))
+        return json_text(race_document(race, state.cells))
     if format_ == TERMINAL and race.best is None:
         return on_terminal(["\n".join([finding(race), *failure_lines(race)])])
     tables = [race_table(race, state.cells), *filter(None, [gains_table(race)])]
@@ -364,7 +364,7 @@ def show_plan(
         counter.clear()
     plan = plan_of(tuning, found, target, state)
     if to.format == "json":
-        return to.deliver(to_json(plan_document(plan)))
+        return to.deliver(json_text(plan_document(plan)))
     heading, table = plan_heading(plan), plan_table(plan)
     if to.format == TERMINAL:
         return to.deliver(on_terminal([heading, table]))
