@@ -12,7 +12,7 @@ import click
 
 from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.fields import PivotError, field_named, select
-from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.analysis.merge import Result, results_of
 from cs336_tui.analysis.pivot import VALUES, pivot
 from cs336_tui.analysis.problems import Material
 from cs336_tui.cli.files import Destination, file_options, say_written
@@ -151,11 +151,11 @@ def export(
     if ddof is not None:
         for source in sources:
             source.state.ddof = ddof
-    results = merge([(title_of(source.state), source.state) for source in sources])
+    states = [source.state for source in sources]
+    results: Sequence[Result] = results_of(*states)
     if results:  # a session may have nothing but reports
         results = select(results, pairs_of("--where", where))
     written: dict[Path, str] = {}
-    states = [source.state for source in sources]
     drawn: Sequence[Drawing | Absent] | None = None
     with_notes = not (notes or no_notes)
     tables: Sequence[Table] = ()

@@ -108,7 +108,7 @@ def _app() -> list[str]:
 
 
 def missing(env: Environment, nvml: NvmlReport) -> list[str]:
-    """Missing or odd things, a line each below a heading; `nvml` is the NVIDIA driver's answer."""
+    """Missing or odd things; `nvml` is the NVIDIA driver's answer."""
     kinds = {device.name.partition(":")[0] for device in env.devices}
     of_nvml = filter(None, (nvml.why, *nvml.lost)) if "mps" not in kinds else ()
     lines = list(dict.fromkeys((*env.problems, *of_nvml)))
@@ -116,9 +116,7 @@ def missing(env: Environment, nvml: NvmlReport) -> list[str]:
         no_cuda = "there is an NVIDIA driver, but this torch has no CUDA: install a CUDA build of torch"
         no_gpu = "there is an NVIDIA driver and a CUDA torch, but torch sees no GPU: see the lines above"
         lines.append(no_gpu if env.cuda else no_cuda)
-    if not lines:
-        return ["nothing is missing"]
-    return ["missing or odd", *(f"  - {problem}" for problem in lines)]
+    return lines
 
 
 @command("doctor")
@@ -133,15 +131,15 @@ def doctor(*, format_: str, code: tuple[str, ...], folders: tuple[str, ...]) -> 
         lacking = tuple(lacking_code(code, folders))
         return json_text(Diagnosis(missing_code=lacking)) if as_json else "\n".join(lacking or ("nothing is missing",))
     environment, nvml = read_environment(), nvml_report()
+    problems = missing(environment, nvml)
     if as_json:
-        said = missing(environment, nvml)[1:]
-        return json_text(Diagnosis(environment, tuple(line.removeprefix("  - ") for line in said)))
+        return json_text(Diagnosis(environment, tuple(problems)))
     parts = (
         _machine(environment, nvml),
         _devices(environment),
         gpus_of(environment, sampled_gpus() if nvml.gpus else ()),
         _app(),
-        missing(environment, nvml),
+        ["missing or odd", *(f"  - {each}" for each in problems)] if problems else ["nothing is missing"],
     )
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 

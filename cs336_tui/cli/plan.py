@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.analysis.merge import Result, results_of
 from cs336_tui.analysis.roofline import IN_RINGS, PRECISIONS_OF, Format, link_rates, speed_of
 from cs336_tui.analysis.scaling import PARTS, Device, Part
 from cs336_tui.analysis.scaling import plan as planned
@@ -112,7 +112,7 @@ def plan(
     choices |= {"batches": batches and (batches,), "passes": ("train-step",), "devices": ("cpu",)}
     sweep = sweep_from(**choices)
     states = [store.load(store.find(name, session_dir)) for name in sessions]
-    results, names = merge([(title_of(state), state) for state in states]), f"session {', '.join(sessions)}"
+    results, names = results_of(*states), f"session {', '.join(sessions)}"
     if sessions and link_bytes_per_s is not None and (gpu or flops_per_s is not None):
         raise click.UsageError("--measured takes the place of --link and of --gpu or --flops; leave one of them out")
     is_given = not sessions or link_bytes_per_s

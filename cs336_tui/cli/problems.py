@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from cs336_tui.analysis.estimates import Estimate, judge
-from cs336_tui.analysis.merge import merge, title_of
+from cs336_tui.analysis.merge import results_of, title_of
 from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.analysis.targets import Target, named_target
 from cs336_tui.cli.files import Destination, file_options
@@ -61,7 +61,7 @@ def problems(
     """
     path = _log_of(session, session_dir) if session or store.folder_sessions(session_dir) else None
     state = store.load(path) if path else None
-    results = merge([(title_of(state), state)]) if state else ()
+    results = results_of(state) if state else ()
     wanted = edition or next(iter(editions_of(reversed(results))), EDITIONS[0])
     rows = [(each, row) for each, row in every_problem() if wanted in (each, "all")]
     asked = _asked(gpu, read)

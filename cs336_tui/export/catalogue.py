@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import platformdirs
 
-from cs336_tui.analysis.merge import Result, measured, title_of
+from cs336_tui.analysis.merge import Result, measured, results_of, title_of
 from cs336_tui.analysis.pivot import VALUES, pivot, suggest
 from cs336_tui.analysis.problems import Material, editions_of, progress_of
 from cs336_tui.config.axis import UserError
@@ -25,7 +25,7 @@ from cs336_tui.export.problems import Exported, export_problem
 from cs336_tui.export.record import document_of, to_csv, to_json
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import report_tables
-from cs336_tui.export.subjects.results import TableError, results_markdown, results_of, results_parts, results_table
+from cs336_tui.export.subjects.results import TableError, results_markdown, results_parts, results_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writeups import LAYOUTS, layout_tables
 from cs336_tui.export.writing.drawing import FIGURE_FORMATS, Drawing

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from cs336_tui.analysis.merge import merge
+from cs336_tui.analysis.merge import merge, results_of
 from cs336_tui.analysis.roofline import RooflinePoint, points
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.peaks import DevicePeak, PeakCache, peak_key
 from cs336_tui.export.record import document_of, to_csv, to_json
-from cs336_tui.export.subjects.results import results_of, results_table
+from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.subjects.roofline import (
     MOST_POINTS,
     PeakRow,

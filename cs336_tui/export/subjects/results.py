@@ -10,7 +10,7 @@ import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, device_label, varies
 from cs336_tui.analysis.measures import MEASURES, QUANTILES, Measure, Runs, energy_of
-from cs336_tui.analysis.merge import Result, grouped, merge, title_of
+from cs336_tui.analysis.merge import Result, grouped, results_of
 from cs336_tui.analysis.roofline import PeakLookup, why_unknown
 from cs336_tui.config.axis import UserError
 from cs336_tui.events.peaks import PeakCache
@@ -175,8 +175,3 @@ def results_parts(state: SessionState) -> tuple[Table | str]:
         return (results_table(results_of(state)),)
     except TableError:
         return (NO_RESULTS,)
-
-
-def results_of(state: SessionState) -> tuple[Result, ...]:
-    """The cells of one session, for what takes those of several."""
-    return merge([(title_of(state), state)])
