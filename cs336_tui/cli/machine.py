@@ -7,9 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast, get_args
 
@@ -24,11 +22,10 @@ from cs336_tui.cli.targets import Counter, child_processes, read_environment, re
 from cs336_tui.config.reading import exists
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment, GpuSample
-from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError, peak_key
+from cs336_tui.events.peaks import PeakCache, PeakError, peak_key
 from cs336_tui.export.subjects.roofline import PeakRow, peak_table
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
 from cs336_tui.runner.lanes import Core, cores_here
-from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.machine import Diagnosis, lacking_code, measure_peak
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.stats.quantities import counted, gigabytes
@@ -155,10 +152,6 @@ def sampled_gpus() -> tuple[GpuSample, ...]:
     return found
 
 
-Measure = Callable[[str, Precision], DevicePeak]
-"""Measures a device (torch's name) in a precision; raises `PeakError`."""
-
-
 @command("peak")
 @heading("What to run")
 @option(
@@ -187,10 +180,7 @@ def peak(
     precisions: Sequence[str],
     to: Destination,
     refresh: bool,
-    measure: Measure | None = None,
     threads: int | None = None,
-    cache: PeakCache | None = None,
-    read: Callable[[], Environment] = lambda: read_machine().environment,
     session_dir: Path | None = None,  # noqa: ARG001  # every command takes it
 ) -> str:
     """Measure the peak of matrix products and copies, with the data sheet's figures beside it where known.
@@ -198,20 +188,19 @@ def peak(
     Takes some seconds a precision; what was measured is remembered for this device, torch and thread count.
 
     \f
-    `measure` does it, in child processes unless given. A peak that cannot be measured leaves its row with the reason;
-    raises `click.ClickException` when that is all of them, `SpecError` for what a device cannot do.
+    A peak that cannot be measured leaves its row with the reason; raises `click.ClickException` when that is all of
+    them, `SpecError` for what a device cannot do.
     """
-    environment, cache = read(), cache or PeakCache()
+    environment, cache = read_machine().environment, PeakCache()
     asked = list(_asked(environment, devices, precisions))
     counted = Counter("measuring peaks", len(asked))
     rows = []
-    with child_processes() if measure is None else nullcontext() as launcher:
-        measures = measure or partial(measure_peak, cast(Launcher, launcher), threads=threads)
+    with child_processes() as launcher:
         for device, precision in asked:
             found, error = None if refresh else cache.get(peak_key(environment, device.name, precision, threads)), ""
             if found is None:
                 try:
-                    found = measures(device.name, precision)
+                    found = measure_peak(launcher, device.name, precision, threads=threads)
                     # By the threads that were in force, so that it is never taken for a peak with others.
                     cache.put(peak_key(environment, device.name, precision, found.threads), found)
                 except PeakError as failure:

@@ -4,7 +4,7 @@ candidate that runs and the budget that is left. With `--dry-run` what would be 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +21,7 @@ from cs336_tui.cli.progress import RunProgress, bar, cut
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import searched, sessions
-from cs336_tui.cli.targets import Counter, Machine, predicting, read_machine, settle
+from cs336_tui.cli.targets import Counter, predicting, settle
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.counts import Auto
 from cs336_tui.config.presets import Preset, PresetError, check_new, preset, save
@@ -47,7 +47,6 @@ from cs336_tui.export.subjects.tuning import (
 )
 from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState, is_race_alone, visits_of
@@ -347,18 +346,16 @@ def show_plan(
     state: SessionState | None = None,
     *,
     trusted: bool = False,
-    predictor: Predictor | None = None,
-    read: Callable[[], Machine] = read_machine,
 ) -> str:
     """The plan of a search on this machine, or on the GPU of that name, as text; empty when it went to a file. `state`
     is a session whose cells tell how fast it is; `trusted`: the code that it names, too. Raises `UserError` or
     `click.ClickException`."""
-    asked = settle(search.start, gpu, None, read)
+    asked = settle(search.start, gpu)
     tuning = search.tuning(asked.specs[0])
     target = asked.targets[tuning.base.device]
     here = asked.machine
     refusal = here.environment.refusal if here else lacking(_device(find_gpu(gpu or target.name)))
-    with predicting(asked, predictor, [tuning], state=state, trusted=trusted) as predicts:
+    with predicting(asked, [tuning], state=state, trusted=trusted) as predicts:
         counter = Counter("predicting candidates")
         found = shortlist(tuning, target, refusal, lambda specs: predictions_of(predicts, specs, counter), every=True)
         counter.clear()
