@@ -12,7 +12,7 @@ from cs336_tui.analysis.comparison import Comparison, Side, overlap
 from cs336_tui.analysis.comparison import compare as compared
 from cs336_tui.analysis.fields import FIELDS, OWN, machine, shown_of
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, merge, pooled, results_of, title_of
-from cs336_tui.analysis.published import own, published
+from cs336_tui.analysis.published import points
 from cs336_tui.analysis.reference import add_from, matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import profiles_said
 from cs336_tui.cli.files import Destination, file_options, json_option, json_text
@@ -192,7 +192,7 @@ def _beside_published(results: Sequence[Result], state: SessionState) -> str:
     """A line for each measured cell of a session: its time here, those published and one's own, and what differs; then
     each peak of memory and each part's kernels, with a line for each published one. Raises `ReferenceFileError` for
     reference points that cannot be read."""
-    rows = (*published(), *own())
+    rows = points()
     groups = grouped(measured(results), lambda result: (result.spec, machine(result)))
 
     lines = [] if groups else ["No cell has a result yet."]

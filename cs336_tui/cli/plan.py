@@ -119,15 +119,10 @@ def plan(
     link = _given_link(gpu, link_bytes_per_s) if is_given else _measured_link(results, names)
     plans = []
     for spec in (msgspec.structs.replace(each, precision=precision) for each in sweep.cells()):
-        if gpu is not None or flops_per_s is not None:
-            speed, source = _speed(gpu, flops_per_s, precision)
-        else:
-            if not sessions:
-                raise click.UsageError(
-                    'how fast is a device? give --gpu, such as "H100", --flops, such as 700TFLOP/s, or --measured '
-                    "SESSION"
-                )
+        if sessions and gpu is None and flops_per_s is None:
             speed, source = _measured_speed(results, names, spec, precision, link)
+        else:
+            speed, source = _given_speed(gpu, flops_per_s, precision)
         device = Device(speed, link.bytes_per_s, link.by_operation, shared_link)
         plans.append(planned(spec, part, _BYTES[precision], device, ranks, (source, *link.sources)))
     if figures is not None:
@@ -184,10 +179,14 @@ def _measured_speed(
     return speed.flops_per_s, f"{rate_text(speed.flops_per_s)}: {speed.text}"
 
 
-def _speed(gpu: str | None, flops_per_s: float | None, precision: Format) -> tuple[float, str]:
+def _given_speed(gpu: str | None, flops_per_s: float | None, precision: Format) -> tuple[float, str]:
+    """The FLOP/s that were given, or those of the GPU's data sheet."""
     if flops_per_s is not None:
         return flops_per_s, f"{rate_text(flops_per_s)}: --flops"
-    assert gpu is not None
+    if gpu is None:
+        raise click.UsageError(
+            'how fast is a device? give --gpu, such as "H100", --flops, such as 700TFLOP/s, or --measured SESSION'
+        )
     found = find_gpu(gpu)
     peak = found.peak_flops(precision)
     if peak is None:
