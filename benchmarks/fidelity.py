@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from benchmarks.reporting import publish
-from cs336_tui.cli.files import to_json
+from cs336_tui.cli.files import json_text
 from cs336_tui.cli.selftest import device_of, run_selftest
 from cs336_tui.cli.targets import read_machine
 from cs336_tui.export.subjects.selftest import selftest_table
@@ -41,7 +41,7 @@ def main(cases: tuple[str, ...], device: str, keep_memory: bool, raw: Path | Non
             SelftestCell(size=size, pass_=pass_, device=name), plan, environment, keep_memory=keep_memory
         )
     if raw is not None:
-        raw.write_text(to_json(found))
+        raw.write_text(json_text(found))
     command = f"python -m benchmarks.fidelity {' '.join(f'--case {case}' for case in cases)} --device {device}"
     command += " --keep-memory" if keep_memory else ""
     publish("Fidelity", command, "\n".join(render(selftest_table(each), "markdown") for each in found.values()), output)

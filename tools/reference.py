@@ -27,7 +27,7 @@ from cs336_tui.events.events import SCHEMA, Event, Status
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import Report
-from cs336_tui.export.record import SessionDocument, to_csv
+from cs336_tui.export.record import SessionDocument, document_of, to_csv
 from cs336_tui.export.reports import document_of_reports
 from cs336_tui.export.subjects.estimates import Fitted, fit_document
 from cs336_tui.export.subjects.results_columns import COLUMNS
@@ -148,7 +148,11 @@ def _keys() -> Iterator[str]:
     yield from ("", 'Several sessions are `{"schema": 1, "sessions": [...]}`.')
     yield from ("", "## CSV of a session", "")
     yield "`--format csv` has a row for each finished cell. Lists are joined by `;`. Its columns are:"
-    yield from ("", textwrap.fill(", ".join(map(_code, to_csv(SessionState()).strip().split(","))), 120), "")
+    yield from (
+        "",
+        textwrap.fill(", ".join(map(_code, to_csv(document_of(SessionState())).strip().split(","))), 120),
+        "",
+    )
     yield "Then come `phase_NAME_times_s` and `host_phase_NAME_times_s` for each phase that a cell has,"
     yield "and `rank_N_times_s` for each rank of cells of several."
     yield "Rows of several sessions begin with `session`."

@@ -14,6 +14,9 @@ TELLING = tuple(key for key, field in FIELDS.items() if field.kind in ("choice",
 SHARED = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS)
 """Fields that say what a cell is, as far as it is to be said where they are the same for all."""
 
+ALWAYS = ("size", "context", "pass", "precision")
+"""Fields that name a cell, if cells differ in them or not."""
+
 _BARE = ("size", "pass", "precision", "device", "op", "machine", "session")
 """Fields whose values speak for themselves."""
 

@@ -80,6 +80,11 @@ def merge(sessions: Sequence[tuple[str, SessionState]]) -> tuple[Result, ...]:
     )
 
 
+def results_of(*states: SessionState) -> tuple[Result, ...]:
+    """The cells of these sessions, each session under its own title."""
+    return merge([(title_of(state), state) for state in states])
+
+
 def without_visits(results: Sequence[Result]) -> tuple[Result, ...]:
     """The results that are not visits of a race. Visits are few steps each, at different times: their race compares
     them within rounds, which no table or figure of single cells does."""

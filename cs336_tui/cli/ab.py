@@ -11,7 +11,7 @@ import click
 
 from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.eta import steps_so_far
-from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.merge import Result, results_of
 from cs336_tui.cli.files import Destination, file_options
 from cs336_tui.cli.flags import Parsed, choice_options, reword, timeout_option
 from cs336_tui.cli.help import command, heading, option, option_under
@@ -24,7 +24,6 @@ from cs336_tui.config.spec import AXES, PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.subjects.comparison import turns_table
-from cs336_tui.export.subjects.results import results_of
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState

@@ -11,11 +11,11 @@ import click
 from cs336_tui.analysis.comparison import Comparison, Side, overlap
 from cs336_tui.analysis.comparison import compare as compared
 from cs336_tui.analysis.fields import FIELDS, OWN, machine, shown_of
-from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, merge, pooled, title_of
-from cs336_tui.analysis.published import own, published
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, merge, pooled, results_of, title_of
+from cs336_tui.analysis.published import points
 from cs336_tui.analysis.reference import add_from, matching, remark_on, sentence
 from cs336_tui.analysis.reference_profiles import profiles_said
-from cs336_tui.cli.files import Destination, file_options, json_option, to_json
+from cs336_tui.cli.files import Destination, file_options, json_option, json_text
 from cs336_tui.cli.flags import a_session, session_argument
 from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.streams import TERMINAL, on_terminal
@@ -68,7 +68,7 @@ def compare(a: str, b: str, session_dir: Path, *, to: Destination) -> str:
 
 def _render(comparison: Comparison, sides: Sequence[Sequence[Result]], format_: str) -> str:
     if format_ == "json":
-        return to_json(comparison)
+        return json_text(comparison)
     doubts = [f"{name}: {note}" for name, side in zip("AB", sides, strict=True) for note in trust_notes(side)]
     if format_ == TERMINAL:
         return on_terminal(list(_parts(comparison, sides, doubts)))
@@ -188,14 +188,11 @@ def _what(side: Side) -> str:
     return f"{cell_title(side.spec)}{runs}{ending}"
 
 
-def reference_view(session: str, session_dir: Path, own_points: Path | None = None) -> str:
+def _beside_published(results: Sequence[Result], state: SessionState) -> str:
     """A line for each measured cell of a session: its time here, those published and one's own, and what differs; then
-    each peak of memory and each part's kernels, with a line for each published one.
-
-    Raises `LogError` for a session that there is not, `ReferenceFileError` for reference points that cannot be read.
-    """
-    results, state = _results(session, session_dir)
-    rows = (*published(), *own(own_points))
+    each peak of memory and each part's kernels, with a line for each published one. Raises `ReferenceFileError` for
+    reference points that cannot be read."""
+    rows = points()
     groups = grouped(measured(results), lambda result: (result.spec, machine(result)))
 
     lines = [] if groups else ["No cell has a result yet."]
@@ -206,22 +203,7 @@ def reference_view(session: str, session_dir: Path, own_points: Path | None = No
     for said in profiles_said([state], results, rows):
         lines += ["", said.here]
         lines += [f"  {there}{f' ({caveats})' if caveats else ''}" for there, caveats in said.there]
-    return "\n".join([*lines, "", f"Mind that {remark_on(result.spec for result in results)}."])
-
-
-def keep_command(session: str, title: str, session_dir: Path, own_points: Path | None = None) -> str:
-    """Keep a session's measured cells as reference points of one's own; says what was kept.
-
-    Raises `ReferenceFileError` when there is nothing to keep or the title is taken.
-    """
-    added = add_from(_results(session, session_dir)[0], title, own_points)
-    kept = f"kept {counted(len(added.rows), 'reference point')} as {title!r}"
-    return "\n".join([kept, *(f"left out: {line}" for line in added.left_out)])
-
-
-def _results(session: str, session_dir: Path) -> tuple[tuple[Result, ...], SessionState]:
-    state = store.load(store.find(session, session_dir))
-    return merge([(title_of(state), state)]), state
+    return "\n".join([*lines, "", f"Mind that {remark_on(result.spec for result in results)}.", ""])
 
 
 @command("reference")
@@ -232,11 +214,14 @@ def _results(session: str, session_dir: Path) -> tuple[tuple[Result, ...], Sessi
 @file_options("table")
 def reference(session: str, keep: str | None, session_dir: Path, *, to: Destination) -> str:
     """Show published step times, peaks and kernels beside those of SESSION: as lines of text, or as tables."""
+    if keep and to.file is not None:
+        raise click.UsageError(f"-o {to.file}: --keep writes no table; leave one of the two out")
+    state = store.load(store.find(session, session_dir))
+    results = results_of(state)
     if keep:
-        if to.file is not None:
-            raise click.UsageError(f"-o {to.file}: --keep writes no table; leave one of the two out")
-        return keep_command(session, keep, session_dir)
+        added = add_from(results, keep)
+        kept = f"kept {counted(len(added.rows), 'reference point')} as {keep!r}"
+        return "\n".join([kept, *(f"left out: {line}" for line in added.left_out)])
     if to.format == "table":
-        return to.deliver(reference_view(session, session_dir) + "\n")
-    results, state = _results(session, session_dir)
+        return to.deliver(_beside_published(results, state))
     return to.deliver(answer(reference_tables(results, states=[state]), to.format))

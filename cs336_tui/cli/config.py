@@ -95,7 +95,6 @@ def _checked(found: Found) -> Found:
     from textual.theme import BUILTIN_THEMES
 
     from cs336_tui.cli.launch import theme_dir
-    from cs336_tui.config.presets import all_presets
     from cs336_tui.config.spec import SpecError
     from cs336_tui.tui import preferences
 

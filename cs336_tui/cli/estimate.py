@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter as Counted
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,13 @@ from cs336_tui.analysis.estimates import (
 )
 from cs336_tui.analysis.merge import grouped
 from cs336_tui.analysis.targets import Dimension, Target, search
-from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import COUNT, POSITIVE, Parsed, choice_options, gpu_option, trust_option
 from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import sessions
-from cs336_tui.cli.targets import Counter, Machine, predicting, read_machine, settle
+from cs336_tui.cli.targets import Counter, predicting, settle
 from cs336_tui.config.choices import sweep_from, with_model
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.tuning import COUNTS
@@ -89,8 +89,6 @@ def estimate(
     trusted: bool = False,
     to: Destination,
     session_dir: Path,
-    predictor: Predictor | None = None,
-    read: Callable[[], Machine] = read_machine,
     **choices: Any,
 ) -> str | int:
     """Predict what every combination of the choices needs: parameters, FLOPs, peak memory by category, time.
@@ -105,7 +103,7 @@ def estimate(
     """
     if trusted and session is None:
         raise click.UsageError("--trust is for the log of a session; name it with --session")
-    asked = settle(with_model(sweep_from(**choices), "prediction"), gpu, peak, read, link_bytes_per_s)
+    asked = settle(with_model(sweep_from(**choices), "prediction"), gpu, peak, link_bytes_per_s)
     state = store.load(store.find(session, session_dir)) if session else None
     failed: dict[CellSpec, PredictionError] = {}
     counter = Counter("predicting", len(asked.specs))
@@ -114,7 +112,7 @@ def estimate(
         failed[prediction_key(spec)] = error
         counter()
 
-    with predicting(asked, predictor, state=state, trusted=trusted, within_s=timeout_s) as predicts:
+    with predicting(asked, state=state, trusted=trusted, within_s=timeout_s) as predicts:
         predicted = predicts.predict(asked.specs, counter, within_s=timeout_s, give_up=give_up)
     counter.clear()
     if failed and len(asked.specs) == 1:
@@ -167,7 +165,7 @@ def _render(cells: Sequence[Estimate | Unpredicted], format_: str) -> str:
         low, high = total_s(predicted)
         others = [{"spec": cell.spec, "why": cell.why} for cell in cells if isinstance(cell, Unpredicted)]
         totals = {"total_low_s": low, "total_high_s": high, "not_predicted": others}
-        return to_json({"estimates": [document(estimate) for estimate in predicted], **totals})
+        return json_text({"estimates": [document(estimate) for estimate in predicted], **totals})
     if format_ == "table":
         return "\n".join(_plain(group) for group in groups)
     if format_ == TERMINAL:
@@ -263,8 +261,6 @@ def fit(
     confirm: bool,
     to: Destination,
     session_dir: Path,
-    predictor: Predictor | None = None,
-    read: Callable[[], Machine] = read_machine,
     **choices: Any,
 ) -> int:
     """Find the largest batch (or context length) that fits, by bisection on the prediction.
@@ -284,9 +280,9 @@ def fit(
         raise click.UsageError(
             f"--confirm runs on this machine and --gpu {gpu} names a GPU elsewhere; use one of the two"
         )
-    asked = settle(sweep, gpu, None, read)
+    asked = settle(sweep, gpu)
     tried = Counter("predicted")
-    with predicting(asked, predictor) as predicts:
+    with predicting(asked) as predicts:
         results = [_fitted(spec, by, asked.targets[spec.device], predicts, limit, tried) for spec in asked.specs]
     tried.clear()
     if confirm and any(result.fit.spec for result in results):
@@ -335,5 +331,5 @@ def _as_run(results: Sequence[Fitted], state: SessionState) -> list[Fitted]:
 
 def _render_fit(results: Sequence[Fitted], format_: str) -> str:
     if format_ == "json":
-        return to_json({"fits": [fit_document(result) for result in results]})
+        return json_text({"fits": [fit_document(result) for result in results]})
     return shown([fit_table(results)], format_)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-import msgspec
 
 from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.fields import PivotError, field_named, select
-from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.analysis.merge import Result, results_of
 from cs336_tui.analysis.pivot import VALUES, pivot
 from cs336_tui.analysis.problems import Material
 from cs336_tui.cli.files import Destination, file_options, say_written
@@ -27,7 +26,7 @@ from cs336_tui.export.catalogue import axes_of
 from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.problems import WITHOUT_FILES, export_problem
-from cs336_tui.export.record import document_of, documents_to_csv, documents_to_json
+from cs336_tui.export.record import document_of, to_csv, to_json
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.subjects.comparison import comparison_table
@@ -152,11 +151,11 @@ def export(
     if ddof is not None:
         for source in sources:
             source.state.ddof = ddof
-    results = merge([(title_of(source.state), source.state) for source in sources])
+    states = [source.state for source in sources]
+    results: Sequence[Result] = results_of(*states)
     if results:  # a session may have nothing but reports
         results = select(results, pairs_of("--where", where))
     written: dict[Path, str] = {}
-    states = [source.state for source in sources]
     drawn: Sequence[Drawing | Absent] | None = None
     with_notes = not (notes or no_notes)
     tables: Sequence[Table] = ()
@@ -166,11 +165,13 @@ def export(
         drawn, tables = exported.figures, exported.tables
         if to.file and drawn:
             figures = figures or figures_beside(to.file)
+        if not with_notes:
+            exported = exported.without_notes
         if format_ == TERMINAL:
-            text = on_terminal(list(exported.parts(with_notes=with_notes)))
+            text = on_terminal(list(exported.parts))
         else:
             draw = partial(pandas_text, index=choice.with_index, captions=True) if choice.style else None
-            text = exported.render(format_, _seen_from(to.file, figures), with_notes=with_notes, draw=draw)
+            text = exported.render(format_, _seen_from(to.file, figures), draw)
     elif has_notes:
         if choice.report:
             tables = _reports(sources, results, choice, where, kernels_ddof)
@@ -180,7 +181,7 @@ def export(
     else:
         chosen = [[result.cell for result in results if result.source == number] for number in range(len(sources))]
         documents = [document_of(source.state, cells) for source, cells in zip(sources, chosen, strict=True)]
-        text = documents_to_json(documents) if format_ == "json" else documents_to_csv(documents)
+        text = to_json(*documents) if format_ == "json" else to_csv(*documents)
     if notes:
         written[notes] = notes_text(tables)
     elif choice.style and not no_notes:
@@ -218,7 +219,7 @@ def _text(
     if choice.style:
         return pandas_text(tables, index=choice.with_index, captions=bool(choice.caption))
     if not with_notes:
-        tables = [msgspec.structs.replace(table, footnotes=()) for table in tables]
+        tables = [table.without_notes for table in tables]
     sessions = ", ".join(dict.fromkeys(result.session for result in results))
     return shown(tables, format_, choice.caption or f"cs336-tui: {sessions}")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-import msgspec
 
 from cs336_tui.cli.flags import FILE, session_dir_option
 from cs336_tui.cli.help import option, option_under, options, under
@@ -26,6 +25,7 @@ from cs336_tui.export.writing.files import (
     settled_format,
     write_atomically,
 )
+from cs336_tui.export.writing.texts import json_text as json_text
 
 if TYPE_CHECKING:
     from cs336_tui.export.writing.tables import Table
@@ -118,11 +118,6 @@ class Destination(NamedTuple):
     def show(self, tables: Sequence[Table], title: str = "cs336-tui") -> str:
         """Deliver tables in the format."""
         return self.deliver(shown(tables, self.format, title))
-
-
-def to_json(data: object) -> str:
-    """Indented, ending with a newline; what JSON has no word for, such as a path, is a text."""
-    return msgspec.json.format(msgspec.json.encode(data, enc_hook=str), indent=2).decode() + "\n"
 
 
 def say_written(path: Path) -> None:

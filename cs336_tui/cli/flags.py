@@ -119,8 +119,9 @@ def _option(axis: Axis) -> Callable[[F], F]:
     )
 
 
-def _options_of(*fields: str) -> list[Callable[[F], F]]:
-    return [_option(AXES[field]) for field in fields if AXES[field].option]
+def choices_of(*fields: str) -> Callable[[F], F]:
+    """The options of some choices alone, as `choice_options` has them."""
+    return options(*(_option(AXES[field]) for field in fields if AXES[field].option))
 
 
 _LAST = ("workload", "causal")
@@ -152,13 +153,8 @@ def _choices(*without: str) -> Callable[[F], F]:
     """The options of all choices but these."""
     first = [field for field in _UNTIL_STEPS if field not in without]
     others = [field for field in AXES if field not in (*_UNTIL_STEPS, *_LAST, *without)]
-    last = (*_options_of("workload"), _HEAD_DIM, *_options_of("causal"))
-    return options(_PRESET, *_options_of(*first), _INTERVAL, *_options_of(*others), *last)
-
-
-def choices_of(*fields: str) -> Callable[[F], F]:
-    """The options of some choices alone, as `choice_options` has them."""
-    return options(*_options_of(*fields))
+    last = (choices_of("workload"), _HEAD_DIM, choices_of("causal"))
+    return options(_PRESET, choices_of(*first), _INTERVAL, choices_of(*others), *last)
 
 
 def reword(command: click.Command, steps_metavar: str | None = None, **helps: str | None) -> None:
@@ -195,7 +191,7 @@ comm_options = options(
     ),
     option("--size", "Sizes of the whole array, such as 10MB or 10MiB. [default: 10MB]", name="sizes", type=WORDS),
     option("--ranks", "Number of ranks: processes that communicate. [default: 2]", name="ranks", type=comma_list(int)),
-    *_options_of("backend"),
+    choices_of("backend"),
     option(
         "--precision --dtype",
         "Data type: fp32, bf16. [default: fp32]",
@@ -203,9 +199,9 @@ comm_options = options(
         type=WORDS,
         complete=("fp32", "bf16"),
     ),
-    *_options_of("device", "warmup_steps", "measure_steps"),
+    choices_of("device", "warmup_steps", "measure_steps"),
     _INTERVAL,
-    *_options_of("threads"),
+    choices_of("threads"),
 )
 """The options that choose collectives."""
 choice_options = _choices()

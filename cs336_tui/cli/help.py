@@ -155,9 +155,9 @@ def write_sections(formatter: click.HelpFormatter, sections: Iterable[tuple[str,
 def _show(context: click.Context, _option: click.Parameter, value: bool) -> None:
     """Print help and end, as click does, with its colours."""
     if value and not context.resilient_parsing:
-        from cs336_tui.cli.streams import say_styled
+        from cs336_tui.cli.streams import Styled
 
-        say_styled(context.get_help())
+        click.echo(Styled(f"{context.get_help()}\n"), nl=False)
         context.exit()
 
 

@@ -45,16 +45,15 @@ def open_app(
         check_markdown("--summary", summary)
         check_writable(summary)
     found = read_settings()
-    chosen = any(value not in (None, ()) for value in choices.values())
-    if not chosen and found.settings.preset != Settings().preset:
+    given = [name for name, value in choices.items() if value not in (None, ())]
+    if not given and found.settings.preset != Settings().preset:
         try:
             sweep_from(**choices | {"preset_name": found.settings.preset})
         except UserError as error:
             found = found.without("preset", str(error))
         else:
-            choices["preset_name"], chosen = found.settings.preset, True
-    sweep = sweep_from(**choices) if chosen else None
-    given = [name for name, value in choices.items() if value not in (None, ())]
+            choices["preset_name"], given = found.settings.preset, ["preset_name"]
+    sweep = sweep_from(**choices) if given else None
     of_preset = fields_of_preset(choices.get("preset_name"), choices)
 
     def make_bench(sink: Sink, log: Path | None) -> Bench:

@@ -7,16 +7,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast, get_args
 
 import click
 
 from cs336_tui.analysis.gpu_words import APPLE, figures, notes, numbered
-from cs336_tui.cli.files import Destination, file_options, text_or_json, to_json
+from cs336_tui.cli.files import Destination, file_options, json_text, text_or_json
 from cs336_tui.cli.flags import COUNT, WORDS
 from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.suggestions import devices
@@ -24,11 +22,10 @@ from cs336_tui.cli.targets import Counter, child_processes, read_environment, re
 from cs336_tui.config.reading import exists
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment, GpuSample
-from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError, peak_key
+from cs336_tui.events.peaks import PeakCache, PeakError, peak_key
 from cs336_tui.export.subjects.roofline import PeakRow, peak_table
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
 from cs336_tui.runner.lanes import Core, cores_here
-from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.machine import Diagnosis, lacking_code, measure_peak
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.stats.quantities import counted, gigabytes
@@ -108,7 +105,7 @@ def _app() -> list[str]:
 
 
 def missing(env: Environment, nvml: NvmlReport) -> list[str]:
-    """Missing or odd things, a line each below a heading; `nvml` is the NVIDIA driver's answer."""
+    """Missing or odd things; `nvml` is the NVIDIA driver's answer."""
     kinds = {device.name.partition(":")[0] for device in env.devices}
     of_nvml = filter(None, (nvml.why, *nvml.lost)) if "mps" not in kinds else ()
     lines = list(dict.fromkeys((*env.problems, *of_nvml)))
@@ -116,9 +113,7 @@ def missing(env: Environment, nvml: NvmlReport) -> list[str]:
         no_cuda = "there is an NVIDIA driver, but this torch has no CUDA: install a CUDA build of torch"
         no_gpu = "there is an NVIDIA driver and a CUDA torch, but torch sees no GPU: see the lines above"
         lines.append(no_gpu if env.cuda else no_cuda)
-    if not lines:
-        return ["nothing is missing"]
-    return ["missing or odd", *(f"  - {problem}" for problem in lines)]
+    return lines
 
 
 @command("doctor")
@@ -131,17 +126,17 @@ def doctor(*, format_: str, code: tuple[str, ...], folders: tuple[str, ...]) -> 
     as_json = format_ == "json"
     if code:
         lacking = tuple(lacking_code(code, folders))
-        return to_json(Diagnosis(missing_code=lacking)) if as_json else "\n".join(lacking or ("nothing is missing",))
+        return json_text(Diagnosis(missing_code=lacking)) if as_json else "\n".join(lacking or ("nothing is missing",))
     environment, nvml = read_environment(), nvml_report()
+    problems = missing(environment, nvml)
     if as_json:
-        said = missing(environment, nvml)[1:]
-        return to_json(Diagnosis(environment, tuple(line.removeprefix("  - ") for line in said)))
+        return json_text(Diagnosis(environment, tuple(problems)))
     parts = (
         _machine(environment, nvml),
         _devices(environment),
         gpus_of(environment, sampled_gpus() if nvml.gpus else ()),
         _app(),
-        missing(environment, nvml),
+        ["missing or odd", *(f"  - {each}" for each in problems)] if problems else ["nothing is missing"],
     )
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
@@ -155,10 +150,6 @@ def sampled_gpus() -> tuple[GpuSample, ...]:
     for monitor in monitors.values():
         monitor.close()
     return found
-
-
-Measure = Callable[[str, Precision], DevicePeak]
-"""Measures a device (torch's name) in a precision; raises `PeakError`."""
 
 
 @command("peak")
@@ -189,10 +180,7 @@ def peak(
     precisions: Sequence[str],
     to: Destination,
     refresh: bool,
-    measure: Measure | None = None,
     threads: int | None = None,
-    cache: PeakCache | None = None,
-    read: Callable[[], Environment] = lambda: read_machine().environment,
     session_dir: Path | None = None,  # noqa: ARG001  # every command takes it
 ) -> str:
     """Measure the peak of matrix products and copies, with the data sheet's figures beside it where known.
@@ -200,20 +188,19 @@ def peak(
     Takes some seconds a precision; what was measured is remembered for this device, torch and thread count.
 
     \f
-    `measure` does it, in child processes unless given. A peak that cannot be measured leaves its row with the reason;
-    raises `click.ClickException` when that is all of them, `SpecError` for what a device cannot do.
+    A peak that cannot be measured leaves its row with the reason; raises `click.ClickException` when that is all of
+    them, `SpecError` for what a device cannot do.
     """
-    environment, cache = read(), cache or PeakCache()
+    environment, cache = read_machine().environment, PeakCache()
     asked = list(_asked(environment, devices, precisions))
     counted = Counter("measuring peaks", len(asked))
     rows = []
-    with child_processes() if measure is None else nullcontext() as launcher:
-        measures = measure or partial(measure_peak, cast(Launcher, launcher), threads=threads)
+    with child_processes() as launcher:
         for device, precision in asked:
             found, error = None if refresh else cache.get(peak_key(environment, device.name, precision, threads)), ""
             if found is None:
                 try:
-                    found = measures(device.name, precision)
+                    found = measure_peak(launcher, device.name, precision, threads=threads)
                     # By the threads that were in force, so that it is never taken for a peak with others.
                     cache.put(peak_key(environment, device.name, precision, found.threads), found)
                 except PeakError as failure:

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.analysis.merge import Result, results_of
 from cs336_tui.analysis.roofline import IN_RINGS, PRECISIONS_OF, Format, link_rates, speed_of
 from cs336_tui.analysis.scaling import PARTS, Device, Part
 from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.export import write_figures
-from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import COUNT, DIRECTORY, Parsed, choices_of, gpu_option
 from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.suggestions import sessions
@@ -112,28 +112,23 @@ def plan(
     choices |= {"batches": batches and (batches,), "passes": ("train-step",), "devices": ("cpu",)}
     sweep = sweep_from(**choices)
     states = [store.load(store.find(name, session_dir)) for name in sessions]
-    results, names = merge([(title_of(state), state) for state in states]), f"session {', '.join(sessions)}"
+    results, names = results_of(*states), f"session {', '.join(sessions)}"
     if sessions and link_bytes_per_s is not None and (gpu or flops_per_s is not None):
         raise click.UsageError("--measured takes the place of --link and of --gpu or --flops; leave one of them out")
     is_given = not sessions or link_bytes_per_s
     link = _given_link(gpu, link_bytes_per_s) if is_given else _measured_link(results, names)
     plans = []
     for spec in (msgspec.structs.replace(each, precision=precision) for each in sweep.cells()):
-        if gpu is not None or flops_per_s is not None:
-            speed, source = _speed(gpu, flops_per_s, precision)
-        else:
-            if not sessions:
-                raise click.UsageError(
-                    'how fast is a device? give --gpu, such as "H100", --flops, such as 700TFLOP/s, or --measured '
-                    "SESSION"
-                )
+        if sessions and gpu is None and flops_per_s is None:
             speed, source = _measured_speed(results, names, spec, precision, link)
+        else:
+            speed, source = _given_speed(gpu, flops_per_s, precision)
         device = Device(speed, link.bytes_per_s, link.by_operation, shared_link)
         plans.append(planned(spec, part, _BYTES[precision], device, ranks, (source, *link.sources)))
     if figures is not None:
         write_figures([plan_figure(each) for each in plans], figures, overwrite=to.overwrite)
     if to.format == "json":
-        return to.deliver(to_json({"plans": [plan_document(each) for each in plans]}))
+        return to.deliver(json_text({"plans": [plan_document(each) for each in plans]}))
     return to.show([table for each in plans for table in (limit_table(each), rank_table(each))])
 
 
@@ -184,10 +179,14 @@ def _measured_speed(
     return speed.flops_per_s, f"{rate_text(speed.flops_per_s)}: {speed.text}"
 
 
-def _speed(gpu: str | None, flops_per_s: float | None, precision: Format) -> tuple[float, str]:
+def _given_speed(gpu: str | None, flops_per_s: float | None, precision: Format) -> tuple[float, str]:
+    """The FLOP/s that were given, or those of the GPU's data sheet."""
     if flops_per_s is not None:
         return flops_per_s, f"{rate_text(flops_per_s)}: --flops"
-    assert gpu is not None
+    if gpu is None:
+        raise click.UsageError(
+            'how fast is a device? give --gpu, such as "H100", --flops, such as 700TFLOP/s, or --measured SESSION'
+        )
     found = find_gpu(gpu)
     peak = found.peak_flops(precision)
     if peak is None:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from cs336_tui.analysis.estimates import Estimate, judge
-from cs336_tui.analysis.merge import merge, title_of
+from cs336_tui.analysis.merge import results_of, title_of
 from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
-from cs336_tui.analysis.targets import Target, named_target
+from cs336_tui.analysis.targets import Target
 from cs336_tui.cli.files import Destination, file_options
 from cs336_tui.cli.flags import a_session, gpu_option, trust_option
 from cs336_tui.cli.help import command, option_under
-from cs336_tui.cli.targets import AskedCells, Counter, Machine, predicting, read_machine
+from cs336_tui.cli.targets import AskedCells, Counter, best_device, predicting
 from cs336_tui.config.order import relative_work, rough_peak_bytes
 from cs336_tui.config.problem import Problem
 from cs336_tui.config.problems import PROBLEMS, every_problem, problem_named
 from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.events.gpus import find_gpu
 from cs336_tui.export.problems import Needs, problems_table
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.session import store
@@ -49,8 +48,6 @@ def problems(
     trusted: bool = False,
     to: Destination,
     session_dir: Path,
-    predictor: Predictor | None = None,
-    read: Callable[[], Machine] = read_machine,
 ) -> str:
     """List the measuring problems of the handouts: what each needs on this machine, and what of it SESSION has.
 
@@ -61,11 +58,11 @@ def problems(
     """
     path = _log_of(session, session_dir) if session or store.folder_sessions(session_dir) else None
     state = store.load(path) if path else None
-    results = merge([(title_of(state), state)]) if state else ()
+    results = results_of(state) if state else ()
     wanted = edition or next(iter(editions_of(reversed(results))), EDITIONS[0])
     rows = [(each, row) for each, row in every_problem() if wanted in (each, "all")]
-    asked = _asked(gpu, read)
-    with predicting(asked, predictor, state=state if asked.machine else None, trusted=trusted) as predicts:
+    asked = best_device(gpu)
+    with predicting(asked, state=state if asked.machine else None, trusted=trusted) as predicts:
         count = Counter("predicting", len(rows))
         needs = []
         for each, row in rows:
@@ -89,15 +86,6 @@ def _log_of(session: str | None, folder: Path) -> Path:
                 f"it: {commands} {problem.name}"
             ) from None
         raise
-
-
-def _asked(gpu: str | None, read: Callable[[], Machine]) -> AskedCells:
-    """The one device of the cells: the GPU of that name, or this machine's best."""
-    if gpu is not None:
-        return AskedCells((), {"cuda:0": named_target(find_gpu(gpu))})
-    machine = read()
-    (device,) = machine.environment.resolve(("auto",))
-    return AskedCells((), {device: machine.target(device)}, machine)
 
 
 def _can_run(spec: CellSpec, asked: AskedCells) -> bool:

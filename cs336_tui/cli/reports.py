@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cs336_tui.cli.export import write_figures
-from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import DIRECTORY, choice_options, fit_check_option, options, reword, timeout_option
 from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
@@ -67,7 +67,7 @@ def report_command(
     def render(state: SessionState) -> str:
         reports = _contents(state, kind)
         if to.format == "json":
-            return to_json(document_of_reports(reports))
+            return json_text(document_of_reports(reports))
         if phase or part:
             tables = [kernel_table(each, phase, part) for each in reports if isinstance(each, KernelReport)]
         else:

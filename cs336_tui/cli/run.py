@@ -46,8 +46,10 @@ class Outputs(NamedTuple):
         """The files to keep, each with what belongs in it."""
         found = [(self.to.file, self.render)] if self.to.file is not None else []
         if self.summary is not None:
+            from cs336_tui.export.summary import summary_markdown
+
             auto = Path(f"cs336-tui-summary-{session}.md")
-            found.append((auto if self.summary == "auto" else Path(self.summary), renderer("summary")))
+            found.append((auto if self.summary == "auto" else Path(self.summary), summary_markdown))
         return found
 
 
@@ -181,15 +183,14 @@ def name_of_log(path: Path) -> str:
 
 
 def renderer(format_: str) -> Render:
-    """The writer of a session's results in one of `FILE_FORMATS`: its records as CSV and JSON, its table in the others.
-    ``summary`` is the summary as markdown."""
+    """The writer of a session's results in one of `FILE_FORMATS`: its records as CSV and JSON, its table in the
+    others."""
     from cs336_tui.export.catalogue import results_document
     from cs336_tui.export.subjects.results import results_parts
-    from cs336_tui.export.summary import summary_markdown
 
     if format_ == TERMINAL:
         return lambda state: on_terminal(results_parts(state))
-    return summary_markdown if format_ == "summary" else partial(results_document, format_=format_)
+    return partial(results_document, format_=format_)
 
 
 def say_imports(imports: Iterable[Import]) -> None:

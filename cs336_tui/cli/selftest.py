@@ -11,7 +11,7 @@ from typing import TypeVar
 import click
 
 from cs336_tui.analysis.eta import eta_words
-from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import LANES
 from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.run import StopOnSignal
@@ -159,7 +159,7 @@ def _keep(selftest: Selftest | SideBySide, folder: Path) -> None:
     path = folder / f"{new_session_id()}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, to_json(selftest))
+        write_atomically(path, json_text(selftest))
     except (OSError, ExportError) as error:
         click.echo(f"note: step times are not kept: {error}", err=True)
     else:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from cs336_tui.cli.files import Destination, file_options, json_option, to_json
+from cs336_tui.cli.files import Destination, file_options, json_option, json_text
 from cs336_tui.cli.flags import a_session, session_argument, session_dir_option, sessions_argument
 from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.streams import TERMINAL, StatusLines, on_terminal
 from cs336_tui.events.reports import REPORTS
-from cs336_tui.export.writing.tables import Column, Table, Value, attributes
+from cs336_tui.export.writing.tables import Column, Source, Table, attributes
 from cs336_tui.export.writing.texts import in_brief, one_line
 from cs336_tui.session import store
 from cs336_tui.session.recordings.recording import FORMATS, Opening, open_recordings, phases_of
@@ -48,26 +48,22 @@ def jobs(info: SessionInfo) -> str:
 
 def _table(infos: Sequence[SessionInfo]) -> Table:
     """A row a session; a column in which no session says anything is left out."""
-    columns: tuple[Column[SessionInfo], ...] = (
+    numbers = ("cells", "ok", "oom", "failed", "left", "skipped")
+    columns: tuple[Source[SessionInfo], ...] = (
         Column("session", left=True),
         Column("name", left=True, rank=1),
+        lambda info: attributes(info, "host", "started_at", "stage", *numbers),
         Column("begun", left=True, rank=2, text=began),
         Column("machine", left=True, rank=4, text=lambda info: info.host),
-        Column("devices", left=True, rank=5, text=lambda info: ", ".join(info.devices)),
+        Column("devices", left=True, rank=5, read=lambda info: ", ".join(info.devices)),
         Column("cells", left=True, text=counts),
         Column("jobs", left=True, rank=3, text=jobs),
         Column("note", left=True, rank=6),
+        lambda info: {"log": str(info.path)},
     )
-    table = Table.of(infos, columns, record=_record, label="sessions")
-    empty = [column.key for column in columns[1:] if not any(table.texts(column.key))]
+    table = Table.of(infos, columns, label="sessions")
+    empty = [column.key for column in table.columns[1:] if not any(table.texts(column.key))]
     return table.without(*empty)
-
-
-def _record(info: SessionInfo) -> dict[str, Value]:
-    found = attributes(
-        info, "session", "name", "host", "started_at", "stage", "cells", "ok", "oom", "failed", "left", "skipped"
-    )
-    return found | {"devices": ", ".join(info.devices), "note": info.note, "log": str(info.path)}
 
 
 @command("sessions")
@@ -77,7 +73,7 @@ def sessions(session_dir: Path, *, to: Destination) -> str:
     """List the sessions on this machine, newest first."""
     infos = list(store.list_sessions(session_dir))
     if to.format == "json":
-        return to.deliver(to_json(infos))
+        return to.deliver(json_text(infos))
     if not infos and to.format in ("table", TERMINAL):
         return to.deliver(f"No session in {session_dir} yet. `cs336-tui` or `cs336-tui bench` makes one.\n")
     table = _table(infos)

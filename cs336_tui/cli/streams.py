@@ -80,13 +80,6 @@ class _Plain(io.TextIOWrapper):
         super().write(text)
 
 
-def say_styled(text: str) -> None:
-    """Print a text of our own to standard output, its escape sequences included."""
-    write = sys.stdout.write_as_is if isinstance(sys.stdout, _Plain) else sys.stdout.write
-    write(f"{text}\n")
-    sys.stdout.flush()
-
-
 class _Output(_Plain):
     def write_as_is(self, text: str) -> None:
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,18 +53,14 @@ class AskedCells(NamedTuple):
 
 
 def settle(
-    sweep: Sweep,
-    gpu: str | None,
-    peak: float | None,
-    read: Callable[[], Machine],
-    link_bytes_per_s: float | None = None,
+    sweep: Sweep, gpu: str | None, peak: float | None = None, link_bytes_per_s: float | None = None
 ) -> AskedCells:
     """The sweep's cells and what they are to run on: the GPU of that name, or this machine's devices.
 
     `peak` states TFLOP/s, `link_bytes_per_s` what a device sends. Raises `SpecError` or `click.UsageError` for what a
     device cannot do.
     """
-    asked = _on_named(sweep, gpu) if gpu is not None else _on_this_machine(sweep, read())
+    asked = _on_named(sweep, gpu) if gpu is not None else _on_this_machine(sweep, read_machine())
     if words := sweep.once_words:
         click.echo(f"note: {words}", err=True)
     flops = None if peak is None else peak * 1e12
@@ -100,6 +96,15 @@ def _on_this_machine(sweep: Sweep, here: Machine) -> AskedCells:
     return AskedCells(specs, targets, here)
 
 
+def best_device(gpu: str | None) -> AskedCells:
+    """No cells yet, and the one device that they are for: the GPU of that name, or this machine's best."""
+    if gpu is not None:
+        return AskedCells((), {"cuda:0": named_target(find_gpu(gpu))})
+    machine = read_machine()
+    (device,) = machine.environment.resolve(("auto",))
+    return AskedCells((), {device: machine.target(device)}, machine)
+
+
 def read_environment() -> Environment:
     """This machine's devices and versions; asks torch in a child process."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -132,21 +137,17 @@ def read_machine() -> Machine:
 @contextmanager
 def predicting(
     asked: AskedCells,
-    predictor: Predictor | None = None,
     also: Iterable[HasCode] = (),
     *,
     state: SessionState | None = None,
     trusted: bool = False,
     within_s: float | None = None,
 ) -> Iterator[Predictor]:
-    """The predictor, or one with child processes of its own, which import the code of what is asked and of `also`. It
-    has predicted the measured cells of the session in `state`, where it can be done: they tell how fast a device is."""
+    """A predictor, whose child processes import the code of what is asked and of `also`. It has predicted the measured
+    cells of the session in `state`, where it can be done: they tell how fast a device is."""
     measured = _unpredicted(state, asked, trusted=trusted) if state else ()
-    with ExitStack() as opened:
-        if predictor is None:
-            launcher = opened.enter_context(child_processes())
-            predictor = opened.enter_context(closing(Predictor(launcher, capability_of=asked.capability_of)))
-            launcher.trust.name(*asked.specs, *also, *measured)
+    with child_processes() as launcher, closing(Predictor(launcher, capability_of=asked.capability_of)) as predictor:
+        launcher.trust.name(*asked.specs, *also, *measured)
         if state and measured:
             found = predictor.predict(measured, within_s=within_s, give_up=lambda _spec, _why: None)
             state.apply(CellsPredicted(at=time.time(), predictions=found))

@@ -4,7 +4,7 @@ candidate that runs and the budget that is left. With `--dry-run` what would be 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,14 +15,14 @@ import click
 from cs336_tui.analysis.next_step import next_step
 from cs336_tui.analysis.shortlist import lacking, plan_of, shortlist, started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
-from cs336_tui.cli.files import Destination, file_options, to_json
+from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import Parsed, gpu_option, reword, start_options, trust_option
 from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress, bar, cut
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import searched, sessions
-from cs336_tui.cli.targets import Counter, Machine, predicting, read_machine, settle
+from cs336_tui.cli.targets import Counter, predicting, settle
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.counts import Auto
 from cs336_tui.config.presets import Preset, PresetError, check_new, preset, save
@@ -48,7 +48,7 @@ from cs336_tui.export.subjects.tuning import (
 )
 from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.predictor import Predictor, predictions_of
+from cs336_tui.runner.predictor import predictions_of
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState, is_race_alone, visits_of
@@ -275,7 +275,7 @@ def race_text(state: SessionState, format_: str) -> str:
     if race is None:
         return ""
     if format_ == "json":
-        return to_json(race_document(race, state.cells))
+        return json_text(race_document(race, state.cells))
     if format_ == TERMINAL and race.best is None:
         return on_terminal(["\n".join([finding(race), *failure_lines(race)])])
     tables = [race_table(race, state.cells), *filter(None, [gains_table(race)])]
@@ -349,24 +349,22 @@ def show_plan(
     state: SessionState | None = None,
     *,
     trusted: bool = False,
-    predictor: Predictor | None = None,
-    read: Callable[[], Machine] = read_machine,
 ) -> str:
     """The plan of a search on this machine, or on the GPU of that name, as text; empty when it went to a file. `state`
     is a session whose cells tell how fast it is; `trusted`: the code that it names, too. Raises `UserError` or
     `click.ClickException`."""
-    asked = settle(search.start, gpu, None, read)
+    asked = settle(search.start, gpu)
     tuning = search.tuning(asked.specs[0])
     target = asked.targets[tuning.base.device]
     here = asked.machine
     refusal = here.environment.refusal if here else lacking(_device(find_gpu(gpu or target.name)))
-    with predicting(asked, predictor, [tuning], state=state, trusted=trusted) as predicts:
+    with predicting(asked, [tuning], state=state, trusted=trusted) as predicts:
         counter = Counter("predicting candidates")
         found = shortlist(tuning, target, refusal, partial(predictions_of, predicts, on_each=counter), every=True)
         counter.clear()
     plan = plan_of(tuning, found, target, state)
     if to.format == "json":
-        return to.deliver(to_json(plan_document(plan)))
+        return to.deliver(json_text(plan_document(plan)))
     heading, table = plan_heading(plan), plan_table(plan)
     if to.format == TERMINAL:
         return to.deliver(on_terminal([heading, table]))

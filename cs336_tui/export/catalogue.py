@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import platformdirs
 
-from cs336_tui.analysis.merge import Result, measured, title_of
+from cs336_tui.analysis.merge import Result, measured, results_of, title_of
 from cs336_tui.analysis.pivot import VALUES, pivot, suggest
 from cs336_tui.analysis.problems import Material, editions_of, progress_of
 from cs336_tui.config.axis import UserError
@@ -22,10 +22,10 @@ from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.problems import Exported, export_problem
-from cs336_tui.export.record import to_csv, to_json
+from cs336_tui.export.record import document_of, to_csv, to_json
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.reports import report_tables
-from cs336_tui.export.subjects.results import TableError, results_markdown, results_of, results_parts, results_table
+from cs336_tui.export.subjects.results import TableError, results_markdown, results_parts, results_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writeups import LAYOUTS, layout_tables
 from cs336_tui.export.writing.drawing import FIGURE_FORMATS, Drawing
@@ -157,9 +157,9 @@ def results_document(state: SessionState, format_: str) -> str:
     others."""
     match format_:
         case "csv":
-            return to_csv(state)
+            return to_csv(document_of(state))
         case "json":
-            return to_json(state)
+            return to_json(document_of(state))
         case "markdown":
             return results_markdown(state)
     (found,) = results_parts(state)
@@ -174,8 +174,9 @@ def text_of(choice: Choice, state: SessionState, path: Path | None = None) -> st
         return summary_markdown(state)
     if exported := _problem(choice, state):
         folder = figures_beside(path).name if path and exported.figures else None
-        draw = partial(pandas_text, captions=True) if _as_pandas(choice) else None
-        return exported.render(choice.format, folder, with_notes=choice.notes and draw is None, draw=draw)
+        if _as_pandas(choice):
+            return exported.without_notes.render(choice.format, folder, partial(pandas_text, captions=True))
+        return (exported if choice.notes else exported.without_notes).render(choice.format, folder)
     is_whole = not choice.columns and choice.notation == MILLISECONDS
     if choice.what == RESULTS and is_whole and choice.notes and not _as_pandas(choice):
         return results_document(state, choice.format)
@@ -183,7 +184,7 @@ def text_of(choice: Choice, state: SessionState, path: Path | None = None) -> st
     if _as_pandas(choice):
         return pandas_text(tables)
     if not choice.notes:
-        tables = [msgspec.structs.replace(table, footnotes=()) for table in tables]
+        tables = [table.without_notes for table in tables]
     return answer(tables, choice.format, f"cs336-tui: {title_of(state)}")
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cs336_tui.analysis.fields import PivotError
-from cs336_tui.analysis.merge import Result, merge, without_visits
-from cs336_tui.analysis.merge import title_of as session_title
+from cs336_tui.analysis.merge import Result, results_of, without_visits
 from cs336_tui.analysis.pivot import pivot, suggest
 from cs336_tui.analysis.published import ReferenceFileError
 from cs336_tui.analysis.roofline import points
@@ -115,7 +114,7 @@ def figures_of(states: Sequence[SessionState], results: Sequence[Result]) -> tup
 
 def _fill(folder: Path, sources: Sequence[Source]) -> None:
     states = [source.state for source in sources]
-    results = merge([(session_title(state), state) for state in states])
+    results = results_of(*states)
     tables = {**tables_of(results), **report_tables(states, results)}
     (folder / TABLES).mkdir()
     for (name, several), format_ in product(tables.items(), TABLE_FORMATS):

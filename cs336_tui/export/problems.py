@@ -44,25 +44,21 @@ class Exported(NamedTuple):
     title: str
     sections: tuple[Section, ...]
 
-    def render(
-        self,
-        format_: str,
-        folder: str | None,
-        *,
-        with_notes: bool = True,
-        draw: Callable[[Sequence[Table]], str] | None = None,
-    ) -> str:
-        """The document in one of `FORMATS`; `folder` and `draw` as `render_sections` takes them."""
-        sections = self.sections if with_notes else tuple(each.without_notes for each in self.sections)
-        return render_sections(self.title, sections, format_, folder, draw)
+    @property
+    def without_notes(self) -> Exported:
+        return self._replace(sections=tuple(section.without_notes for section in self.sections))
 
-    def parts(self, *, with_notes: bool = True) -> Iterator[Table | str]:
+    def render(self, format_: str, folder: str | None, draw: Callable[[Sequence[Table]], str] | None = None) -> str:
+        """The document in one of `FORMATS`; `folder` and `draw` as `render_sections` takes them."""
+        return render_sections(self.title, self.sections, format_, folder, draw)
+
+    @property
+    def parts(self) -> Iterator[Table | str]:
         """The document for a terminal, without its figures."""
         yield self.title
         for section in self.sections:
-            shown = section if with_notes else section.without_notes
-            yield "\n".join([shown.heading, *shown.lines])
-            yield from shown.tables
+            yield "\n".join([section.heading, *section.lines])
+            yield from section.tables
 
     @property
     def tables(self) -> tuple[Table, ...]:

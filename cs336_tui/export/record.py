@@ -18,7 +18,7 @@ from cs336_tui.events.events import EffectiveSettings, Stage, Status
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.subjects.tuning import race_document
 from cs336_tui.export.writing.tables import attributes
-from cs336_tui.export.writing.texts import csv_text, plain
+from cs336_tui.export.writing.texts import csv_text, json_text, plain
 from cs336_tui.export.writing.verdicts import judgement_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
@@ -287,27 +287,13 @@ _COLUMNS = (
 )
 
 
-def to_json(state: SessionState) -> str:
-    """The session as ``{"schema": 1, "environment": {...}, "runs": [...]}``; what is unknown is null, never NaN."""
-    return documents_to_json([document_of(state)])
-
-
-def to_csv(state: SessionState) -> str:
-    """One row per finished cell, fields named as in the JSON; times in seconds, sizes in bytes.
-
-    Lists (``*_times_s``, of a value per step, verdicts, and texts such as ``verdict_evidence`` and ``graph_breaks``)
-    are written as `csv_text` does. A text that a spreadsheet would take for a formula has an apostrophe before it
-    (`as_data`). What a model of the user's decides itself, such as its attention, is ``own``.
-    """
-    return documents_to_csv([document_of(state)])
-
-
-def documents_to_json(documents: Sequence[SessionDocument]) -> str:
-    """One session as its document, several as ``{"schema": 1, "sessions": [...]}``."""
+def to_json(*documents: SessionDocument) -> str:
+    """One session as ``{"schema": 1, "environment": {...}, "runs": [...]}``, several as ``{"schema": 1, "sessions":
+    [...]}``; what is unknown is null, never NaN."""
     found: Any = documents[0] if len(documents) == 1 else {"schema": RECORD_SCHEMA, "sessions": documents}
     if any(has_stand_ins(run.spec) for document in documents for run in document.runs):
         found = _without_stand_ins(found)
-    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+    return json_text(found)
 
 
 def _without_stand_ins(found: Any) -> Any:
@@ -323,8 +309,14 @@ def _without_stand_ins(found: Any) -> Any:
     return _without_stand_ins(msgspec.structs.asdict(found)) if isinstance(found, msgspec.Struct) else found
 
 
-def documents_to_csv(documents: Sequence[SessionDocument]) -> str:
-    """As `to_csv`; the rows of several sessions begin with the session's id."""
+def to_csv(*documents: SessionDocument) -> str:
+    """One row per finished cell, fields named as in the JSON; times in seconds, sizes in bytes. The rows of several
+    sessions begin with the session's id.
+
+    Lists (``*_times_s``, of a value per step, verdicts, and texts such as ``verdict_evidence`` and ``graph_breaks``)
+    are written as `csv_text` does. A text that a spreadsheet would take for a formula has an apostrophe before it
+    (`as_data`). What a model of the user's decides itself, such as its attention, is ``own``.
+    """
     first = ("session",) if len(documents) > 1 else ()
     runs = [(document, run) for document in documents for run in document.runs]
     rows: list[dict[str, Any]] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -43,7 +42,6 @@ from cs336_tui.export.subjects.precision import (
     precision_document,
     speedup_table,
 )
-from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.subjects.roofline import left_out, roofline_table
 from cs336_tui.export.subjects.tuning import gains_table, race_table
 from cs336_tui.export.writing.drawing import Drawing
@@ -223,9 +221,8 @@ def _kernels(states: Sequence[SessionState], results: Sequence[Result], wanted: 
 
 
 def _speedups(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted) -> Iterator[Table]:
-    with contextlib.suppress(TableError):
-        if (table := speedup_table(results)).rows:
-            yield table
+    if (table := speedup_table(results)).rows:
+        yield table
 
 
 def _roofline(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted) -> Iterator[Table]:

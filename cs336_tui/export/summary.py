@@ -17,11 +17,10 @@ import msgspec
 from cs336_tui.analysis.findings import Timed
 from cs336_tui.analysis.grouping import shared
 from cs336_tui.analysis.measures import MEASURES, Runs, allocated_bytes
-from cs336_tui.analysis.merge import RECORDED, Result, grouped, measured, merge, without_visits
-from cs336_tui.analysis.merge import title_of as session_title
+from cs336_tui.analysis.merge import RECORDED, Result, grouped, measured, results_of, without_visits
 from cs336_tui.export.findings import CI, NamedCells, findings, short_names
 from cs336_tui.export.reports import head, report_sections, report_tables
-from cs336_tui.export.subjects.results import NO_RESULTS, TableError, phase_names, results_table
+from cs336_tui.export.subjects.results import NO_RESULTS, phase_names, results_table
 from cs336_tui.export.subjects.results_columns import COLUMNS
 from cs336_tui.export.writing import provenance
 from cs336_tui.export.writing.footnotes import (
@@ -75,7 +74,7 @@ def summary_markdown(state: SessionState) -> str:
 def document(states: Sequence[SessionState], figures: str = "", files: str = "", *, paging: bool = True) -> str:
     """The whole text; parts without content are left out. `figures` and `files` are markdown. Without `paging` tables
     are as long as they are."""
-    results = merge([(session_title(state), state) for state in states])
+    results = results_of(*states)
     cells = without_visits(results)
     apart = set(map(id, cells))
     visits = [result for result in results if id(result) not in apart]
@@ -149,10 +148,7 @@ _WORK = (
 
 def _of_results(results: Sequence[Result], names: Names) -> Iterator[Table]:
     """The columns of the results table by subject, each row under its short name."""
-    try:
-        found = results_table(results)
-    except TableError:
-        return
+    found = results_table(results)
     heads = {column.key: place for place, column in enumerate(found.columns)}
     marks = machine_marks(results)
     cells = [" ".join(filter(None, (names[result.source, result.cell.cell], marks.of(result)))) for result in results]

@@ -11,7 +11,7 @@ from cs336_tui.analysis.contention import ran_beside
 from cs336_tui.analysis.judgement import Judgement
 from cs336_tui.events.environment import Environment, GpuProcess, GpuSample
 from cs336_tui.events.events import CellsQueued, CellStarted, Event, Lane, LanesOpened
-from cs336_tui.export.record import to_csv, to_json
+from cs336_tui.export.record import document_of, to_csv, to_json
 from cs336_tui.export.writing.verdicts import trust_notes
 from cs336_tui.session.state import SessionState
 from tests.analysis.judging import AT, FLAT, GPU, ON_CPU, a_cell, events_of_cell, evidence, host, judged, sample
@@ -240,12 +240,12 @@ def test_a_gpu_that_is_slowed_down_beside_others_is_contended(reasons: tuple[str
 
 def test_exports_have_lanes_neighbours_and_machine() -> None:
     state = beside_two(samples=[host()])
-    run = json.loads(to_json(state))["runs"][0]
+    run = json.loads(to_json(document_of(state)))["runs"][0]
     assert (run["lanes"], run["neighbours"], run["job"]) == ([0], [1, 2], None)
     environment = state.cells[0].environment
     assert isinstance(environment, Environment)
     assert run["machine"] == environment.host
-    head, first, *_ = to_csv(state).splitlines()
+    head, first, *_ = to_csv(document_of(state)).splitlines()
     assert {"lanes", "neighbours", "machine"} <= set(head.split(","))
     assert environment.host in first
 

@@ -159,7 +159,7 @@ def test_arguments_follow_from_the_model_where_each_has_one_set() -> None:
 
 def test_csv_has_what_tables_say() -> None:
     state = state_of(events_of(*tied("yes", annotations=(("softmax", "my_gpt:soft"),)), ran()))
-    own, reference = csv.DictReader(io.StringIO(to_csv(state)))
+    own, reference = csv.DictReader(io.StringIO(to_csv(document_of(state))))
     assert (own["attention"], own["arch"], own["model_args"]) == ("own", "own", "tie=yes")
     assert own["annotations"] == "softmax=my_gpt:soft"
     assert (reference["attention"], reference["arch"], reference["model_args"]) == ("naive", "swiglu-rope", "")

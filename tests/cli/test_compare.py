@@ -7,8 +7,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cs336_tui.analysis.published import ReferenceFileError
-from cs336_tui.cli.compare import compare, keep_command, reference_view
+from cs336_tui.analysis.published import ReferenceFileError, own_path
+from cs336_tui.cli.compare import compare, reference
 from cs336_tui.cli.main import cli
 from cs336_tui.events.codec import to_line
 from cs336_tui.session.log import LogError
@@ -123,24 +123,35 @@ def test_two_copies_of_one_log_are_bad_usage(folder: Path) -> None:
         compared("2026-01-02", str(copy), folder)
 
 
-def test_reference_points_beside_a_sessions_cells(tmp_path: Path) -> None:
+def beside_published(folder: Path, keep: str | None = None) -> str:
+    return reference.callback("one", keep, folder, format_="table")
+
+
+@pytest.fixture
+def own_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of one's own reference points, which is not there yet."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return own_path()
+
+
+def test_reference_points_beside_a_sessions_cells(tmp_path: Path, own_points: Path) -> None:
     put(tmp_path, "one", cell([0.0161, 0.0161], pass_="forward", context_length=512, warmup_steps=5, measure_steps=10))
-    own = tmp_path / "own.csv"
-    said = reference_view("one", tmp_path, own)
+    said = beside_published(tmp_path)
     assert said.startswith("small forward fp32: 16.1 ms here; 16.3 published on B200")
     assert "44.4 on A100" in said
-    assert keep_command("one", "this box", tmp_path, own) == "kept 1 reference point as 'this box'"
-    assert "16.1 noted as this box on NVIDIA H100 80GB HBM3" in reference_view("one", tmp_path, own)
+    assert beside_published(tmp_path, "this box") == "kept 1 reference point as 'this box'"
+    assert "16.1 noted as this box on NVIDIA H100 80GB HBM3" in beside_published(tmp_path)
     with pytest.raises(ReferenceFileError, match="exist already"):
-        keep_command("one", "this box", tmp_path, own)
-    own.write_text("nonsense")
+        beside_published(tmp_path, "this box")
+    own_points.write_text("nonsense")
     with pytest.raises(ReferenceFileError, match="line 1: no column"):
-        reference_view("one", tmp_path, own)
+        beside_published(tmp_path)
 
 
+@pytest.mark.usefixtures("own_points")
 def test_published_peaks_and_kernels_follow_the_times(tmp_path: Path) -> None:
     put(tmp_path, "one", cell([0.9], **sized("2.7B", "2025"), pass_="train-step"))
-    said = reference_view("one", tmp_path, tmp_path / "own.csv").splitlines()
+    said = beside_published(tmp_path).splitlines()
     whole = said.index("2.7B train-step fp32, ctx 128, peak: 1.00 GB here")
     assert said[whole + 1].startswith("  55.2 GB, here / there 0.02: public repository EnzoDing-rgb")
 

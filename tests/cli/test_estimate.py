@@ -8,7 +8,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.cli import estimate as estimate_cli
-from cs336_tui.cli.targets import read_machine, settle
+from cs336_tui.cli.targets import settle
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
@@ -17,12 +17,12 @@ from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError
-from tests.cli import here
+from tests.cli import a_machine
 from tests.made_predictions import MadePredictor, made_prediction
 from tests.session.made import cell, events_of
 
 USUAL: dict[str, Any] = {
-    "output": None, "force": False, "session_dir": None, "read": here, "sizes": ("small",), "passes": ("train-step",),
+    "output": None, "force": False, "session_dir": None, "sizes": ("small",), "passes": ("train-step",),
 }  # fmt: skip
 
 
@@ -35,12 +35,14 @@ def estimate(format_: str = "json", gpu: str | None = "H100", **more: Any) -> st
 def asked(format_: str, predictor: Any = MadePredictor, **more: Any) -> str | int:
     """What the command returns: its text, or the exit code where a cell was not predicted."""
     made = predictor() if predictor is MadePredictor else predictor
-    return estimate_cli.estimate.callback(format_=format_, predictor=made, **(USUAL | more))
+    with a_machine(made):
+        return estimate_cli.estimate.callback(format_=format_, **(USUAL | more))
 
 
-def fit(gpu: str | None = "H100", **more: Any) -> int:
-    options = {"by": "batch", "limit": None, "confirm": False, "format_": "json", "predictor": MadePredictor()}
-    return estimate_cli.fit.callback(gpu=gpu, **(USUAL | options | more))
+def fit(gpu: str | None = "H100", predictor: Any = MadePredictor, **more: Any) -> int:
+    options = {"by": "batch", "limit": None, "confirm": False, "format_": "json"}
+    with a_machine(predictor() if predictor is MadePredictor else predictor):
+        return estimate_cli.fit.callback(gpu=gpu, **(USUAL | options | more))
 
 
 def the_estimate(**options: Any) -> Any:
@@ -195,7 +197,7 @@ def test_what_was_found_is_run_if_asked(tmp_path: Path, capfd: pytest.CaptureFix
 
 
 def test_this_machine_has_a_cpu_with_memory() -> None:
-    asked = settle(sweep_from(devices=("cpu",)), None, None, read_machine)
+    asked = settle(sweep_from(devices=("cpu",)), None)
     target = asked.targets["cpu"]
     assert target.capacity_bytes is not None
     assert target.free_bytes is not None

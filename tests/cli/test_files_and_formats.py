@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 from markdown_it import MarkdownIt
 
+from cs336_tui.analysis.merge import results_of
 from cs336_tui.cli.main import COMMANDS, cli
-from cs336_tui.export.subjects.results import results_of, results_table
+from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.writing.files import FORMATS, SUFFIXES, FormatError, settled_format
 from cs336_tui.export.writing.formats import render
 from cs336_tui.session import store

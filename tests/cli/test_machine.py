@@ -1,8 +1,10 @@
 """`cs336-tui doctor` on the NVIDIA driver, with the real pynvml over a replaced library, and `peak`."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import click
 import msgspec
@@ -14,6 +16,7 @@ from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError
 from cs336_tui.runner.device.nvml import NO_LIBRARY, nvml_report
+from tests.cli import here
 from tests.made_peaks import made_peak
 from tests.runner.device import fake_nvml as fake
 from tests.runner.device.conftest import Install, install_nvml, no_nvml
@@ -39,7 +42,7 @@ def said(env: Environment) -> str:
 
 def test_a_healthy_gpu_lacks_nothing_and_a_driver_without_one_or_without_cuda_does(install_nvml: Install) -> None:
     library = install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a")))
-    assert said(environment(CPU, CUDA)) == "nothing is missing"
+    assert said(environment(CPU, CUDA)) == ""
     library.gpus.append(FakeGpu("GPU-b", errors={"*": fake.GPU_IS_LOST}))
     assert "GPU 1 does not answer: the GPU is lost: " in said(environment(CPU, CUDA))
     assert "install a CUDA build of torch" in said(environment(CPU, cuda=None))
@@ -50,7 +53,21 @@ def test_a_healthy_gpu_lacks_nothing_and_a_driver_without_one_or_without_cuda_do
 @pytest.mark.usefixtures("no_nvml")
 def test_no_library_is_told_unless_the_machine_has_another_gpu() -> None:
     assert NO_LIBRARY in said(environment(CPU, cuda=None))
-    assert said(environment(CPU, DeviceInfo(name="mps", label="Apple", precisions=("fp32",)))) == "nothing is missing"
+    assert said(environment(CPU, DeviceInfo(name="mps", label="Apple", precisions=("fp32",)))) == ""
+
+
+@pytest.mark.parametrize(
+    ("problems", "end"), [((), "nothing is missing"), (("a", "b"), "missing or odd\n  - a\n  - b")]
+)
+def test_doctor_ends_with_what_is_missing(
+    problems: tuple[str, ...], end: str, install_nvml: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a")))
+    monkeypatch.setattr(machine, "read_environment", lambda: environment(CPU, CUDA, problems=problems))
+    text = machine.doctor.callback(format_="table", code=(), folders=())
+    assert text.endswith(f"\n\n{end}")
+    data = json.loads(machine.doctor.callback(format_="json", code=(), folders=()))
+    assert data["missing"] == list(problems)
 
 
 def test_a_driver_that_does_not_open_is_told_once(install_nvml: Install) -> None:
@@ -59,7 +76,7 @@ def test_a_driver_that_does_not_open_is_told_once(install_nvml: Install) -> None
     assert why is not None
     for problems in ((), (why,)):
         text = said(environment(CPU, problems=problems))
-        assert (text.count(why), "nothing is missing" in text) == (1, False)
+        assert text.count(why) == 1
 
 
 def test_what_several_ranks_communicate_by_is_told():
@@ -121,9 +138,10 @@ def cache(tmp_path: Path) -> PeakCache:
 def peak(measure: Any, cache: PeakCache, **more: Any) -> str:
     options: dict[str, Any] = {
         "devices": (), "precisions": ("fp32",), "format_": "json", "output": None, "force": False, "refresh": False,
-        "read": lambda: ENVIRONMENT,
     }  # fmt: skip
-    return machine.peak.callback(measure=measure, cache=cache, **(options | more))
+    made = {"read_machine": here, "child_processes": nullcontext, "PeakCache": lambda: cache}
+    with mock.patch.multiple(machine, measure_peak=lambda _, *asked, **__: measure(*asked), **made):
+        return machine.peak.callback(**(options | more))
 
 
 def test_the_best_device_in_every_precision_it_has(cache: PeakCache) -> None:

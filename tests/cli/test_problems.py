@@ -18,7 +18,7 @@ from cs336_tui.config.problems import every_problem, problem_named
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session.log import default_session_dir
-from tests.cli import here
+from tests.cli import a_machine
 from tests.export.grids import MAGIC
 from tests.made_predictions import MadePredictor
 from tests.made_problems import problem_events
@@ -28,12 +28,13 @@ FEW = ("--where", "context=128", "--where", "precision=fp32")
 """Two of the cells."""
 
 
-def said(folder: Path, **more: Any) -> str:
+def said(folder: Path, predictor: MadePredictor | None = None, **more: Any) -> str:
     options: dict[str, Any] = {
         "session": None, "edition": None, "gpu": None, "format_": "json", "output": None, "force": False,
-        "session_dir": folder, "predictor": MadePredictor(), "read": here,
+        "session_dir": folder,
     }  # fmt: skip
-    return problems.callback(**(options | more))
+    with a_machine(predictor or MadePredictor()):
+        return problems.callback(**(options | more))
 
 
 def listed(folder: Path, **more: Any) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from cs336_tui.cli.problems import problems
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, Event, JobSubmitted
 from cs336_tui.runner.jobs.job import JobCell, JobRequest, LaunchChoice, folder_of, request_path, write_choice
-from tests.cli import here
+from tests.cli import a_machine, here
 from tests.commands import SMALL, call
 from tests.made_predictions import MadePredictor
 from tests.samples import ENVIRONMENT, START, cell_start, session_start, steps, write_log
@@ -87,10 +87,11 @@ def test_problems_predicts_nothing_of_a_foreign_log(foreign: Foreign, capsys: py
 
     def asked(*, trusted: bool) -> list[CellSpec]:
         predictor.asked.clear()
-        problems.callback(
-            session=str(log), edition="2026", gpu=None, trusted=trusted, format_="json", output=None, force=False,
-            session_dir=log.parent, predictor=predictor, read=lambda: here()._replace(environment=on_cpu),
-        )  # fmt: skip
+        with a_machine(predictor, here()._replace(environment=on_cpu)):
+            problems.callback(
+                session=str(log), edition="2026", gpu=None, trusted=trusted, format_="json", output=None, force=False,
+                session_dir=log.parent,
+            )  # fmt: skip
         return [spec for spec in predictor.asked if spec.brings_own_code]
 
     on_cpu = msgspec.structs.replace(ENVIRONMENT, devices=ENVIRONMENT.devices[:1])

@@ -20,7 +20,7 @@ from cs336_tui.config.tuned_sweep import Search, command_of_search
 from cs336_tui.config.tuning import Tuning
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.load import load
-from tests.cli import here
+from tests.cli import a_machine
 from tests.commands import DIMS, call, running
 from tests.made_predictions import MadePredictor, made_prediction
 from tests.made_race import race_events
@@ -39,8 +39,12 @@ def searching(*words: str) -> Search:
 
 
 def the_plan(*words: str, gpu: str | None = None, predictor: MadePredictor | None = None) -> Any:
-    text = show_plan(searching(*words), gpu, Destination("json"), predictor=predictor or MadePredictor(), read=here)
-    return json.loads(text)
+    return json.loads(planned(*words, gpu=gpu, predictor=predictor, format_="json"))
+
+
+def planned(*words: str, gpu: str | None = None, predictor: Any = None, format_: str = "table") -> str:
+    with a_machine(predictor or MadePredictor()):
+        return show_plan(searching(*words), gpu, Destination(format_))
 
 
 def test_a_whole_race_of_real_steps(tmp_path: Path) -> None:
@@ -128,7 +132,7 @@ def test_a_dry_run_says_who_is_visited_first_where_the_budget_is_short() -> None
     short = [*words, "--budget", f"{round_s:.3f}s"]
     assert the_plan(*short)["plan"]["visits"] == 4, "half of the budget"
     assert the_plan(*short, "--goal", "memory")["plan"]["visits"] == 8, "which is measured once"
-    text = show_plan(searching(*short), None, Destination("table"), predictor=MadePredictor(), read=here)
+    text = planned(*short)
     assert "a round of all: 8 visits of 3 warm-up and 100 measured steps" in text
     assert "first round: about 4 of these visits, in " in text
     assert "The starting point first, then each value by itself, then the combinations whose values gained most" in text
@@ -137,7 +141,7 @@ def test_a_dry_run_says_who_is_visited_first_where_the_budget_is_short() -> None
 def test_a_dry_run_counts_combinations_that_differ_only_in_a_choice_without_effect() -> None:
     words = [*SMALL, "--over", "checkpoint=0,1", "--over", "nesting=off,halves", "--budget", "5m"]
     assert len(the_plan(*words)["candidates"]) == 3
-    text = show_plan(searching(*words), None, Destination("table"), predictor=MadePredictor(), read=here)
+    text = planned(*words)
     assert text.startswith("3 candidates on ")
     assert ", 1 combination like another; goal: " in text.splitlines()[0]
 
@@ -181,6 +185,6 @@ def test_the_leaderboard_says_what_fits_and_what_ten_minutes_leave() -> None:
     left = {each["left_to_compile_at_most_s"] for each in found["candidates"]}
     run = preset("2026/leaderboard").sweep
     assert max(left) == 600 - (run.warmup_for or 0) - (run.steps_for or 0)
-    text = show_plan(searching(*words), "B200", Destination("table"), predictor=MadePredictor(made), read=here)
+    text = planned(*words, gpu="B200", predictor=MadePredictor(made))
     assert "its steps take at least 0:40, so that at most 9:20 is left for start-up, compiling and autotuning" in text
     assert "unknown until they are measured" in text

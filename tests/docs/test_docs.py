@@ -18,7 +18,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from cs336_tui.analysis.judgement import VerdictName
-from cs336_tui.export.record import to_csv
+from cs336_tui.export.record import document_of, to_csv
 from cs336_tui.export.subjects.results_columns import COLUMNS
 from cs336_tui.session.state import SessionState
 from tools import man, reference
@@ -154,7 +154,7 @@ def test_the_reference_has_every_option_key_and_verdict() -> None:
         for option in command.params:
             if isinstance(option, click.Option):
                 assert f"`{option.opts[-1]}" in made["options.md"] or f", {option.opts[-1]}" in made["options.md"]
-    for key in (*to_csv(SessionState()).strip().split(","), *COLUMNS):
+    for key in (*to_csv(document_of(SessionState())).strip().split(","), *COLUMNS):
         assert f"`{key}`" in made["keys.md"]
     for verdict in get_args(VerdictName):
         assert f"| `{verdict}` |" in made["verdicts.md"]

@@ -11,7 +11,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import Over, Tuning
 from cs336_tui.events.events import CellsQueued, Event, TuningStarted
 from cs336_tui.export.folder import tables_of
-from cs336_tui.export.record import to_csv, to_json
+from cs336_tui.export.record import document_of, to_csv, to_json
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writeups import layout_tables
@@ -29,8 +29,8 @@ from tests.strategies import any_event, run_specs
 def test_any_sessions_have_their_data_summaries_and_tables(sessions: list[list[Event]]) -> None:
     results = merge([("same title", state_of(events)) for events in sessions])
     for state in map(state_of, sessions):
-        document = json.loads(to_json(state), parse_constant=no_constants)
-        assert len(document["runs"]) == len(csv_rows(to_csv(state))) == len(state.finished_cells)
+        document = json.loads(to_json(document_of(state)), parse_constant=no_constants)
+        assert len(document["runs"]) == len(csv_rows(to_csv(document_of(state)))) == len(state.finished_cells)
         text = summary_markdown(state)
         assert text.startswith("# cs336-tui session ")
         assert "\x1b" not in text

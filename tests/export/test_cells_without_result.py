@@ -7,11 +7,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from cs336_tui.analysis.fields import FIELDS, varies
+from cs336_tui.analysis.merge import results_of
 from cs336_tui.analysis.pivot import pivot, suggest
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.export.figures import passes_by_size
-from cs336_tui.export.subjects.results import results_of
 from cs336_tui.export.writeups import LAYOUTS, layout_tables
 from cs336_tui.session.state import SessionState
 from tests.export.grids import with_in_force

@@ -14,7 +14,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.export.figures import by_message, by_ranks, passes_by_size
-from cs336_tui.export.record import to_csv, to_json
+from cs336_tui.export.record import document_of, to_csv, to_json
 from cs336_tui.export.reference import reference_table, reference_tables
 from cs336_tui.export.subjects.data_parallel import (
     collective_tables,
@@ -268,4 +268,4 @@ def test_tables_set_published_times_beside_ones_own(snapshot):
 
 def test_data_of_a_collective_have_no_stand_ins_for_what_it_lacks(snapshot):
     state = known(ranks=(2,), sizes=("1MB",))[0].state
-    assert [to_json(state), to_csv(state)] == snapshot
+    assert [to_json(document_of(state)), to_csv(document_of(state))] == snapshot

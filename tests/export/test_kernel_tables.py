@@ -10,7 +10,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.kernel_cells import kernel_cells
-from cs336_tui.analysis.merge import merge
+from cs336_tui.analysis.merge import merge, results_of
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.export.reports import report_sections, report_tables
@@ -22,7 +22,6 @@ from cs336_tui.export.subjects.kernels import (
     kernel_tables,
     pairs_table,
 )
-from cs336_tui.export.subjects.results import results_of
 from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.export.writing.formats import render, render_all
 from cs336_tui.export.writing.tables import Table

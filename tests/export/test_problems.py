@@ -170,7 +170,7 @@ def test_a_note_stands_below_the_first_table_that_has_it_and_figures_have_names_
     found = exported("nsys_profile", problem_state(*problem_named("2026/nsys_profile")))
     notes = [line for line in found.render("markdown", None).splitlines() if line.startswith("- ")]
     assert len(notes) == len(set(notes)) > 0
-    assert not [line for line in found.render("markdown", None, with_notes=False).splitlines() if line.startswith("- ")]
+    assert not [line for line in found.without_notes.render("markdown", None).splitlines() if line.startswith("- ")]
     found = exported("benchmarking_script", problem_state(*problem_named("2026/benchmarking_script")))
     names = [drawing.name for drawing in found.figures]
     assert len(names) == len(set(names)) > 0

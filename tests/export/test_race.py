@@ -19,7 +19,7 @@ from cs336_tui.export.figures import MOST_ROWS, race_figure
 from cs336_tui.export.findings import findings
 from cs336_tui.export.folder import figures_of, tables_of
 from cs336_tui.export.pivot import pivot_table
-from cs336_tui.export.record import to_csv, to_json
+from cs336_tui.export.record import document_of, to_csv, to_json
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writing.drawing import Absent
@@ -150,12 +150,12 @@ def test_a_figure_of_many_says_how_many_and_one_of_none_is_absent() -> None:
 
 def test_data_says_which_visits_ran_in_turns_and_has_the_race() -> None:
     state = raced().state
-    rows = csv_rows(to_csv(state))
+    rows = csv_rows(to_csv(document_of(state)))
     assert [row["in_turns"] for row in rows] == ["False"] * 8 + ["True"] * 4
-    document = json.loads(to_json(state))
+    document = json.loads(to_json(document_of(state)))
     assert document["race"]["best"]["attention"] == "sdpa"
     assert [each["status"] for each in document["race"]["ranking"]] == ["best", "out", "out", "differs"]
-    assert json.loads(to_json(SessionState()))["race"] is None
+    assert json.loads(to_json(document_of(SessionState())))["race"] is None
 
 
 def test_a_pivot_and_a_comparison_leave_turns_out_where_the_same_was_measured_alone() -> None:

@@ -38,8 +38,8 @@ from tests.session.made import session_of as made_session
 def test_json_and_csv_are_the_promised_documents(snapshot: SnapshotAssertion) -> None:
     """Fields and columns that others script against: a new one may come, none may go or change its meaning."""
     state = state_of(mixed_session())
-    assert to_json(state) == snapshot
-    assert to_csv(state) == snapshot
+    assert to_json(document_of(state)) == snapshot
+    assert to_csv(document_of(state)) == snapshot
 
 
 def test_a_cell_without_a_result_is_listed_with_its_reason_and_a_running_one_has_no_record() -> None:
@@ -103,13 +103,13 @@ def no_constants(name: str) -> Any:
 
 
 def parsed_csv(state: SessionState) -> list[dict[str, str]]:
-    return csv_rows(to_csv(state))
+    return csv_rows(to_csv(document_of(state)))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_no_number_in_the_json_is_not_a_number(bad: float) -> None:
     events = [*session_start([a_spec()]), *steps(0, (bad,)), cell_end(0)]
-    document = json.loads(to_json(state_of(events)), parse_constant=no_constants)
+    document = json.loads(to_json(document_of(state_of(events))), parse_constant=no_constants)
     assert document["runs"][0]["warmup_times_s"] == [None]
 
 
@@ -120,15 +120,15 @@ def test_a_list_of_texts_can_be_split_whatever_the_texts_hold() -> None:
     state = state_of(events)
     (row,) = parsed_csv(state)
     assert row["graph_breaks"].split(";") == ["print, a side effect (model.py:3)", "a,b"]
-    (run,) = json.loads(to_json(state))["runs"]
+    (run,) = json.loads(to_json(document_of(state)))["runs"]
     assert run["graph_breaks"] == list(breaks)
     assert [field.partition(":")[0] for field in row["verdict_evidence"].split(";")] == list(run["verdict_evidence"])
 
 
 def test_without_results_json_is_still_the_document_and_csv_its_header() -> None:
-    document = json.loads(to_json(SessionState()))
+    document = json.loads(to_json(document_of(SessionState())))
     assert (document["schema"], document["runs"]) == (1, [])
-    text = to_csv(SessionState())
+    text = to_csv(document_of(SessionState()))
     assert text.count("\n") == 1
     assert text.startswith("cell,status,size,")
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from cs336_tui.analysis.merge import merge
+from cs336_tui.analysis.merge import merge, results_of
 from cs336_tui.analysis.roofline import RooflinePoint, points
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.peaks import DevicePeak, PeakCache, peak_key
-from cs336_tui.export.record import to_csv, to_json
-from cs336_tui.export.subjects.results import results_of, results_table
+from cs336_tui.export.record import document_of, to_csv, to_json
+from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.subjects.roofline import (
     MOST_POINTS,
     PeakRow,
@@ -180,8 +180,8 @@ def test_the_data_and_the_summary_of_a_session_have_the_caveat(
     said, flops = CAVEATS[case]
     state, peak = on_cpu(0.9, flops)
     monkeypatch.setattr(PeakCache, "get", lambda *_: peak)
-    (run,) = json.loads(to_json(state))["runs"]
-    (row,) = csv_rows(to_csv(state))
+    (run,) = json.loads(to_json(document_of(state)))["runs"]
+    (row,) = csv_rows(to_csv(document_of(state)))
     for found in (run["measured_peak_doubt"], row["measured_peak_doubt"]):
         assert found == "may be too low: other processes used the cores" or found.startswith("this peak is wrong: ")
         assert found.startswith("this peak is wrong") == (case == "wrong")

@@ -7,9 +7,10 @@ import pytest
 from markdown_it import MarkdownIt
 from syrupy.assertion import SnapshotAssertion
 
+from cs336_tui.analysis.merge import results_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ModelPrepared
-from cs336_tui.export.subjects.results import NO_RESULTS, results_markdown, results_of, results_table
+from cs336_tui.export.subjects.results import NO_RESULTS, results_markdown, results_table
 from cs336_tui.export.writing.formats import render
 from cs336_tui.session.state import SessionState
 from tests.export.grids import with_in_force

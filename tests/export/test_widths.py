@@ -9,7 +9,8 @@ import pytest
 from rich.cells import cell_len
 from syrupy.assertion import SnapshotAssertion
 
-from cs336_tui.export.subjects.results import results_of, results_table
+from cs336_tui.analysis.merge import results_of
+from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.export.writing.narrow import PAGE, breakable, fits, markdown_rows, narrow, paged, without_breaks
 from cs336_tui.export.writing.tables import Column, Source, Table, fitted

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import GpuProcess, GpuSample, HostSample
-from cs336_tui.export.record import to_json
+from cs336_tui.export.record import document_of, to_json
 from cs336_tui.session.load import LONGEST_PAUSE_S, Pace, load, replay
 from cs336_tui.session.log import TORN, LogError, LogReader
 from cs336_tui.session.state import SessionState, fold
@@ -115,7 +115,7 @@ def test_the_summary_of_a_finished_cell_is_known_before_its_steps_are_read(tmp_p
 
 def test_a_torn_last_line_is_left_out_and_damage_is_named(tmp_path: Path) -> None:
     path = write_log(tmp_path / "s.jsonl", mixed_session())
-    assert to_json(load(path)) == to_json(fold(mixed_session()))
+    assert to_json(document_of(load(path))) == to_json(document_of(fold(mixed_session())))
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"type":"StepsTimed","at":17')
     found = load(path)
@@ -174,7 +174,7 @@ def test_cells_that_take_turns_each_have_their_steps_and_samples(tmp_path: Path,
         assert min(times_s) == pytest.approx(least_s)
     folded = fold(interleaved(ended=ended))
     assert seen(found) == seen(folded)
-    assert to_json(found) == to_json(folded), "judged alike, too"
+    assert to_json(document_of(found)) == to_json(document_of(folded)), "judged alike, too"
 
 
 def test_steps_and_surroundings_can_be_read_when_the_log_is_gone_and_by_several_threads(tmp_path: Path) -> None:

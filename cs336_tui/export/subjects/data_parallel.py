@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from cs336_tui.analysis.ab import Exposed
 from cs336_tui.analysis.effects import (
     FEWEST_REPEATS,
     NO_COMMUNICATION,
@@ -60,8 +61,9 @@ class _Cells(NamedTuple):
     kept: list[Result]
     exposed: Mapping[CellSpec, Waited]
 
-    def of(self, row: Runs) -> Waited | None:
-        return self.exposed.get(work_of_ranks(row.first.spec))
+    def of(self, row: Runs) -> Exposed | None:
+        found = self.exposed.get(work_of_ranks(row.first.spec))
+        return found.exposed if found else None
 
 
 def data_parallel_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
@@ -214,25 +216,24 @@ def _exposed(cells: _Cells, notation: Notation) -> Iterator[Column[Runs]]:
         found = cells.of(row)
         if found is None or None in times_s:
             return NONE
-        low_s, high_s, step_s = found.exposed.low_s, found.exposed.high_s, found.exposed.step_s
-        spread_s = None if low_s is None or high_s is None else (high_s - low_s) / 4
-        return " to ".join(notation.time(time_s, mean_s=step_s, std_s=spread_s) for time_s in times_s)
+        spread_s = None if found.low_s is None or found.high_s is None else (found.high_s - found.low_s) / 4
+        return " to ".join(notation.time(time_s, mean_s=found.step_s, std_s=spread_s) for time_s in times_s)
 
     def mean_s(row: Runs) -> float | None:
-        return found.exposed.mean_s if (found := cells.of(row)) else None
+        return found.mean_s if (found := cells.of(row)) else None
 
     def bounds_s(row: Runs) -> tuple[float | None, ...]:
-        return (found.exposed.low_s, found.exposed.high_s) if (found := cells.of(row)) else ()
+        return (found.low_s, found.high_s) if (found := cells.of(row)) else ()
 
     def mean_ms(row: Runs) -> float | None:
-        return None if (time_s := mean_s(row)) is None else time_s * 1e3
+        return found.mean_s * 1e3 if (found := cells.of(row)) else None
 
     def bounds_ms(row: Runs) -> tuple[float, ...]:
         return tuple(time_s * 1e3 for time_s in bounds_s(row) if time_s is not None)
 
     yield layout_column("exposed (ms)", mean_ms, lambda row: texts(row, mean_s(row)))
     yield layout_column("exposed interval (ms)", bounds_ms, lambda row: texts(row, *bounds_s(row)))
-    yield share_column("exposed of step (%)", lambda row: found.exposed.share if (found := cells.of(row)) else None)
+    yield share_column("exposed of step (%)", lambda row: found.share if (found := cells.of(row)) else None)
 
 
 def _sync_notes(kept: Sequence[Result]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cs336_tui.analysis.fields import FIELDS, NUMBERS, device_label
-from cs336_tui.analysis.grouping import SHARED, TELLING, shared, telling
+from cs336_tui.analysis.grouping import ALWAYS, SHARED, TELLING, shared, telling
 from cs336_tui.analysis.kernel_cells import CellPart
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.events.kernel_report import FUSED, KernelReport
@@ -31,7 +31,6 @@ SHARES_NOTE = (
 SAME_NOTE = "same as forward: the top kernel has the full name of forward's in the same profile"
 _BESIDE_TIMED = frozenset(("timed_s", "kernel_difference_s", "span_difference_s"))
 """Columns that only cells with timed steps can fill."""
-_ALWAYS = ("size", "context", "pass", "precision")
 
 
 def kernel_cells_table(parts: Sequence[CellPart]) -> Table:
@@ -89,7 +88,7 @@ def is_recorded(parts: Sequence[CellPart]) -> bool:
 def cell_keys(results: Sequence[Result]) -> tuple[str, ...]:
     """The fields that name the cells: of recordings their name alone, and whatever else tells some apart."""
     recorded = [bool(result.spec.recording) for result in results]
-    always = (*_ALWAYS * (not all(recorded)), *["recording"] * any(recorded))
+    always = (*ALWAYS * (not all(recorded)), *["recording"] * any(recorded))
     return (*always, *telling(results, but=always, among=TELLING))
 
 

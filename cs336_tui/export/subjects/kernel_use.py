@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import KernelRow, StepUse
 from cs336_tui.events.kernel_report import KINDS, AllGather, Gap, KernelReport, RankTraffic
-from cs336_tui.export.writing.tables import Column, Table, Value, attributes, known, report_table
+from cs336_tui.export.writing.tables import Column, Source, Table, Value, attributes, known, report_table
 from cs336_tui.stats.quantities import NONE, TIMES, Scale, counted, tenth_percent, time_text
 
 T = TypeVar("T")
@@ -113,9 +113,7 @@ def step_table(report: KernelReport) -> Table:
         Column("matmul_share", "matrix multiply", show=tenth_percent),
     )
     note = "host: from the step's begin to its end on the host, while recorded"
-    return profile_table(
-        report, "steps", kernels.by_step(report), columns, f"Steps of {one(report)}", note, record=StepUse._asdict
-    )
+    return profile_table(report, "steps", kernels.by_step(report), columns, f"Steps of {one(report)}", note)
 
 
 def copy_table(report: KernelReport, ddof: int = 1) -> Table:
@@ -182,19 +180,15 @@ TRAFFIC: tuple[Column[RankTraffic], ...] = (
     time_column("overlapped_ns", "of it beside compute", short="beside compute"),
     Column("overlapped_share", "overlap", show=tenth_percent),
     time_column("uncovered_ns", "of it alone", short="alone"),
-    Column("operations", rank=2, left=True, text=lambda each: _operations(each)),
+    Column("operations", rank=2, left=True, read=lambda each: _operations(each)),
 )
 
 
 def traffic_table(report: KernelReport) -> Table:
     """A row a rank: communication, what of it ran beside compute, and what did not; below it both over time."""
-    names = ("rank", "span_ns", "compute_ns", "communication_ns", "overlapped_ns", "overlapped_share", "uncovered_ns")
-
-    def record(each: RankTraffic) -> dict[str, Value]:
-        return {**attributes(each, *names), "operations": _operations(each), "trace": each.trace}
-
+    columns: tuple[Source[RankTraffic], ...] = (*TRAFFIC, lambda each: {"trace": each.trace})
     title, notes = "Communication of each rank", _traffic_notes(report)
-    return report_table(report, "rank-communication", report.ranks, TRAFFIC, title, notes, record=record)
+    return report_table(report, "rank-communication", report.ranks, columns, title, notes)
 
 
 class Gather(NamedTuple):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, device_label, varies
 from cs336_tui.analysis.measures import MEASURES, QUANTILES, Measure, Runs, energy_of
-from cs336_tui.analysis.merge import Result, grouped, merge, title_of
+from cs336_tui.analysis.merge import Result, grouped, results_of
 from cs336_tui.analysis.roofline import PeakLookup, why_unknown
 from cs336_tui.config.axis import UserError
 from cs336_tui.events.peaks import PeakCache
@@ -18,7 +19,7 @@ from cs336_tui.export.subjects.results_columns import COLUMNS, ResultRow
 from cs336_tui.export.subjects.roofline import ceiling_notes
 from cs336_tui.export.writing.footnotes import has_result, machine_marks, results_notes, shows_allocated, shows_rss
 from cs336_tui.export.writing.formats import render
-from cs336_tui.export.writing.tables import Table, Value
+from cs336_tui.export.writing.tables import Table, values_of
 from cs336_tui.export.writing.verdicts import trust_notes, without_numbers
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import MILLISECONDS, Notation, Rate, counted
@@ -73,12 +74,8 @@ def results_table(
         chosen = [column._replace(rank=0) for column in chosen]
     data = [*chosen, *([COLUMNS["peak_doubt"]] if "peak" in keys else [])]
     notes = (*marks.notes, *trust_notes(shown), *results_notes(results, notation))
-
-    def record(row: ResultRow) -> dict[str, Value]:
-        return {column.key: column.value(row) for column in data}
-
     notes = (*notes, *_work_notes(found, keys, by_default=columns is None))
-    table = Table.of(found, chosen, record=record, caption=caption, footnotes=notes)
+    table = Table.of(found, chosen, record=partial(values_of, data), caption=caption, footnotes=notes)
     marked = zip((f" {mark}" if (mark := marks.of(row.result)) else "" for row in found), table.rows, strict=True)
     rows, devices = ((first + mark, *rest) for mark, (first, *rest) in marked), dict.fromkeys(map(device_label, shown))
     about = f"Step times ({notation.symbol}) on {', '.join(devices)}"
@@ -175,8 +172,3 @@ def results_parts(state: SessionState) -> tuple[Table | str]:
         return (results_table(results_of(state)),)
     except TableError:
         return (NO_RESULTS,)
-
-
-def results_of(state: SessionState) -> tuple[Result, ...]:
-    """The cells of one session, for what takes those of several."""
-    return merge([(title_of(state), state)])

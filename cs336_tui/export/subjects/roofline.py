@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, warmup_value
-from cs336_tui.analysis.grouping import SHARED, TELLING, label, shared, telling
+from cs336_tui.analysis.grouping import ALWAYS, SHARED, TELLING, label, shared, telling
 from cs336_tui.analysis.measures import MEASURES
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, doubt, sheet_ceiling, why_unknown
@@ -36,8 +36,6 @@ _LEGEND_COLUMNS = 110
 """Characters that fit beside one another below the narrowest figure."""
 _NAME_COLUMNS = 95
 """Characters of a cell's name in a line of its own, beside its marker."""
-ALWAYS = ("size", "context", "pass", "precision")
-"""Fields that name a cell, if cells differ in them or not."""
 _Looks = dict[str, tuple[str, str]]
 """Colour and marker of each precision."""
 _Line = Literal["-", "-.", "--"]

@@ -15,7 +15,7 @@ import msgspec
 
 from cs336_tui.export.writing.narrow import piped, slim
 from cs336_tui.export.writing.tables import Column, Table, Value
-from cs336_tui.export.writing.texts import bullets, csv_text, markdown_escape, one_line, untaken
+from cs336_tui.export.writing.texts import bullets, csv_text, json_text, markdown_escape, one_line, untaken
 
 if TYPE_CHECKING:
     from cs336_tui.export.writing.drawing import Drawing
@@ -72,7 +72,7 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
             tables = list(map(slim, tables))
         case "json":
             documents = [document_of_table(table) for table in tables]
-            return _json_text(documents[0] if len(documents) == 1 else {"tables": documents})
+            return json_text(documents[0] if len(documents) == 1 else {"tables": documents})
         case "latex":
             tables = list(map(slim, tables))
             packages = [LATEX_PREAMBLE, _LATEX_WIDE] if any(map(_is_wide, tables)) else [LATEX_PREAMBLE]
@@ -306,10 +306,6 @@ def _records_text(records: Sequence[dict[str, Value]]) -> str:
     return csv_text(dict.fromkeys(key for record in records for key in record), records)
 
 
-def _json_text(document: dict[str, Any]) -> str:
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
-
-
 def document_of_table(table: Table) -> dict[str, Any]:
     return {
         "caption": table.caption,
@@ -342,7 +338,7 @@ class Section(NamedTuple):
 
     @property
     def without_notes(self) -> Section:
-        return self._replace(tables=tuple(msgspec.structs.replace(table, footnotes=()) for table in self.tables))
+        return self._replace(tables=tuple(table.without_notes for table in self.tables))
 
 
 def render_sections(
@@ -370,7 +366,7 @@ def render_sections(
                 }
                 for each in sections
             ]
-            return _json_text({"title": title, "parts": parts_data})
+            return json_text({"title": title, "parts": parts_data})
         case "csv":
             records: list[dict[str, Value]] = []
             for each in sections:

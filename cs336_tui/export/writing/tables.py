@@ -152,6 +152,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def without_notes(self) -> Table:
+        return msgspec.structs.replace(self, footnotes=())
+
+    @property
     def in_brief(self) -> Table:
         """The table without the rows that a finding stands for."""
         shown = len(self.rows) - self.behind

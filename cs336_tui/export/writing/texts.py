@@ -9,6 +9,8 @@ from collections.abc import Container, Iterable, Mapping
 from itertools import chain, count
 from typing import Any
 
+import msgspec
+
 _CONTROL = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
@@ -54,6 +56,11 @@ def untaken(name: str, taken: Container[str]) -> str:
     """The name, with a number if it is taken: ``memory``, ``memory-2``."""
     numbered = chain([name], (f"{name}-{number}" for number in count(2)))
     return next(each for each in numbered if each not in taken)
+
+
+def json_text(data: object) -> str:
+    """Indented, ending with a newline; what JSON has no word for, such as a path, is a text."""
+    return msgspec.json.format(msgspec.json.encode(data, enc_hook=str), indent=2).decode() + "\n"
 
 
 def csv_text(keys: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:

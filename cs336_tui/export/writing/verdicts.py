@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from cs336_tui.analysis.fields import VARIANTS
-from cs336_tui.analysis.grouping import TELLING, label, shared, telling
+from cs336_tui.analysis.grouping import ALWAYS, TELLING, label, shared, telling
 from cs336_tui.analysis.judgement import Judgement, limited_note
 from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 MOST_LINES = 12
 """Cells that get a line each; more of them are counted."""
-_ALWAYS = ("size", "context", "pass", "precision")
 Names = Mapping[tuple[int, int], str]
 """Names of cells among each other, by source and number."""
 
@@ -96,7 +95,7 @@ def _named(results: Sequence[Result], names: Names | None = None) -> tuple[Judge
     return tuple(each._replace(name=names[each.result.source, each.result.cell.cell]) for each in found)
 
 
-def cell_names(results: Sequence[Result], always: Sequence[str] = _ALWAYS) -> Names:
+def cell_names(results: Sequence[Result], always: Sequence[str] = ALWAYS) -> Names:
     """The name of each cell among the others in a line of text, by source and number: the fields that it `always` has
     and those that tell; where no field does, as of two checkouts of one model, the number."""
     keys = (*always, *telling(results, but=always, among=(*TELLING, "repeat")))

@@ -12,12 +12,12 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.events import Resize
 
-from cs336_tui.analysis.grouping import label, shown
+from cs336_tui.analysis.grouping import ALWAYS, label, shown
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoint, doubt, points
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, WantedPeak, peak_key
-from cs336_tui.export.subjects.roofline import ALWAYS, NOISY, left_out, naming_keys, roofline_table
+from cs336_tui.export.subjects.roofline import NOISY, left_out, naming_keys, roofline_table
 from cs336_tui.export.writing.formats import render
 from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
