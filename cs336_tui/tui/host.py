@@ -18,7 +18,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.judging import Judging, is_timed
+from cs336_tui.tui.judging import TIMED, Judging
 from cs336_tui.tui.preferences import ThemeChoice
 from cs336_tui.tui.requests import Requests
 from cs336_tui.tui.screen import MainScreen
@@ -87,7 +87,11 @@ class Host(SteadyApp):
 
     def _is_timing(self) -> bool:
         """True if work on this machine would show in a cell's numbers; a replayed cell is long over."""
-        return self.run_in_progress and not self.replaying and any(map(is_timed, self.live.state.running_cells))
+        return (
+            self.run_in_progress
+            and not self.replaying
+            and any(cell.stage in TIMED for cell in self.live.state.running_cells)
+        )
 
     def take(self, session: Session, events: Sequence[Event]) -> None:
         """Take a batch of a session's events, from any thread, without waiting; the next refresh shows them. A message
@@ -117,11 +121,7 @@ class Host(SteadyApp):
         """Ask for a line of text, with the options of `AskText`; `then` is given it."""
         from cs336_tui.tui.dialogs.windows import AskText
 
-        def entered(text: str | None) -> None:
-            if text is not None:
-                then(text)
-
-        self.push_screen(AskText(title, about, value, **options), entered)
+        AskText(title, about, value, **options).ask(then)
 
     def refresh_panes(self) -> None:
         """Show the newest state as soon as what was asked for has been laid out."""

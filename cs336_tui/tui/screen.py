@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 
@@ -17,7 +18,6 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import session_time
 from cs336_tui.tui import format
-from cs336_tui.tui.background import Loads
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.preview import Cells, Preview
@@ -52,8 +52,7 @@ class MainScreen(Screen[None]):
         self.fill, self._filled = fill, False
         self._compositor = TightCompositor()
         self._preset, self._options = preset, options
-        self.preview = Preview(self, lambda: self.post_message(Lines.Resized()))
-        self._elsewhere = Preview(self, lambda: self.post_message(Lines.Resized()))
+        self.preview, self._elsewhere = Preview(self), Preview(self)
         self._mounting: dict[str, AwaitMount] = {}
         self.open_pane = "configure"
         """The pane that fills a small screen."""
@@ -136,9 +135,9 @@ class MainScreen(Screen[None]):
 
     async def filled(self, pane: str) -> None:
         """Wait until the rows of a pane are there, if they come from a thread."""
-        target = self.query_one(f"#{pane}")
-        if isinstance(target, Loads) and target.coming is not None:
-            await target.coming.wait()
+        coming: asyncio.Event | None = getattr(self.query_one(f"#{pane}"), "coming", None)
+        if coming is not None:
+            await coming.wait()
 
     async def focus_pane(self, pane: str) -> None:
         """Put the focus on the first thing in a pane that can have it."""

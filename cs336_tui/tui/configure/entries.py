@@ -200,16 +200,11 @@ class PresetEntry(Entry, can_focus=True):
         from cs336_tui.tui.dialogs.windows import ChoiceList
 
         choices = listed(found.presets, self.state)
-
-        def chosen(place: int | None) -> None:
-            if place is not None:
-                self._choose(choices[place].preset)
-
         at = next((place for place, each in enumerate(choices) if each.preset == self.preset), 0)
         about = [(each.preset.name, each.about) for each in choices]
         first = {each.heading: place for place, each in reversed([*enumerate(choices)]) if each.heading}
         headings = {place: heading for heading, place in first.items()}
-        self.app.push_screen(ChoiceList("Presets", about, at, headings), chosen)
+        ChoiceList("Presets", about, at, headings).ask(lambda place: self._choose(choices[place].preset))
 
     on_click = action_choose
 
@@ -236,17 +231,12 @@ class RecentEntry(Entry, can_focus=True):
         from cs336_tui.tui.dialogs.windows import ChoiceList
 
         models = self.models
-
-        def chosen(place: int | None) -> None:
-            if place is not None:
-                self._choose(models[place])
-
         choices: list[tuple[str, str]] = []
         for model in models:
             args = ", ".join(f"{name}={value}" for name, value in model.args)
             path = f"in {', '.join(model.path)}" if model.path else ""
             choices.append((model.model, " · ".join(filter(None, [args, path]))))
-        self.app.push_screen(ChoiceList("Recent models", choices), chosen)
+        ChoiceList("Recent models", choices).ask(lambda place: self._choose(models[place]))
 
     on_click = action_choose
 

@@ -77,10 +77,10 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
     def exported(paths: tuple[Path, ...] | None) -> None:
         app.export_folder = dialog.folder
         if paths:
-            app.push_screen(Written(paths, app.copy_to_clipboard))
+            app.push_screen(Written(paths))
 
     source, folder = Source(app.shown.path or Path(), app.state), app.export_folder or Path.cwd()
-    dialog = ExportDialog(tuple(offers(app.state)), choice, source, folder, app.copy_to_clipboard)
+    dialog = ExportDialog(tuple(offers(app.state)), choice, source, folder)
     app.push_screen(dialog, exported)
 
 

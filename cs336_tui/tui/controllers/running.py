@@ -111,15 +111,15 @@ class RunController:
             else:
                 over = pane.preset.over if sweep == pane.preset.sweep else ()
                 (device,) = devices_of(start_of(sweep, fields_of(over) if over else None), environment)
-                self._app.push_screen(TuneDialog(sweep, device, over), self._race)
+                TuneDialog(sweep, device, over).ask(self._race)
         except SpecError as error:
             problem = str(error)
         if problem:
             self._app.notify(problem, title="Cannot race", severity="error", markup=False)
 
-    def _race(self, search: Search | None) -> None:
+    def _race(self, search: Search) -> None:
         source = self.source()
-        if search is not None and source is not None and self.can_race:
+        if source is not None and self.can_race:
             source.race(search, self._pane.options)
             self.begin(races=True)
 

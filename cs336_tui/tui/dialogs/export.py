@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -79,13 +79,11 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
 
     AUTO_FOCUS = "#what"
 
-    def __init__(
-        self, offers: Sequence[Offer], first: Choice, source: Source, folder: Path, copy: Callable[[str], None]
-    ) -> None:
+    def __init__(self, offers: Sequence[Offer], first: Choice, source: Source, folder: Path) -> None:
         from cs336_tui.export.catalogue import RESULTS, suited
 
         super().__init__()
-        self._offers, self._source, self._copies = {offer.what: offer for offer in offers}, source, copy
+        self._offers, self._source = {offer.what: offer for offer in offers}, source
         self._choice = first if first.what in self._offers else suited(first, RESULTS)
         self.folder = folder
         """The folder that was chosen last."""
@@ -260,7 +258,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
             if text is None:
                 self._refuse(problem)
                 return
-            self._copies(text)
+            self.app.copy_to_clipboard(text)
             lines = f"{counted(len(text.splitlines()), 'line')}, as {choice.format}"
             self.app.notify(f"{lines}: sent to the terminal's clipboard.", title="Copied")
 
@@ -329,9 +327,9 @@ class Written(Dialog[None]):
         bind("copy", "copy", "Copy the path", "written.copy"),
     ]
 
-    def __init__(self, paths: Sequence[Path], copy: Callable[[str], None]) -> None:
+    def __init__(self, paths: Sequence[Path]) -> None:
         super().__init__()
-        self._paths, self._copy = [str(path.absolute()) for path in paths], copy
+        self._paths = [str(path.absolute()) for path in paths]
 
     def compose(self) -> ComposeResult:
         copy, close = key_name("written.copy"), key_name("written.close")
@@ -340,5 +338,5 @@ class Written(Dialog[None]):
                 yield Label(path, markup=False)
 
     def action_copy(self) -> None:
-        self._copy("\n".join(self._paths))
+        self.app.copy_to_clipboard("\n".join(self._paths))
         self.app.notify("The path was sent to the terminal's clipboard.", title="Copied")

@@ -28,7 +28,7 @@ _MEANT = {
 }
 
 
-class TuneDialog(Dialog[Search | None]):
+class TuneDialog(Dialog[Search]):
     """Answers with the search of a sweep on a device, or None on Escape. `over` are the choices that a preset searches;
     without any, those with several values."""
 

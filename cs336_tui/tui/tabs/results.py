@@ -4,7 +4,7 @@ never from what they come to."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.cells import cell_len
 from textual.binding import BindingType
@@ -33,10 +33,6 @@ from cs336_tui.tui.tabs.status import verdict
 from cs336_tui.tui.widgets.columns import ellipsis, lay_out, words_room
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line
 from cs336_tui.tui.widgets.rows import TableRows
-
-if TYPE_CHECKING:
-    from cs336_tui.tui.charts.roofline import Bandwidths
-
 
 _STATUS = "status"
 _WIDEST_STATUS = 11
@@ -80,7 +76,6 @@ class ResultsPane(TableRows):
     _marked: Sequence[CellState] = ()
     _of_messages = False
     """True if every cell is a collective."""
-    _charts: Bandwidths | None = None
 
     def show(
         self,
@@ -129,12 +124,10 @@ class ResultsPane(TableRows):
         rows = height - heading_rows - max(min(len(self._cells), height // 3), _LEAST_ROWS) - 1
         if rows < fewest:
             return ()
-        if self._charts is None:
-            from cs336_tui.tui.charts.roofline import Bandwidths
+        from cs336_tui.tui.charts.roofline import session_bandwidths
 
-            self._charts = Bandwidths()
         spec = self._cells[self.index_of(min(self.cursor, len(self._cells) - 1))].spec
-        drawn = self._charts.lines(state, status.settled_of(state), spec, width, min(rows, most))
+        drawn = session_bandwidths(state, status.settled_of(state), spec, width, min(rows, most))
         return [(), *drawn] if drawn else ()
 
     def _take(self, state: SessionState) -> None:
@@ -210,7 +203,7 @@ class ResultsPane(TableRows):
         if column is None:
             order = order[::-1] if self.sort.descending else order
         else:
-            items = (ShownRow(state, cell, known(state, cell) if known else None) for cell in self._cells)
+            items = (ShownRow(state, cell, known(cell) if known else None) for cell in self._cells)
             values = [sort_value(column, item) for item in items]
             told = [place for place in order if values[place] is not None]
             told.sort(key=values.__getitem__, reverse=self.sort.descending)

@@ -67,7 +67,7 @@ class Rows(Lines, can_focus=True):
         """The cursor went to another row."""
 
     coming: asyncio.Event | None = None
-    """As of `Loads`."""
+    """Set once the rows are there, if they come from a thread; None if none were asked for."""
 
     def __init__(self, *, cursor: bool = True, follow: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
