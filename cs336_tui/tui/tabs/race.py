@@ -59,10 +59,6 @@ class RacePane(Container):
             yield PushButton("Save as preset", id="race-save")
             yield PushButton("Copy command", id="race-copy")
 
-    @property
-    def text(self) -> str:
-        return self._rows.text
-
     def copied(self) -> Copied | None:
         """The ranking."""
         if self._shown is None:
