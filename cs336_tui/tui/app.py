@@ -30,7 +30,7 @@ from cs336_tui.tui.painter import Painter
 from cs336_tui.tui.preferences import VARIABLE_DEFAULTS, ThemeChoice, checked, keymap_of
 from cs336_tui.tui.requests import Requests, RunOptions
 from cs336_tui.tui.screen import MainScreen
-from cs336_tui.tui.session import Replayed, ReplaySource, Session
+from cs336_tui.tui.session import ReplaySource, Session
 from cs336_tui.tui.sources import Ended, News
 from cs336_tui.tui.tab_list import APP_KEYS
 from cs336_tui.tui.tabs.device import DevicePane
@@ -93,7 +93,13 @@ class Cs336App(Host):
         self.stylesheet.set_variables(self._styled_for[1])
         self._replay: ReplaySource | None = None
         if replay:
-            self._replay = ReplaySource(replay, lambda events: self.take(self.live, events), self.post_message, speed)
+            self._replay = ReplaySource(
+                replay,
+                lambda events: self.take(self.live, events),
+                lambda session: self.call_later(self._painter.take_all, session),
+                self.post_message,
+                speed,
+            )
         self._reports, self._peaks = ReportController(self), PeakController(self)
         self._runs = RunController(self, self._reports, bench_factory)
         self._sessions = SessionController(self, self._runs, session_dir)
@@ -236,9 +242,6 @@ class Cs336App(Host):
             self.report(message.problem)
         self.refresh_bindings()
         self.paint()
-
-    def on_replayed(self, message: Replayed) -> None:
-        self._painter.take_all(message.session)
 
     def on_news(self, message: News) -> None:
         if message.title:

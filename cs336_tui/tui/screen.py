@@ -161,7 +161,7 @@ class MainScreen(Screen[None]):
         if self._classify():
             self.update_node_styles(animate=False)
         tabs, active = (_BELOW, self.open_tab) if self.wide else ([*TABS.values()], self.open_pane)
-        shown = [tab for tab in tabs if tab.id == active or tab.id not in self._left_out]
+        shown = {tab.id: tab.title for tab in tabs if tab.id == active or tab.id not in self._left_out}
         self.query_one(TabBar).offer(shown, active)
 
     on_mount = on_resize = lay_out

@@ -7,13 +7,11 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from textual.message import Message
 
 from cs336_tui.analysis.eta import Outlook, Prices, outlook_of, takes_s
 from cs336_tui.events import events as ev
@@ -215,19 +213,13 @@ def read_session(path: Path) -> Session:
     return session
 
 
-@dataclass(eq=False, repr=False)
-class Replayed(Message):
-    """A replay that does not wait is at its end: all that its log holds."""
-
-    session: Session
-
-
 class ReplaySource:
-    """Plays a session log; its pace can be changed while it plays."""
+    """Plays a session log; its pace can be changed while it plays. Without waits, at speed 0, `take_all` is called on
+    another thread with all that the log holds."""
 
-    def __init__(self, path: Path, sink: Sink, post: Post, speed: float) -> None:
+    def __init__(self, path: Path, sink: Sink, take_all: Callable[[Session], object], post: Post, speed: float) -> None:
         self.path, self.pace = path, Pace(speed)
-        self._sink, self._post = sink, post
+        self._sink, self._take_all, self._post = sink, take_all, post
         self._stop = threading.Event()
         self._at_end = False
 
@@ -257,7 +249,7 @@ class ReplaySource:
             else:
                 session = read_session(self.path)
                 problem = session.problem
-                self._post(Replayed(session))
+                self._take_all(session)
         except LogError as unreadable:
             problem = str(unreadable)
         self._at_end = True

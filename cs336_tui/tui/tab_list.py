@@ -23,7 +23,6 @@ from cs336_tui.tui.tabs.queue import QueuePane, QueueView
 from cs336_tui.tui.tabs.report import About, Subject
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import Compared, SessionsPane
-from cs336_tui.tui.widgets.menu_bars import Tab
 
 if TYPE_CHECKING:
     from cs336_tui.tui.tabs.estimate import Estimated
@@ -130,9 +129,12 @@ class Frame(msgspec.Struct, frozen=True):
         )
 
 
-class PaneTab(Tab, frozen=True):
+class PaneTab(msgspec.Struct, frozen=True):
     """A tab with its pane. On a large screen the panes ``above`` are always in sight and one of those ``below`` is."""
 
+    id: str
+    label: str
+    key: str
     place: Literal["above", "below"]
     show: Callable[[Any, Frame], object]
     """Bring the pane, which is in sight, up to date."""

@@ -169,11 +169,8 @@ class Chips(Entry, can_focus=True):
         bind_keys("space,enter", "choose", "Choose", "chips.toggle", show=False),
     ]
 
-    @dataclass(eq=False, repr=False)
     class Moved(Message):
         """The cursor is on another choice."""
-
-        entry: Chips
 
     chips: reactive[tuple[str, ...]] = reactive((), layout=True)
     """The values to choose from."""
@@ -207,7 +204,7 @@ class Chips(Entry, can_focus=True):
         self.cursor = min(self.cursor, max(len(self.chips) - 1, 0))
 
     def watch_cursor(self) -> None:
-        self.post_message(self.Moved(self))
+        self.post_message(self.Moved())
 
     @property
     def under_cursor(self) -> str:
