@@ -22,7 +22,7 @@ from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.preview import Cells, Preview
 from cs336_tui.tui.requests import RunOptions
-from cs336_tui.tui.tab_list import TABS, Frame
+from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.columns import middle
 from cs336_tui.tui.widgets.lines import Line, Lines, line, spread, width_of
 from cs336_tui.tui.widgets.menu_bars import KeyBar, TabBar
@@ -58,8 +58,8 @@ class MainScreen(Screen[None]):
         """The pane that fills a small screen."""
         self.open_tab = "results"
         """The tab below the panes of a large screen."""
-        self._left_out = {"race"}
-        """Tabs that the bar leaves out."""
+        self._offers_race = False
+        """True if the bar has the Race tab."""
 
     def compose(self) -> ComposeResult:
         self._classify()
@@ -106,17 +106,16 @@ class MainScreen(Screen[None]):
         shown = self._shown
         return pane == shown or (pane == "device" and shown == "live" and self.paired)
 
-    def show(self, frame: Frame) -> None:
-        frame.judging.next_frame()
+    def head(self, state: SessionState, session: str, mode: str) -> None:
+        """Show the session in the top line."""
         header = self.query_one("#header", Lines)
-        header.paint([heading(frame.shown.state, frame.shown.id, frame.mode, header.content_size.width)])
-        unwanted = {tab.id for tab in TABS.values() if not tab.is_wanted(frame)}
-        if unwanted != self._left_out:
-            self._left_out = unwanted
+        header.paint([heading(state, session, mode, header.content_size.width)])
+
+    def offer_race(self, offered: bool) -> None:
+        """Have the Race tab in the bar, or leave it out; its key opens it nevertheless."""
+        if offered != self._offers_race:
+            self._offers_race = offered
             self.lay_out()
-        for tab in TABS.values():
-            if self.shows(tab.id):
-                tab.show(self.query_one(f"#{tab.id}"), frame)
 
     @property
     def chosen(self) -> Cells:
@@ -161,7 +160,7 @@ class MainScreen(Screen[None]):
         if self._classify():
             self.update_node_styles(animate=False)
         tabs, active = (_BELOW, self.open_tab) if self.wide else ([*TABS.values()], self.open_pane)
-        shown = {tab.id: tab.title for tab in tabs if tab.id == active or tab.id not in self._left_out}
+        shown = {tab.id: tab.title for tab in tabs if tab.id != "race" or self._offers_race or tab.id == active}
         self.query_one(TabBar).offer(shown, active)
 
     on_mount = on_resize = lay_out
