@@ -111,7 +111,7 @@ class Cs336App(Host):
         self.requests = self._requests()
 
     def _requests(self) -> Requests:
-        runs, reports, sessions, estimates = self._runs, self._reports, self._sessions, self._painter.estimates
+        runs, reports, sessions = self._runs, self._reports, self._sessions
         return Requests(
             run=runs.run,
             choices_changed=self.show_soon,
@@ -130,10 +130,6 @@ class Cs336App(Host):
             open_recording=sessions.recordings.take,
             stop_reading=sessions.recordings.stop,
             compare_marked=sessions.marked,
-            estimate_for_gpu=lambda name: estimates().name_gpu(name),
-            estimate_for_link=lambda bytes_per_s: estimates().name_link(bytes_per_s),
-            turn_largest=lambda: estimates().turn_largest(),
-            turn_estimated=lambda: estimates().turn(),
         )
 
     # How it starts and ends.

@@ -110,12 +110,8 @@ class Host(SteadyApp):
         """Ask a question, unless one is being asked; `yes` calls `then`."""
         from cs336_tui.tui.dialogs.windows import Confirm
 
-        def answered(agreed: bool | None) -> None:
-            if agreed:
-                then()
-
         if not isinstance(self.screen, Confirm):
-            self.push_screen(Confirm(question, yes, no, q_means=q_means), answered)
+            Confirm(question, yes, no, q_means=q_means).ask(lambda agreed: agreed and then())
 
     def ask_text(self, then: Callable[[str], object], title: str, about: str, value: str = "", **options: Any) -> None:
         """Ask for a line of text, with the options of `AskText`; `then` is given it."""

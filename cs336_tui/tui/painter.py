@@ -210,7 +210,7 @@ class Painter:
             case _ if pane.id == "compare":
                 pane.show(sessions.compared)
             case _ if pane.id == "estimate" and self._estimates:
-                pane.show(self._estimates.estimated())
+                pane.show(self._estimates.estimated(pane.wanted))
             case _ if pane.id == "roofline":
                 pane.show(state, shown.cell, self._peaks.view)
             case _ if pane.id == "race":

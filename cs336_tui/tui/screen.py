@@ -52,7 +52,7 @@ class MainScreen(Screen[None]):
         self.fill, self._filled = fill, False
         self._compositor = TightCompositor()
         self._preset, self._options = preset, options
-        self.preview, self._elsewhere = Preview(self), Preview(self)
+        self.preview = Preview(self)
         self._mounting: dict[str, AwaitMount] = {}
         self.open_pane = "configure"
         """The pane that fills a small screen."""
@@ -121,11 +121,6 @@ class MainScreen(Screen[None]):
     def chosen(self) -> Cells:
         """The cells of the choices in Configure, as far as they are known."""
         return self.preview.cells(self.query_one(ConfigurePane).choices)
-
-    @property
-    def chosen_elsewhere(self) -> Cells:
-        """The same on a GPU that need not be here."""
-        return self._elsewhere.cells(self.query_one(ConfigurePane).choices_elsewhere)
 
     async def made(self, pane: str) -> None:
         """Wait until a pane that was opened is there."""

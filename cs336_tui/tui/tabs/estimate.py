@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -14,10 +14,9 @@ from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from cs336_tui.config.values import bytes_per_s_of
-from cs336_tui.events.gpus import gpu_of_label, known_gpus
+from cs336_tui.events.gpus import GpuModel, find_gpu, gpu_of_label, known_gpus
 from cs336_tui.tui.dialogs.windows import AskText, Dialog, Reader, problem_of
 from cs336_tui.tui.keys import bind, bind_keys, key_name
-from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, detail, mark, table
 from cs336_tui.tui.widgets.columns import Copied, copied_table, table_lines
 from cs336_tui.tui.widgets.entries import InputLine
@@ -31,6 +30,18 @@ _BELOW_FROM = 30
 _HERE = "this machine"
 
 Whose = Literal["chosen", "session"]
+
+
+class Wanted(NamedTuple):
+    """What the tab is to show, by its keys."""
+
+    gpu: GpuModel | None = None
+    """The GPU that the user named; None for the machine's own devices."""
+    link: float | None = None
+    """Bandwidth of links in bytes/s that the user named; None: as the data sheet has it."""
+    largest: bool = False
+    """True if the largest batch of each cell that fits is looked for."""
+    whose: Whose = "chosen"
 
 
 class Estimated(NamedTuple):
@@ -66,12 +77,13 @@ class EstimateList(WideRows):
     ]
     varying: Mapping[str, bool] = {"switch": False, "link": False}
     """Actions that are not always offered."""
+    wanted = Wanted()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.varying[action] if action in self.varying else super().check_action(action, parameters)
 
     def action_gpu(self) -> None:
-        GpuPick().ask(lambda name: requests_of(self).estimate_for_gpu(name or None))
+        GpuPick().ask(lambda name: self._want(gpu=find_gpu(name) if name else None))
 
     def action_link(self) -> None:
         about = (
@@ -83,13 +95,17 @@ class EstimateList(WideRows):
             return bytes_per_s_of(rate) if rate else None
 
         link = AskText("Link", about, check=lambda rate: problem_of(lambda: bandwidth(rate), ValueError))
-        link.ask(lambda rate: requests_of(self).estimate_for_link(bandwidth(rate)))
+        link.ask(lambda rate: self._want(link=bandwidth(rate)))
 
     def action_largest(self) -> None:
-        requests_of(self).turn_largest()
+        self._want(largest=not self.wanted.largest)
 
     def action_switch(self) -> None:
-        requests_of(self).turn_estimated()
+        self._want(whose="session" if self.wanted.whose == "chosen" else "chosen")
+
+    def _want(self, **changes: Any) -> None:
+        self.wanted = self.wanted._replace(**changes)
+        self.resort()
 
 
 class GpuPick(Dialog[str]):
@@ -184,6 +200,10 @@ class EstimatePane(Container):
     def compose(self) -> ComposeResult:
         yield self._list
         yield self._detail
+
+    @property
+    def wanted(self) -> Wanted:
+        return self._list.wanted
 
     @property
     def text(self) -> str:
