@@ -187,10 +187,8 @@ class Painter:
         app, sessions, shown, state = self._app, self._sessions, self._app.shown, self._app.state
         match pane:
             case ConfigurePane():
-                pane.look_at(state)
-                pane.offer_resume(sessions.can_resume)
-                if self._estimates:
-                    pane.foresee(self._estimates.summary())
+                forecast = self._estimates.summary() if self._estimates else None
+                pane.show(state, forecast, can_resume=sessions.can_resume)
             case LivePane():
                 around = Around(self._held, shown.outlook, self._left, self._race_words)
                 pane.show(state, shown.cell, self._invitation, app.judging, around)

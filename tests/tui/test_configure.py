@@ -223,7 +223,7 @@ async def test_a_preset_is_picked_from_a_list_and_fills_everything_and_escape_ke
 
 async def test_the_list_of_presets_tells_what_the_shown_session_has_of_each_problem() -> None:
     async with opened((90, 180)) as hand:
-        hand.pane.look_at(problem_state(*problem_named("2026/nsys_profile")))
+        hand.pane.show(problem_state(*problem_named("2026/nsys_profile")), None, can_resume=False)
         await hand.go_to(hand.pane.query_one(PresetEntry))
         await hand.press("enter")
         seen = hand.seen()

@@ -163,9 +163,18 @@ class ConfigurePane(Vertical):
         self.preset = self.query_one(parts.PresetEntry).preset = preset
         self._show()
 
-    def look_at(self, state: SessionState) -> None:
-        """Take the session on the screen, for what the list of presets tells of it."""
+    def show(self, state: SessionState, forecast: Forecast | None, *, can_resume: bool) -> None:
+        """Take the session on the screen, for what the list of presets tells of it. Show the predicted needs behind the
+        summary, and the button that resumes in place of the one that stops, or that one again."""
         self.query_one(parts.PresetEntry).state = state
+        stop, resume = self.query_one("#stop"), self.query_one("#resume")
+        if resume.display != can_resume:
+            if self.screen.focused is resume:
+                self.query_one("#run").focus()
+            stop.display, resume.display = not can_resume, can_resume
+        if forecast is not None and (foreseen := (forecast, self.choices)) != self._foreseen:
+            self._foreseen = foreseen
+            self._show_summary()
 
     def set_recent(self, models: tuple[RecentModel, ...]) -> None:
         self._recent = models
@@ -191,20 +200,6 @@ class ConfigurePane(Vertical):
         if not running and (in_hand or self._was_in_hand):
             run.focus()
         self._was_in_hand = self._stopping and in_hand
-
-    def offer_resume(self, offered: bool) -> None:
-        """Show the button that resumes in place of the one that stops, or that one again."""
-        stop, resume = self.query_one("#stop"), self.query_one("#resume")
-        if resume.display != offered:
-            if self.screen.focused is resume:
-                self.query_one("#run").focus()
-            stop.display, resume.display = not offered, offered
-
-    def foresee(self, forecast: Forecast) -> None:
-        """Show the predicted needs behind the summary."""
-        if (foreseen := (forecast, self.choices)) != self._foreseen:
-            self._foreseen = foreseen
-            self._show_summary()
 
     @property
     def skips_after_oom(self) -> bool:
