@@ -123,7 +123,6 @@ class Cs336App(Host):
             choose_cell=reports.choose_cell,
             follow_cell=self.follow,
             read_cell=partial(dialogs.read_cell, self),
-            mark_cell=sessions.mark_cell,
             keep_as_reference=partial(dialogs.keep_as_reference, self),
             save_best=partial(dialogs.save_best, self),
             do_with_session=sessions.do,

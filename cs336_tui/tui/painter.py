@@ -195,7 +195,7 @@ class Painter:
             case DevicePane():
                 pane.show(state, shown.latest_run, shown.cell)
             case ResultsPane():
-                pane.show(state, shown.cell, [cell for _, cell in sessions.compared.cells], app.judging)
+                pane.show(state, shown.cell, app.judging, shown.title)
             case LogPane():
                 pane.show(shown.book)
             case QueuePane():

@@ -63,8 +63,6 @@ class Requests(msgspec.Struct, frozen=True):
     """Look at this cell in the Live pane until it ends."""
     read_cell: Callable[[CellState], object]
     """Show everything that is known of a cell."""
-    mark_cell: Callable[[CellState], object]
-    """Compare this cell, or no longer."""
     keep_as_reference: Callable[[Sequence[Result]], object]
     """Keep these results as reference points."""
     save_best: Callable[[Race, Entry], object]
