@@ -136,7 +136,7 @@ class Host(SteadyApp):
         """Tell the person of a failure, and keep it in the Log tab."""
         if self.is_up:
             self.notify(text, severity="error", markup=False, timeout=10)
-            self.shown.book.take([Notice(at=self.state.last_at or 0.0, text=text)], self.state)
+            self.shown.note([Notice(at=self.state.last_at or 0.0, text=text)])
             self.stale = True
 
     def warn(self, text: str) -> None:

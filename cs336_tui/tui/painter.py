@@ -197,7 +197,7 @@ class Painter:
             case ResultsPane():
                 pane.show(state, shown.cell, app.judging, shown.title)
             case LogPane():
-                pane.show(shown.book)
+                pane.show(shown.log, shown.path)
             case QueuePane():
                 pane.show(self._queue)
             case SessionsPane():

@@ -7,7 +7,8 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,13 +23,14 @@ from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo, Standing, describe, session_time, standing_of
 from cs336_tui.tui.sources import Ended, Post, Sink, thread
 from cs336_tui.tui.tabs.device import Run
-from cs336_tui.tui.tabs.live import LogBook
+from cs336_tui.tui.tabs.live import LOG_ROWS, log_rows
 from cs336_tui.tui.tabs.status import by_lane
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.tuning import Race
     from cs336_tui.tui.configure.preview import Cells
     from cs336_tui.tui.sources import LiveSource, WatchSource
+    from cs336_tui.tui.widgets.lines import Line
 
 _OF_CELLS = ev.CellFinished | ev.CellRequeued | ev.CellsQueued
 _OF_RACES = _OF_CELLS | ev.CellSkipped | ev.CellStarted | ev.ReportFinished | ev.TuningEnded | ev.TuningStarted
@@ -49,7 +51,8 @@ class Session:
         self.state = SessionState()
         self.path = path
         """Its log; None while there is none."""
-        self.book = LogBook(str(path) if path else "")
+        self.log: deque[Line] = deque(maxlen=LOG_ROWS)
+        """The rows of the Log tab."""
         self.source: LiveSource | None = None
         self.watched: WatchSource | None = None
         """Follows it, if others run it."""
@@ -161,7 +164,6 @@ class Session:
         """Know where its source writes the log, which may go on elsewhere."""
         if self.source is not None:
             self.path = self.source.bench.log_path
-            self.book.where = str(self.path)
 
     def fold(self, events: Sequence[ev.Event]) -> None:
         """Bring it up to date with what happened."""
@@ -179,7 +181,12 @@ class Session:
             elif isinstance(event, ev.CellFinished | ev.CellRequeued) and event.cell == self.looked_at:
                 self._chosen = False
         self._follow_on()
-        self.book.take(events, self.state)
+        self.note(events)
+
+    def note(self, events: Iterable[ev.Event]) -> None:
+        """Add the rows of these events, which its state includes, to the log."""
+        for event in events:
+            self.log.extend(log_rows(event, self.state))
 
     def end_run(self) -> None:
         """Nothing runs any more."""
@@ -205,7 +212,7 @@ def read_session(path: Path) -> Session:
             session.looked_at = cell.cell
         if cell.finished is not None:
             told.append(cell.finished)
-    session.book.take(sorted(told, key=lambda event: event.at), state)
+    session.note(sorted(told, key=lambda event: event.at))
     session._follow_on()
     if state.queued:
         session.latest_run = Run(state.queued.at, state.last_at)

@@ -102,8 +102,6 @@ def text_reader(title: str, text: str) -> Reader:
     return Reader(title, write)
 
 
-Choices = Sequence[tuple[str, str]]
-"""Each a name and a few words on it."""
 _LIST_WIDTH = 72
 """Of `ChoiceList`, as in its style."""
 
@@ -197,7 +195,9 @@ class ChoiceList(Dialog[int]):
         bind("quit", "dismiss(None)", "Close", "choices.close", first="escape", show=False)
     ]
 
-    def __init__(self, title: str, choices: Choices, at: int = 0, headings: Mapping[int, str] = {}) -> None:
+    def __init__(
+        self, title: str, choices: Sequence[tuple[str, str]], at: int = 0, headings: Mapping[int, str] = {}
+    ) -> None:
         super().__init__()
         self._title, self._choices, self._at, self._headings = title, choices, at, headings
 
