@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Literal
 
@@ -10,13 +9,7 @@ import msgspec
 from textual.widget import Widget
 
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
-from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.keys import MEANINGS, bind, bind_keys, key_name
-from cs336_tui.tui.tabs.device import DevicePane
-from cs336_tui.tui.tabs.live import LivePane, LogPane
-from cs336_tui.tui.tabs.queue import QueuePane
-from cs336_tui.tui.tabs.results import ResultsPane
-from cs336_tui.tui.tabs.sessions import SessionsPane
 
 
 class PaneTab(msgspec.Struct, frozen=True):
@@ -26,8 +19,8 @@ class PaneTab(msgspec.Struct, frozen=True):
     label: str
     key: str
     place: Literal["above", "below"]
-    pane: Callable[[], type[Widget]]
-    """The class of the pane; a function, as the app starts without those that are not made `at_start`."""
+    where: str
+    """The module and the class of the pane."""
     at_start: bool = True
     """True if the pane is made with the screen, else it is made when the tab is first opened."""
 
@@ -36,6 +29,13 @@ class PaneTab(msgspec.Struct, frozen=True):
         """The key that opens it now, and the label."""
         return f"{key_name(f'app.open_{self.id}')} {self.label}"
 
+    def pane(self) -> type[Widget]:
+        """The class of the pane, imported when it is first wanted: the app starts without those that are not made
+        `at_start`."""
+        module, name = self.where.split(":")
+        found: type[Widget] = getattr(import_module(f"cs336_tui.tui.{module}"), name)
+        return found
+
     def make(self) -> Widget:
         """The pane of the tab. Not for the form, which is made from what the app was started with."""
         pane = self.pane()(id=self.id)
@@ -43,28 +43,23 @@ class PaneTab(msgspec.Struct, frozen=True):
         return pane
 
 
-def _later(module: str, pane: str) -> Callable[[], type[Widget]]:
-    """The class of a pane in a module of `tabs` that is imported when it is first wanted."""
-    return lambda: getattr(import_module(f"cs336_tui.tui.tabs.{module}"), pane)
-
-
 TABS = {
     tab.id: tab
     for tab in (
-        PaneTab("configure", "Configure", "1", "above", lambda: ConfigurePane),
-        PaneTab("live", "Live", "2", "above", lambda: LivePane),
-        PaneTab("device", "Device", "3", "above", lambda: DevicePane),
-        PaneTab("results", "Results", "4", "below", lambda: ResultsPane),
-        PaneTab("log", "Log", "5", "below", lambda: LogPane),
-        PaneTab("queue", "Queue", "6", "below", lambda: QueuePane),
-        PaneTab("sessions", "Sessions", "7", "below", lambda: SessionsPane),
-        PaneTab("compare", "Compare", "8", "below", _later("compare", "ComparePane"), at_start=False),
-        PaneTab("kernels", "Kernels", "9", "below", _later("kernels", "KernelsPane"), at_start=False),
-        PaneTab("memory", "Memory", "0", "below", _later("memory", "MemoryPane"), at_start=False),
-        PaneTab("estimate", "Estimate", "i", "below", _later("estimate", "EstimatePane"), at_start=False),
-        PaneTab("roofline", "Roofline", "l", "below", _later("roofline", "RooflinePane"), at_start=False),
-        PaneTab("precision", "Precision", "p", "below", _later("precision", "PrecisionPane"), at_start=False),
-        PaneTab("race", "Race", "C", "below", _later("race", "RacePane"), at_start=False),
+        PaneTab("configure", "Configure", "1", "above", "configure.pane:ConfigurePane"),
+        PaneTab("live", "Live", "2", "above", "tabs.live:LivePane"),
+        PaneTab("device", "Device", "3", "above", "tabs.device:DevicePane"),
+        PaneTab("results", "Results", "4", "below", "tabs.results:ResultsPane"),
+        PaneTab("log", "Log", "5", "below", "tabs.live:LogPane"),
+        PaneTab("queue", "Queue", "6", "below", "tabs.queue:QueuePane"),
+        PaneTab("sessions", "Sessions", "7", "below", "tabs.sessions:SessionsPane"),
+        PaneTab("compare", "Compare", "8", "below", "tabs.compare:ComparePane", at_start=False),
+        PaneTab("kernels", "Kernels", "9", "below", "tabs.kernels:KernelsPane", at_start=False),
+        PaneTab("memory", "Memory", "0", "below", "tabs.memory:MemoryPane", at_start=False),
+        PaneTab("estimate", "Estimate", "i", "below", "tabs.estimate:EstimatePane", at_start=False),
+        PaneTab("roofline", "Roofline", "l", "below", "tabs.roofline:RooflinePane", at_start=False),
+        PaneTab("precision", "Precision", "p", "below", "tabs.precision:PrecisionPane", at_start=False),
+        PaneTab("race", "Race", "C", "below", "tabs.race:RacePane", at_start=False),
     )
 }
 """In the order of the screen, which is that of their keys: digits, then letters by the alphabet, then capitals."""
