@@ -208,7 +208,7 @@ class Painter:
             case _ if pane.id == "compare":
                 pane.show(sessions.compared)
             case _ if pane.id == "estimate" and self._estimates:
-                pane.show(self._estimates.estimated(pane.wanted))
+                pane.show(self._estimates.estimated(pane.choice))
             case _ if pane.id == "roofline":
                 pane.show(state, shown.cell, self._peaks.view)
             case _ if pane.id == "race":

@@ -32,8 +32,8 @@ _HERE = "this machine"
 Whose = Literal["chosen", "session"]
 
 
-class Wanted(NamedTuple):
-    """What the tab is to show, by its keys."""
+class EstimateChoice(NamedTuple):
+    """The estimate that is asked for."""
 
     gpu: GpuModel | None = None
     """The GPU that the user named; None for the machine's own devices."""
@@ -77,13 +77,13 @@ class EstimateList(WideRows):
     ]
     varying: Mapping[str, bool] = {"switch": False, "link": False}
     """Actions that are not always offered."""
-    wanted = Wanted()
+    choice = EstimateChoice()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.varying[action] if action in self.varying else super().check_action(action, parameters)
 
     def action_gpu(self) -> None:
-        GpuPick().ask(lambda name: self._want(gpu=find_gpu(name) if name else None))
+        GpuPick().ask(lambda name: self._choose(gpu=find_gpu(name) if name else None))
 
     def action_link(self) -> None:
         about = (
@@ -95,16 +95,16 @@ class EstimateList(WideRows):
             return bytes_per_s_of(rate) if rate else None
 
         link = AskText("Link", about, check=lambda rate: problem_of(lambda: bandwidth(rate), ValueError))
-        link.ask(lambda rate: self._want(link=bandwidth(rate)))
+        link.ask(lambda rate: self._choose(link=bandwidth(rate)))
 
     def action_largest(self) -> None:
-        self._want(largest=not self.wanted.largest)
+        self._choose(largest=not self.choice.largest)
 
     def action_switch(self) -> None:
-        self._want(whose="session" if self.wanted.whose == "chosen" else "chosen")
+        self._choose(whose="session" if self.choice.whose == "chosen" else "chosen")
 
-    def _want(self, **changes: Any) -> None:
-        self.wanted = self.wanted._replace(**changes)
+    def _choose(self, **changes: Any) -> None:
+        self.choice = self.choice._replace(**changes)
         self.resort()
 
 
@@ -202,8 +202,8 @@ class EstimatePane(Container):
         yield self._detail
 
     @property
-    def wanted(self) -> Wanted:
-        return self._list.wanted
+    def choice(self) -> EstimateChoice:
+        return self._list.choice
 
     @property
     def text(self) -> str:
