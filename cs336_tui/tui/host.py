@@ -87,11 +87,8 @@ class Host(SteadyApp):
 
     def _is_timing(self) -> bool:
         """True if work on this machine would show in a cell's numbers; a replayed cell is long over."""
-        return (
-            self.run_in_progress
-            and not self.replaying
-            and any(cell.stage in TIMED for cell in self.live.state.running_cells)
-        )
+        times = any(cell.stage in TIMED for cell in self.live.state.running_cells)
+        return self.run_in_progress and not self.replaying and times
 
     def take(self, session: Session, events: Sequence[Event]) -> None:
         """Take a batch of a session's events, from any thread, without waiting; the next refresh shows them. A message

@@ -109,8 +109,9 @@ class EstimateList(WideRows):
 
 
 class GpuPick(Dialog[str]):
-    """The GPUs by name, each with a few words on it; answers with a name, empty for this machine. What is typed keeps
-    those that have all of its words, else the one that it is another name of; the first is under the cursor."""
+    """The GPUs by name, each with its memory and bandwidth; answers with a name, empty for this machine. What is typed
+    keeps those that have all of its words, or if none has, the GPU that it names in another way; the first is under the
+    cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind_keys("escape", "dismiss(None)", "Keep", "pick.close"),
