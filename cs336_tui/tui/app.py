@@ -30,7 +30,7 @@ from cs336_tui.tui.painter import Painter
 from cs336_tui.tui.preferences import VARIABLE_DEFAULTS, ThemeChoice, checked, keymap_of
 from cs336_tui.tui.requests import Requests, RunOptions
 from cs336_tui.tui.screen import MainScreen
-from cs336_tui.tui.session import Replayed, ReplaySource, Session
+from cs336_tui.tui.session import ReplaySource, Session
 from cs336_tui.tui.sources import Ended, News
 from cs336_tui.tui.tab_list import APP_KEYS
 from cs336_tui.tui.tabs.device import DevicePane
@@ -93,7 +93,13 @@ class Cs336App(Host):
         self.stylesheet.set_variables(self._styled_for[1])
         self._replay: ReplaySource | None = None
         if replay:
-            self._replay = ReplaySource(replay, lambda events: self.take(self.live, events), self.post_message, speed)
+            self._replay = ReplaySource(
+                replay,
+                lambda events: self.take(self.live, events),
+                lambda session: self.call_later(self._painter.take_all, session),
+                self.post_message,
+                speed,
+            )
         self._reports, self._peaks = ReportController(self), PeakController(self)
         self._runs = RunController(self, self._reports, bench_factory)
         self._sessions = SessionController(self, self._runs, session_dir)
@@ -105,7 +111,7 @@ class Cs336App(Host):
         self.requests = self._requests()
 
     def _requests(self) -> Requests:
-        runs, reports, sessions, estimates = self._runs, self._reports, self._sessions, self._painter.estimates
+        runs, reports, sessions = self._runs, self._reports, self._sessions
         return Requests(
             run=runs.run,
             choices_changed=self.show_soon,
@@ -117,17 +123,12 @@ class Cs336App(Host):
             choose_cell=reports.choose_cell,
             follow_cell=self.follow,
             read_cell=partial(dialogs.read_cell, self),
-            mark_cell=sessions.mark_cell,
             keep_as_reference=partial(dialogs.keep_as_reference, self),
             save_best=partial(dialogs.save_best, self),
             do_with_session=sessions.do,
             open_recording=sessions.recordings.take,
             stop_reading=sessions.recordings.stop,
             compare_marked=sessions.marked,
-            estimate_for_gpu=lambda name: estimates().name_gpu(name),
-            estimate_for_link=lambda bytes_per_s: estimates().name_link(bytes_per_s),
-            turn_largest=lambda: estimates().turn_largest(),
-            turn_estimated=lambda: estimates().turn(),
         )
 
     # How it starts and ends.
@@ -236,9 +237,6 @@ class Cs336App(Host):
             self.report(message.problem)
         self.refresh_bindings()
         self.paint()
-
-    def on_replayed(self, message: Replayed) -> None:
-        self._painter.take_all(message.session)
 
     def on_news(self, message: News) -> None:
         if message.title:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from textual.message_pump import MessagePump
 
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from cs336_tui.export.writing.files import LivingFile
 
 _T = TypeVar("_T")
-
-
-@runtime_checkable
-class Loads(Protocol):
-    """A pane whose rows come from a thread."""
-
-    coming: asyncio.Event | None
-    """Set once they are there; None if none were asked for."""
 
 
 def in_background(pump: MessagePump, work: Callable[[], _T], then: Callable[[_T], object]) -> asyncio.Event:

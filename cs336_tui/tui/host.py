@@ -18,7 +18,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.judging import Judging, is_timed
+from cs336_tui.tui.judging import TIMED, Judging
 from cs336_tui.tui.preferences import ThemeChoice
 from cs336_tui.tui.requests import Requests
 from cs336_tui.tui.screen import MainScreen
@@ -87,7 +87,8 @@ class Host(SteadyApp):
 
     def _is_timing(self) -> bool:
         """True if work on this machine would show in a cell's numbers; a replayed cell is long over."""
-        return self.run_in_progress and not self.replaying and any(map(is_timed, self.live.state.running_cells))
+        times = any(cell.stage in TIMED for cell in self.live.state.running_cells)
+        return self.run_in_progress and not self.replaying and times
 
     def take(self, session: Session, events: Sequence[Event]) -> None:
         """Take a batch of a session's events, from any thread, without waiting; the next refresh shows them. A message
@@ -106,22 +107,14 @@ class Host(SteadyApp):
         """Ask a question, unless one is being asked; `yes` calls `then`."""
         from cs336_tui.tui.dialogs.windows import Confirm
 
-        def answered(agreed: bool | None) -> None:
-            if agreed:
-                then()
-
         if not isinstance(self.screen, Confirm):
-            self.push_screen(Confirm(question, yes, no, q_means=q_means), answered)
+            Confirm(question, yes, no, q_means=q_means).ask(lambda agreed: agreed and then())
 
     def ask_text(self, then: Callable[[str], object], title: str, about: str, value: str = "", **options: Any) -> None:
         """Ask for a line of text, with the options of `AskText`; `then` is given it."""
         from cs336_tui.tui.dialogs.windows import AskText
 
-        def entered(text: str | None) -> None:
-            if text is not None:
-                then(text)
-
-        self.push_screen(AskText(title, about, value, **options), entered)
+        AskText(title, about, value, **options).ask(then)
 
     def refresh_panes(self) -> None:
         """Show the newest state as soon as what was asked for has been laid out."""
@@ -140,7 +133,7 @@ class Host(SteadyApp):
         """Tell the person of a failure, and keep it in the Log tab."""
         if self.is_up:
             self.notify(text, severity="error", markup=False, timeout=10)
-            self.shown.book.take([Notice(at=self.state.last_at or 0.0, text=text)], self.state)
+            self.shown.note([Notice(at=self.state.last_at or 0.0, text=text)])
             self.stale = True
 
     def warn(self, text: str) -> None:

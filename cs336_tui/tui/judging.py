@@ -39,7 +39,8 @@ WAIT_S = 2.0
 """The longest that anybody waits for a judgement because a cell is timed."""
 LEAST_PRIORITY = 19
 """Nice value of the thread that judges."""
-_TIMED = ("warm-up", "measuring")
+TIMED = ("warm-up", "measuring")
+"""Stages of a cell whose numbers would show a disturbance."""
 
 
 class JudgeProcess:
@@ -166,9 +167,9 @@ class Judging:
             earlier = self._wishes.pop(cell, None)
             self._wishes[cell] = _Wish(state, earlier.since if earlier else time.monotonic(), self._frame)
             self._go_on_soon()
-        return self.known(state, cell)
+        return self.known(cell)
 
-    def known(self, state: SessionState, cell: CellState) -> Assessment | None:  # noqa: ARG002  # as `of`
+    def known(self, cell: CellState) -> Assessment | None:
         """The same of a cell that is out of sight: nothing is worked out for it."""
         of = _made_of(cell)
         found = self._known.get(cell)
@@ -250,11 +251,6 @@ class Judging:
         self._known[cell] = _Known(of, version, found)
         self._changed()
         self._go_on_soon()
-
-
-def is_timed(cell: CellState) -> bool:
-    """True if a disturbance would show in the cell's numbers now."""
-    return cell.stage in _TIMED
 
 
 def _made_of(cell: CellState) -> tuple[object, ...] | None:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cs336_tui.config.choices import sweep_of
 from cs336_tui.config.presets import Preset
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.controllers.running import PeakController, ReportController, RunController
 from cs336_tui.tui.controllers.sessions import SessionController
 from cs336_tui.tui.host import Host
-from cs336_tui.tui.keys import key_name
+from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.session import ReplaySource, Session
-from cs336_tui.tui.tab_list import Frame
+from cs336_tui.tui.tab_list import REPORT_TABS, TABS
+from cs336_tui.tui.tabs.device import DevicePane
+from cs336_tui.tui.tabs.live import Around, LivePane, LogPane
+from cs336_tui.tui.tabs.queue import QueuePane, QueueView
+from cs336_tui.tui.tabs.report import ReportPane, Subject
+from cs336_tui.tui.tabs.results import ResultsPane
+from cs336_tui.tui.tabs.sessions import SessionsPane
 
 if TYPE_CHECKING:
     from cs336_tui.tui.controllers.estimates import EstimateController
+    from cs336_tui.tui.tabs.race_lines import Raced
 
 IDLE_REFRESH_S = 2.0
 """Interval at which the Device pane is shown while nothing runs."""
@@ -164,31 +172,136 @@ class Painter:
         if several is not self._several:
             self._several = several
             self._app.refresh_bindings()  # for the key that goes to the next running cell
-        main.show(self._frame())
+        self._app.judging.next_frame()
+        main.head(self._app.state, self._app.shown.id, self._mode)
+        main.offer_race(self._app.state.tuning is not None or (self._runs.races and self._is_live))
+        for tab in TABS:
+            if main.shows(tab):
+                self._show(main.query_one(f"#{tab}"))
         if estimates and (main.shows("configure") or main.shows("estimate")):
             estimates.ask()
         self._rest_s = min((time.thread_time() - began) / PAINT_SHARE, LONGEST_REST_S)
 
-    def _frame(self) -> Frame:
-        app, main, estimates = self._app, self._app.main, self._estimates
-        return Frame(
-            app.shown,
-            app.live,
-            self._mode,
-            replaying=app.replaying,
-            running=app.run_in_progress and not app.replaying,
-            wide=main.wide,
-            compared=self._sessions.compared,
-            reported=self._reports.about(app.shown),
-            judging=app.judging,
-            peaks=self._peaks.view,
-            chosen=lambda: main.chosen,
-            can_resume=self._sessions.can_resume,
-            skip_after_oom=main.query_one(ConfigurePane).skips_after_oom,
-            races=self._runs.races,
-            estimated=estimates.estimated if estimates else None,
-            forecast=estimates.summary if estimates else None,
+    def _show(self, pane: Any) -> None:
+        """Bring a pane, which is in sight, up to date."""
+        app, sessions, shown, state = self._app, self._sessions, self._app.shown, self._app.state
+        match pane:
+            case ConfigurePane():
+                forecast = self._estimates.summary() if self._estimates else None
+                pane.show(state, forecast, can_resume=sessions.can_resume)
+            case LivePane():
+                around = Around(self._held, shown.outlook, self._left, self._race_words)
+                pane.show(state, shown.cell, self._invitation, app.judging, around)
+            case DevicePane():
+                pane.show(state, shown.latest_run, shown.cell)
+            case ResultsPane():
+                pane.show(state, shown.cell, app.judging, shown.title)
+            case LogPane():
+                pane.show(shown.log, shown.path)
+            case QueuePane():
+                pane.show(self._queue)
+            case SessionsPane():
+                own, opened = app.live, None if self._is_live else shown.path
+                pane.show(None if app.replaying else own.path, opened, None if app.replaying else own.info)
+            case ReportPane():
+                pane.show(self._subject)
+            case _ if pane.id == "compare":
+                pane.show(sessions.compared)
+            case _ if pane.id == "estimate" and self._estimates:
+                pane.show(self._estimates.estimated(pane.choice))
+            case _ if pane.id == "roofline":
+                pane.show(state, shown.cell, self._peaks.view)
+            case _ if pane.id == "race":
+                pane.show(state, self._raced, begins=self._runs.races)
+
+    @property
+    def _is_live(self) -> bool:
+        """True if the session that the app runs or replays is shown, as mostly."""
+        return self._app.shown is self._app.live
+
+    @property
+    def _runs_cells(self) -> bool:
+        return self._app.run_in_progress and not self._app.replaying
+
+    @property
+    def _held(self) -> bool:
+        source = self._app.live.source
+        return self._is_live and source is not None and source.bench.queue.paused
+
+    @property
+    def _left(self) -> str:
+        """The cells that a run left when it was stopped, and how it goes on; empty while it goes on."""
+        standing = self._app.shown.standing
+        if not standing.can_resume:
+            return ""
+        return standing.cells_left + (f", {key_name('app.resume')} resumes" if self._sessions.can_resume else "")
+
+    @property
+    def _raced(self) -> Raced | None:
+        """The race of the shown session, if it has one."""
+        from cs336_tui.tui.tabs.race_lines import raced
+
+        shown, state, race = self._app.shown, self._app.state, self._app.shown.race
+        if race is None:
+            return None
+        # This app, another process or a replay goes on with it, if it is not over.
+        runs = self._runs.races and self._is_live if shown.source else shown.playing or shown.watched is not None
+        goes_on = state.has_unfinished_race and state.ended is None and runs
+        return raced(state, race, goes_on=goes_on, left=self._left)
+
+    @property
+    def _race_words(self) -> str:
+        """The race of the shown session in a line; empty if it has none."""
+        if (race := self._app.shown.race) is None:
+            return ""
+        from cs336_tui.tui.tabs.race_lines import race_words
+
+        return race_words(race)
+
+    @property
+    def _subject(self) -> Subject:
+        """The cell that reports are about; where the session has none, the first of the choices in Configure."""
+        app, state, about = self._app, self._app.state, self._reports.about(self._app.shown)
+        source = app.live.source if self._is_live and not app.replaying else None
+        return Subject(
+            state,
+            about.spec if about else None if app.replaying or not self._is_live else app.main.chosen.first,
+            about.cell if about else None,
+            can_ask=source is not None,
+            running=state.running_cell is not None,
+            asked=frozenset((each.kind, each.spec) for each in source.bench.queue.asked) if source else frozenset(),
         )
+
+    @property
+    def _queue(self) -> QueueView:
+        shown, main, runs = self._app.shown, self._app.main, self._runs_cells
+        source = self._app.live.source if self._is_live else None
+        rule = main.query_one(ConfigurePane).skips_after_oom
+        return QueueView(
+            shown.state,
+            source.bench.queue if source else None,
+            runs,
+            source.bench.skip_after_oom if source and runs else rule,
+            Cells() if source is None or shown.state.waiting or runs else main.chosen,
+            shown.outlook,
+            self._left and f"{shown.standing.stage}: {self._left}",
+        )
+
+    @property
+    def _invitation(self) -> str:
+        """What to do, in the Live pane, where nothing has run."""
+        app, state = self._app, self._app.state
+        if state.reports_on_cells and (app.replaying or not self._is_live):
+            made = ", ".join(tab_name(tab.id) for tab in REPORT_TABS.values())
+            return f"This session has reports and no cells: {made}."
+        if state.jobs:
+            return f"No cell has started. {tab_name('queue')} shows what each one waits for."
+        if app.replaying:
+            return "The replay has not reached its first cell yet."
+        if self._runs_cells and self._is_live and state.environment is None:
+            return "Reading this machine; the run starts then."
+        where = "on the left" if app.main.wide else f"in {tab_name('configure')}"
+        return f"Choose {where}, then press {key_name('app.run')} to run."
 
     @property
     def _mode(self) -> str:

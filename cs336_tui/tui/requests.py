@@ -55,8 +55,6 @@ class Requests(msgspec.Struct, frozen=True):
     """Look at this cell in the Live pane until it ends."""
     read_cell: Callable[[CellState], object]
     """Show everything that is known of a cell."""
-    mark_cell: Callable[[CellState], object]
-    """Compare this cell, or no longer."""
     keep_as_reference: Callable[[Sequence[Result]], object]
     """Keep these results as reference points."""
     save_best: Callable[[Race, Entry], object]
@@ -69,14 +67,6 @@ class Requests(msgspec.Struct, frozen=True):
     """Stop reading a recording."""
     compare_marked: Callable[[], object]
     """The marked sessions have changed."""
-    estimate_for_gpu: Callable[[str | None], object]
-    """Estimate for the GPU of this name; None: the machine's own devices."""
-    estimate_for_link: Callable[[float | None], object]
-    """Estimate for links of this bandwidth, bytes/s; None: as the data sheet has it."""
-    turn_largest: Callable[[], object]
-    """Look for the largest batch of each cell that fits, or no more."""
-    turn_estimated: Callable[[], object]
-    """Estimate the session's cells instead of Configure's, or back."""
 
 
 def requests_of(node: DOMNode) -> Requests:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 
@@ -17,12 +18,11 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import session_time
 from cs336_tui.tui import format
-from cs336_tui.tui.background import Loads
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.preview import Cells, Preview
 from cs336_tui.tui.requests import RunOptions
-from cs336_tui.tui.tab_list import TABS, Frame
+from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.columns import middle
 from cs336_tui.tui.widgets.lines import Line, Lines, line, spread, width_of
 from cs336_tui.tui.widgets.menu_bars import KeyBar, TabBar
@@ -52,15 +52,14 @@ class MainScreen(Screen[None]):
         self.fill, self._filled = fill, False
         self._compositor = TightCompositor()
         self._preset, self._options = preset, options
-        self.preview = Preview(self, lambda: self.post_message(Lines.Resized()))
-        self._elsewhere = Preview(self, lambda: self.post_message(Lines.Resized()))
+        self.preview = Preview(self)
         self._mounting: dict[str, AwaitMount] = {}
         self.open_pane = "configure"
         """The pane that fills a small screen."""
         self.open_tab = "results"
         """The tab below the panes of a large screen."""
-        self._left_out = {"race"}
-        """Tabs that the bar leaves out."""
+        self._offers_race = False
+        """True if the bar has the Race tab."""
 
     def compose(self) -> ComposeResult:
         self._classify()
@@ -107,27 +106,21 @@ class MainScreen(Screen[None]):
         shown = self._shown
         return pane == shown or (pane == "device" and shown == "live" and self.paired)
 
-    def show(self, frame: Frame) -> None:
-        frame.judging.next_frame()
+    def head(self, state: SessionState, session: str, mode: str) -> None:
+        """Show the session in the top line."""
         header = self.query_one("#header", Lines)
-        header.paint([heading(frame.shown.state, frame.shown.id, frame.mode, header.content_size.width)])
-        unwanted = {tab.id for tab in TABS.values() if not tab.is_wanted(frame)}
-        if unwanted != self._left_out:
-            self._left_out = unwanted
+        header.paint([heading(state, session, mode, header.content_size.width)])
+
+    def offer_race(self, offered: bool) -> None:
+        """Have the Race tab in the bar, or leave it out; its key opens it nevertheless."""
+        if offered != self._offers_race:
+            self._offers_race = offered
             self.lay_out()
-        for tab in TABS.values():
-            if self.shows(tab.id):
-                tab.show(self.query_one(f"#{tab.id}"), frame)
 
     @property
     def chosen(self) -> Cells:
         """The cells of the choices in Configure, as far as they are known."""
         return self.preview.cells(self.query_one(ConfigurePane).choices)
-
-    @property
-    def chosen_elsewhere(self) -> Cells:
-        """The same on a GPU that need not be here."""
-        return self._elsewhere.cells(self.query_one(ConfigurePane).choices_elsewhere)
 
     async def made(self, pane: str) -> None:
         """Wait until a pane that was opened is there."""
@@ -136,9 +129,9 @@ class MainScreen(Screen[None]):
 
     async def filled(self, pane: str) -> None:
         """Wait until the rows of a pane are there, if they come from a thread."""
-        target = self.query_one(f"#{pane}")
-        if isinstance(target, Loads) and target.coming is not None:
-            await target.coming.wait()
+        coming: asyncio.Event | None = getattr(self.query_one(f"#{pane}"), "coming", None)
+        if coming is not None:
+            await coming.wait()
 
     async def focus_pane(self, pane: str) -> None:
         """Put the focus on the first thing in a pane that can have it."""
@@ -162,7 +155,7 @@ class MainScreen(Screen[None]):
         if self._classify():
             self.update_node_styles(animate=False)
         tabs, active = (_BELOW, self.open_tab) if self.wide else ([*TABS.values()], self.open_pane)
-        shown = [tab for tab in tabs if tab.id == active or tab.id not in self._left_out]
+        shown = {tab.id: tab.title for tab in tabs if tab.id != "race" or self._offers_race or tab.id == active}
         self.query_one(TabBar).offer(shown, active)
 
     on_mount = on_resize = lay_out

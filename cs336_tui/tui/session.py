@@ -7,13 +7,12 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from textual.message import Message
 
 from cs336_tui.analysis.eta import Outlook, Prices, outlook_of, takes_s
 from cs336_tui.events import events as ev
@@ -24,13 +23,14 @@ from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo, Standing, describe, session_time, standing_of
 from cs336_tui.tui.sources import Ended, Post, Sink, thread
 from cs336_tui.tui.tabs.device import Run
-from cs336_tui.tui.tabs.live import LogBook
+from cs336_tui.tui.tabs.live import LOG_ROWS, log_rows
 from cs336_tui.tui.tabs.status import by_lane
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.tuning import Race
     from cs336_tui.tui.configure.preview import Cells
     from cs336_tui.tui.sources import LiveSource, WatchSource
+    from cs336_tui.tui.widgets.lines import Line
 
 _OF_CELLS = ev.CellFinished | ev.CellRequeued | ev.CellsQueued
 _OF_RACES = _OF_CELLS | ev.CellSkipped | ev.CellStarted | ev.ReportFinished | ev.TuningEnded | ev.TuningStarted
@@ -51,7 +51,8 @@ class Session:
         self.state = SessionState()
         self.path = path
         """Its log; None while there is none."""
-        self.book = LogBook(str(path) if path else "")
+        self.log: deque[Line] = deque(maxlen=LOG_ROWS)
+        """The rows of the Log tab."""
         self.source: LiveSource | None = None
         self.watched: WatchSource | None = None
         """Follows it, if others run it."""
@@ -163,7 +164,6 @@ class Session:
         """Know where its source writes the log, which may go on elsewhere."""
         if self.source is not None:
             self.path = self.source.bench.log_path
-            self.book.where = str(self.path)
 
     def fold(self, events: Sequence[ev.Event]) -> None:
         """Bring it up to date with what happened."""
@@ -181,7 +181,12 @@ class Session:
             elif isinstance(event, ev.CellFinished | ev.CellRequeued) and event.cell == self.looked_at:
                 self._chosen = False
         self._follow_on()
-        self.book.take(events, self.state)
+        self.note(events)
+
+    def note(self, events: Iterable[ev.Event]) -> None:
+        """Add the rows of these events, which its state includes, to the log."""
+        for event in events:
+            self.log.extend(log_rows(event, self.state))
 
     def end_run(self) -> None:
         """Nothing runs any more."""
@@ -207,7 +212,7 @@ def read_session(path: Path) -> Session:
             session.looked_at = cell.cell
         if cell.finished is not None:
             told.append(cell.finished)
-    session.book.take(sorted(told, key=lambda event: event.at), state)
+    session.note(sorted(told, key=lambda event: event.at))
     session._follow_on()
     if state.queued:
         session.latest_run = Run(state.queued.at, state.last_at)
@@ -215,19 +220,13 @@ def read_session(path: Path) -> Session:
     return session
 
 
-@dataclass(eq=False, repr=False)
-class Replayed(Message):
-    """A replay that does not wait is at its end: all that its log holds."""
-
-    session: Session
-
-
 class ReplaySource:
-    """Plays a session log; its pace can be changed while it plays."""
+    """Plays a session log; its pace can be changed while it plays. Without waits, at speed 0, `take_all` is called on
+    another thread with all that the log holds."""
 
-    def __init__(self, path: Path, sink: Sink, post: Post, speed: float) -> None:
+    def __init__(self, path: Path, sink: Sink, take_all: Callable[[Session], object], post: Post, speed: float) -> None:
         self.path, self.pace = path, Pace(speed)
-        self._sink, self._post = sink, post
+        self._sink, self._take_all, self._post = sink, take_all, post
         self._stop = threading.Event()
         self._at_end = False
 
@@ -257,7 +256,7 @@ class ReplaySource:
             else:
                 session = read_session(self.path)
                 problem = session.problem
-                self._post(Replayed(session))
+                self._take_all(session)
         except LogError as unreadable:
             problem = str(unreadable)
         self._at_end = True

@@ -125,14 +125,14 @@ async def test_it_has_an_entry_in_the_form() -> None:
     async with opened((80, 60)) as hand:
         await hand.unfold("variants")
         chips = hand.entry("flavour", Chips)
-        assert [chip.value for chip in chips.chips] == ["plain", "salted", "sweet"]
+        assert [*chips.chips] == ["plain", "salted", "sweet"]
         await hand.tick("flavour", "sweet")
-        assert hand.pane.sweep is None
+        assert hand.pane.form.sweep is None
         assert chips.problem == "sweet: cuda:0 has no sugar"
         await hand.tick("flavour", "sweet")
         await hand.tick("flavour", "salted")
-        assert hand.pane.sweep is not None
-        assert hand.pane.sweep.flavours == BOTH.flavours
+        assert hand.pane.form.sweep is not None
+        assert hand.pane.form.sweep.flavours == BOTH.flavours
         await hand.unfold("variants")
         assert "flavour plain/salted" in hand.seen(hand.fold("variants"))
 

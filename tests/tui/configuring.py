@@ -61,7 +61,7 @@ class Host(App[None]):
             yield self.pane
 
     def _keep_choices(self) -> None:
-        self.asked.append(("choices_changed", (self.pane.sweep, self.pane.problems)))
+        self.asked.append(("choices_changed", (self.pane.form.sweep, self.pane.form.problems)))
 
     def action_stop_cells(self) -> None:
         self.asked.append(("stop", ()))
@@ -116,7 +116,7 @@ class Hand:
         """Toggle a chip by keyboard."""
         chips = self.entry(field, Chips)
         await self.go_to(chips)
-        at = [chip.value for chip in chips.chips].index(value)
+        at = chips.chips.index(value)
         while chips.cursor != at:
             await self.press("right" if chips.cursor < at else "left")
         await self.press("space")

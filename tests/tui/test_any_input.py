@@ -107,7 +107,7 @@ async def test_keys_that_come_with_the_one_that_opens_a_window_are_for_the_windo
         assert app.theme == before
 
 
-@pytest.mark.parametrize(("keys", "opened"), [("i g", "Pick"), ("4 down enter", "Reader"), ("l enter", "Reader")])
+@pytest.mark.parametrize(("keys", "opened"), [("i g", "GpuPick"), ("4 down enter", "Reader"), ("l enter", "Reader")])
 async def test_keys_that_come_with_the_one_that_opens_a_tab_are_for_it(keys: str, opened: str, tmp_path: Path) -> None:
     async with on_screen(replaying(mixed_session(), tmp_path), "at its end", size=SMALL) as (app, pilot):
         for key in keys.split():

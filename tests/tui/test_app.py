@@ -111,12 +111,12 @@ async def test_the_log_follows_until_somebody_scrolls_and_forgets_its_oldest_row
         await press(pilot, "pageup", "pageup", seen=lambda text: "line 99" not in text)
         app.take(app.live, [Notice(at=START, text="news")])
         await pilot.pause()
-        app.query_one(LogPane).show(app.shown.book)
+        app.query_one(LogPane).show(app.shown.log, app.shown.path)
         assert "! news" not in app.query_one(LogPane).text
         await press(pilot, "end", seen="! news")
         app.take(app.live, [ChildOutput(at=START, cell=None, text="x\n" * 20_000)])
         await until(pilot, "  · x")
-        assert len(app.query_one(LogPane).book.rows) == 5000
+        assert len(app.shown.log) == 5000
 
 
 async def test_nothing_is_painted_when_nothing_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,13 @@ from tests.tui.configuring import HERE, NARROW, WIDE, Hand, opened
 
 async def test_it_opens_on_the_quick_preset_and_needs_no_environment_to_run() -> None:
     async with opened(here=False) as hand:
-        assert hand.pane.sweep == Sweep()
-        assert hand.pane.options == RunOptions()
-        assert hand.pane.problems == ()
+        assert hand.pane.form.sweep == Sweep()
+        assert hand.pane.form.options == RunOptions()
+        assert hand.pane.form.problems == ()
         assert "quick ▾" in hand.seen()
         assert "■auto" in hand.seen(hand.entry("device", Chips))
-        assert [chip.value for chip in hand.entry("pass", Chips).chips] == list(spec.PASSES)
-        assert [chip.value for chip in hand.entry("precision", Chips).chips] == list(spec.PRECISIONS)
+        assert hand.entry("pass", Chips).chips == spec.PASSES
+        assert hand.entry("precision", Chips).chips == spec.PRECISIONS
         assert hand.summary.strip() == "3 cells · 45 steps"
         await hand.go_to(hand.button("run"))
         await hand.press("enter")
@@ -35,7 +35,7 @@ async def test_all_that_the_flags_know_is_offered_and_every_choice_is_ticked_by_
         await hand.unfold("variants")
         await hand.unfold()
         for field in ("attention", "compile", "optimizer", "cuda_graph"):
-            assert tuple(chip.value for chip in hand.entry(field, Chips).chips) == AXES[field].values
+            assert hand.entry(field, Chips).chips == AXES[field].values
         for field, value, attribute, expected, usual in (
             ("size", "small", "sizes", ("tiny", "small"), ""),
             ("context_length", "512", "contexts", (128, 512), ""),
@@ -52,14 +52,14 @@ async def test_all_that_the_flags_know_is_offered_and_every_choice_is_ticked_by_
             ("workload", "attention", "workload", "attention", "language-model"),
         ):
             await hand.tick(field, value)
-            assert getattr(hand.pane.sweep, attribute) == expected
-            assert hand.asked("choices_changed")[-1] == (hand.pane.sweep, ())
+            assert getattr(hand.pane.form.sweep, attribute) == expected
+            assert hand.asked("choices_changed")[-1] == (hand.pane.form.sweep, ())
             assert "quick * ▾" in hand.seen(hand.pane.query_one(PresetEntry)), field
             if hand.entry(field, Chips).multiple:
                 await hand.press("enter")
             else:
                 await hand.tick(field, usual)
-            assert hand.pane.sweep == Sweep(), field
+            assert hand.pane.form.sweep == Sweep(), field
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE])
@@ -87,33 +87,33 @@ async def test_every_number_and_what_is_ones_own_is_typed(size: tuple[int, int])
         await hand.unfold()
         for (field, text), (attribute, expected) in typed.items():
             await hand.type(field, text)
-            assert getattr(hand.pane.sweep, attribute) == expected
+            assert getattr(hand.pane.form.sweep, attribute) == expected
             assert text in hand.seen(hand.entry(field, TextEntry))
 
 
 async def test_ddof_and_timeout_are_options_in_the_form_from_the_start_and_a_preset_leaves_them() -> None:
     async with opened(options=RunOptions(ddof=0, timeout_s=30.0)) as hand:
-        assert hand.pane.options == RunOptions(ddof=0, timeout_s=30.0)
+        assert hand.pane.form.options == RunOptions(ddof=0, timeout_s=30.0)
         await hand.unfold()
         assert hand.entry("timeout_s", TextEntry).value == "30"
         assert "●0" in hand.seen(hand.entry("ddof", Chips))
         await hand.tick("ddof", "1")
         await hand.type("timeout_s", "1.5")
-        assert hand.pane.options == RunOptions(ddof=1, timeout_s=1.5)
-        assert hand.pane.sweep == Sweep()
+        assert hand.pane.form.options == RunOptions(ddof=1, timeout_s=1.5)
+        assert hand.pane.form.sweep == Sweep()
         assert "quick ▾" in hand.seen(), "options are no change of the preset"
         hand.pane.load(bundled()[1])
-        assert hand.pane.options == RunOptions(ddof=1, timeout_s=1.5)
+        assert hand.pane.form.options == RunOptions(ddof=1, timeout_s=1.5)
 
 
 async def test_the_machine_decides_which_devices_are_offered() -> None:
     async with opened(here=False) as hand:
-        assert [chip.label for chip in hand.entry("device", Chips).chips] == ["auto"]
+        assert hand.entry("device", Chips).chips == ("auto",)
         hand.pane.set_environment(HERE)
         await hand.pilot.pause()
         assert hand.seen(hand.entry("device", Chips)).split()[1:] == ["■auto", "(cuda:0)", "□cpu", "□cuda:0"]
         await hand.tick("device", "cuda:0")
-        assert "auto is cuda:0 here" in hand.pane.problems[0].allowed
+        assert "auto is cuda:0 here" in hand.pane.form.problems[0].allowed
 
 
 async def test_a_custom_size_asks_for_its_dimensions_and_stands_beside_named_ones() -> None:
@@ -124,18 +124,18 @@ async def test_a_custom_size_asks_for_its_dimensions_and_stands_beside_named_one
         for field, text in {"d_model": "96", "d_ff": "200", "num_layers": "2", "num_heads": "6"}.items():
             await hand.type(field, text)
         await hand.type("vocab_size", "500")
-        assert hand.pane.sweep is not None
+        assert hand.pane.form.sweep is not None
         dims = ModelDims(d_model=96, d_ff=200, num_layers=2, num_heads=6, vocab_size=500)
-        assert hand.pane.sweep.dims == dims
+        assert hand.pane.form.sweep.dims == dims
         await hand.type("num_heads", "7")
-        assert "multiple of num_heads (7)" in hand.pane.problems[0].allowed
+        assert "multiple of num_heads (7)" in hand.pane.form.problems[0].allowed
         await hand.type("num_heads", "6")
         await hand.tick("size", "tiny")
-        assert hand.pane.sweep is not None
-        assert (hand.pane.sweep.sizes, hand.pane.sweep.dims) == (("tiny", "custom"), dims)
-        assert {cell.vocab_size for cell in hand.pane.sweep.with_devices(("cpu",)).cells()} == {500}
+        assert hand.pane.form.sweep is not None
+        assert (hand.pane.form.sweep.sizes, hand.pane.form.sweep.dims) == (("tiny", "custom"), dims)
+        assert {cell.vocab_size for cell in hand.pane.form.sweep.with_devices(("cpu",)).cells()} == {500}
         await hand.tick("size", "custom")
-        assert (hand.pane.sweep.dims, hand.pane.sweep.vocab_size) == (None, 500)
+        assert (hand.pane.form.sweep.dims, hand.pane.form.sweep.vocab_size) == (None, 500)
         assert hand.entry("vocab_size", TextEntry).display, "a vocabulary that counts is not hidden"
         assert not hand.entry("d_model", TextEntry).display
         await hand.tick("size", "custom")
@@ -185,12 +185,12 @@ async def test_another_edition_offers_its_sizes_and_names_those_it_lacks() -> No
         await hand.unfold()
         await hand.tick("edition", "2025")
         sizes = hand.entry("size", Chips)
-        assert [chip.value for chip in sizes.chips] == [
+        assert [*sizes.chips] == [
             "tiny", "small", "medium", "large", "xl", "2.7B", "10B", "custom",
         ]  # fmt: skip
         assert "✗ 10B: edition 2025 has tiny" in hand.seen(sizes)
         await hand.tick("size", "10B")
-        assert hand.pane.problems == ()
+        assert hand.pane.form.problems == ()
         await hand.tick("edition", "2026")
         assert "2.7B" not in hand.seen(sizes)
 
@@ -209,7 +209,7 @@ async def test_a_preset_is_picked_from_a_list_and_fills_everything_and_escape_ke
             assert each.heading in hand.seen()
         at = [each.preset.name for each in choices].index("2024/timeit")
         await hand.press("home", *["down"] * at, "enter")
-        assert hand.pane.sweep == preset("2024/timeit").sweep
+        assert hand.pane.form.sweep == preset("2024/timeit").sweep
         assert hand.entry("batch_size", TextEntry).value == "16"
         assert hand.entry("size", Chips).chosen == ("small", "medium")
         assert "●2024" in hand.seen(hand.entry("edition", Chips))
@@ -218,12 +218,12 @@ async def test_a_preset_is_picked_from_a_list_and_fills_everything_and_escape_ke
         assert "2024/timeit ▾" in hand.seen()
         await hand.go_to(hand.pane.query_one(PresetEntry))
         await hand.press("enter", "down", "escape")
-        assert hand.pane.sweep == preset("2024/timeit").sweep
+        assert hand.pane.form.sweep == preset("2024/timeit").sweep
 
 
 async def test_the_list_of_presets_tells_what_the_shown_session_has_of_each_problem() -> None:
     async with opened((90, 180)) as hand:
-        hand.pane.look_at(problem_state(*problem_named("2026/nsys_profile")))
+        hand.pane.show(problem_state(*problem_named("2026/nsys_profile")), None, can_resume=False)
         await hand.go_to(hand.pane.query_one(PresetEntry))
         await hand.press("enter")
         seen = hand.seen()
@@ -243,7 +243,7 @@ async def test_a_norm_alone_has_a_width_and_no_heads_and_a_preset_that_another_b
             assert hand.entry("heads", TextEntry).display is heads
         hand.pane.choose_preset(preset("2026/torch_compile"))
         await hand.pilot.pause()
-        assert hand.pane.sweep == preset("2026/torch_compile").sweep
+        assert hand.pane.form.sweep == preset("2026/torch_compile").sweep
         assert any("2026/compiled_attention belongs to it" in note.message for note in hand.host._notifications)
 
 
@@ -255,5 +255,5 @@ async def test_reports_are_ticked_in_the_form_and_told_in_the_summary() -> None:
         assert hand.entry("reports", Chips).chosen == ("memory",)
         assert hand.summary.strip().endswith("then memory")
         await hand.tick("reports", "kernels")
-        assert hand.pane.sweep is not None
-        assert hand.pane.sweep.reports == ("kernels", "memory")
+        assert hand.pane.form.sweep is not None
+        assert hand.pane.form.sweep.reports == ("kernels", "memory")

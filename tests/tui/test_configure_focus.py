@@ -68,7 +68,7 @@ async def test_from_typing_enter_moves_on_and_escape_leads_to_the_buttons() -> N
         await hand.press("enter")
         assert hand.entry("warmup_steps", TextEntry).has_focus_within
         assert hand.asked("run") == []
-        assert hand.pane.sweep == Sweep(batches=(8,))
+        assert hand.pane.form.sweep == Sweep(batches=(8,))
         await hand.press("escape")
         assert hand.button("run").has_focus
         await hand.type("batch_size", "x")
@@ -113,7 +113,7 @@ async def test_buttons_follow_the_run_and_keep_the_focus() -> None:
         hand.pane.set_running(True)
         await hand.type("batch_size", "9")
         hand.pane.set_running(False)
-        assert hand.pane.sweep == Sweep(batches=(9,)), "what is typed during a run waits for the next one"
+        assert hand.pane.form.sweep == Sweep(batches=(9,)), "what is typed during a run waits for the next one"
 
 
 async def test_resizing_to_next_to_nothing_and_back_loses_nothing() -> None:
@@ -152,11 +152,11 @@ async def test_a_bad_number_is_explained_at_its_entry_and_beside_run(size: tuple
             assert said in " ".join(hand.seen(entry).split())
             assert text in hand.seen(entry).splitlines()[0], "what was typed is still there"
             assert said in " ".join(hand.summary.split())
-            assert hand.pane.sweep is None
+            assert hand.pane.form.sweep is None
             assert hand.button("run").disabled
             hand.pane.request_run()
             await hand.press("ctrl+u", *good)
-            assert hand.pane.problems == ()
+            assert hand.pane.form.problems == ()
             assert not hand.button("run").disabled
             assert entry.size.height == 1
         assert hand.asked("run") == []
@@ -197,11 +197,11 @@ def test_whatever_is_pressed_there_is_a_sweep_or_a_reason(keys: list[str], size:
         async with opened(size) as hand:
             await hand.press(*keys)
             pane = hand.pane
-            assert (pane.sweep is None) == bool(pane.problems)
-            assert hand.button("run").disabled == bool(pane.problems)
+            assert (pane.form.sweep is None) == bool(pane.form.problems)
+            assert hand.button("run").disabled == bool(pane.form.problems)
             told = {entry.field for entry in pane.query(Entry).results(Entry) if entry.problem}
-            assert bool(told) <= bool(pane.problems)
-            if pane.sweep:
-                pane.sweep.with_devices(HERE.resolve(pane.sweep.devices)).cells()
+            assert bool(told) <= bool(pane.form.problems)
+            if pane.form.sweep:
+                pane.form.sweep.with_devices(HERE.resolve(pane.form.sweep.devices)).cells()
 
     asyncio.run(play())

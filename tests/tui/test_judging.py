@@ -130,8 +130,8 @@ async def test_what_is_out_of_sight_again_is_not_judged(tmp_path: Path) -> None:
         app.judging.go_on()
         await comes(pilot, lambda: app.found)
         await pilot.pause(0.05)
-        assert app.judging.known(state, state.cells[1]) is not None
-        assert app.judging.known(state, state.cells[0]) is None
+        assert app.judging.known(state.cells[1]) is not None
+        assert app.judging.known(state.cells[0]) is None
 
 
 async def test_a_cell_that_ends_out_of_sight_is_judged_once_nothing_is_timed(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ async def test_a_cell_that_ends_out_of_sight_is_judged_once_nothing_is_timed(tmp
         app.judging.go_on()
         await comes(pilot, lambda: app.judging.is_settled)
         assert app.found == 2
-        assert all(app.judging.known(state, cell) for cell in state.cells.values())
+        assert all(app.judging.known(cell) for cell in state.cells.values())
 
 
 async def test_cells_that_end_out_of_sight_are_judged_one_by_one_while_another_is_timed(
@@ -178,7 +178,7 @@ async def test_finished_rows_of_a_resumed_session_are_judged_before_their_tab_is
         await press(pilot, "u", seen="cell 3/3")
         await comes(pilot, lambda: app.judging.is_settled)
         cells = app.live.state.cells
-        assert all(app.judging.known(app.live.state, cells[number]) for number in (0, 1))
+        assert all(app.judging.known(cells[number]) for number in (0, 1))
         await pilot.press("4")
         await pilot.pause()
         rows = app.query_one(ResultsPane).text
@@ -192,12 +192,12 @@ async def test_of_a_long_session_only_rows_in_sight_are_judged(tmp_path: Path) -
         await pilot.press("4", "home")
         await until(pilot, lambda shown: shown.count("steady") >= 15 and "…" not in shown.split("1–")[-1])
         state = app.live.state
-        found = [cell.cell for cell in state.cells.values() if app.judging.known(state, cell) is not None]
+        found = [cell.cell for cell in state.cells.values() if app.judging.known(cell) is not None]
         assert {0, 1, 2} <= set(found)
         assert len(found) < 60
         await press(pilot, "end", seen=lambda shown: "of 400" in shown and shown.count("steady") >= 15)
-        assert app.judging.known(state, state.cells[399]) is not None
-        assert app.judging.known(state, state.cells[200]) is None
+        assert app.judging.known(state.cells[399]) is not None
+        assert app.judging.known(state.cells[200]) is None
 
 
 async def test_what_there_is_nothing_to_say_of_is_never_worked_out(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ async def test_a_cell_that_is_run_again_is_judged_again(tmp_path: Path) -> None:
     async with app.run_test() as pilot:
         await comes(pilot, lambda: app.judging.of(state, cell))
         state_of([*cell_start(0), *steps(0, (), STEADY_S), CellFinished(at=START + 99, cell=0, status="ok")], state)
-        assert app.judging.known(state, cell) is None
+        assert app.judging.known(cell) is None
         assert (await comes(pilot, lambda: app.judging.of(state, cell))).judgement.names == ("steady",)
 
 

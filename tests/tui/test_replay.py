@@ -44,7 +44,9 @@ async def test_a_replay_shows_its_choices_and_its_queue_and_runs_and_changes_not
         pane = app.query_one(ConfigurePane)
         passes, precisions = ("forward", "forward+backward", "train-step"), ("fp32", "bf16-mixed")
         sizes, devices = ("small", "large", "xl"), ("cuda:0",)
-        assert pane.sweep == Sweep(sizes=sizes, contexts=(512,), passes=passes, precisions=precisions, devices=devices)
+        assert pane.form.sweep == Sweep(
+            sizes=sizes, contexts=(512,), passes=passes, precisions=precisions, devices=devices
+        )
         assert pane.disabled
         await pilot.press("r", "w")
         await pilot.pause()
@@ -133,7 +135,7 @@ async def test_a_replay_shows_how_many_cells_there_were_and_what_was_unusual(tmp
     async with on_screen(replaying(session_start(sweep.cells()), tmp_path), "at its end") as (app, pilot):
         await until(pilot, "2 cells")
         await until(pilot, "variants: compile off/default")
-        assert app.query_one(ConfigurePane).sweep == sweep
+        assert app.query_one(ConfigurePane).form.sweep == sweep
 
 
 async def test_a_session_that_another_process_writes_is_shown_as_it_goes_on_and_not_changed(tmp_path: Path) -> None:

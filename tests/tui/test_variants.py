@@ -43,9 +43,9 @@ async def test_what_belongs_to_a_model_of_ones_own_is_asked_for_once_there_is_on
         assert not hand.entry("recent", RecentEntry).display, "no model was run before"
         for field, words in (("model", "my:LM"), ("model_args", "dropout=0"), ("model_path", "/repo")):
             await hand.type(field, words)
-        assert hand.pane.sweep == Sweep(models=("my:LM",), model_args=(("dropout", "0"),), model_path=("/repo",))
+        assert hand.pane.form.sweep == Sweep(models=("my:LM",), model_args=(("dropout", "0"),), model_path=("/repo",))
         await hand.type("model", "my:LM, reference")
-        assert hand.pane.sweep.models == ("my:LM", "reference")
+        assert hand.pane.form.sweep.models == ("my:LM", "reference")
 
 
 async def test_attention_alone_asks_for_widths_and_for_nothing_of_a_model() -> None:
@@ -53,30 +53,30 @@ async def test_attention_alone_asks_for_widths_and_for_nothing_of_a_model() -> N
         await hand.unfold("variants")
         await hand.tick("workload", "attention")
         await hand.type("head_dim", "16,64")
-        assert hand.pane.sweep == Sweep(
+        assert hand.pane.form.sweep == Sweep(
             workload="attention", head_dims=(16, 64), passes=("forward", "backward"), contexts=(1024,), batches=(8,)
         )
         for field in ("model", "optimizer", "checkpoint", "loss", "size"):
             assert not hand.pane.query_one(f"#entry-{field}").display
         assert "■1024" in hand.seen(hand.entry("context_length", Chips)), "what is usual for it is shown"
         await hand.type("heads", "8")
-        assert (hand.pane.sweep.heads, hand.pane.sweep.head_dims) == (8, (16, 64))
+        assert (hand.pane.form.sweep.heads, hand.pane.form.sweep.head_dims) == (8, (16, 64))
         await hand.type("heads", "0")
-        assert hand.pane.sweep is None
+        assert hand.pane.form.sweep is None
         assert "✗ 0: expected a whole number, at least 1" in " ".join(hand.seen(hand.entry("heads", TextEntry)).split())
         await hand.type("heads", "1")
         await hand.type("head_dim", "16,x")
         await hand.pilot.pause()
         assert "✗ x: expected a whole number" in hand.seen(hand.entry("head_dim", TextEntry))
         await hand.tick("workload", "language-model")
-        assert hand.pane.sweep == Sweep(), "what is hidden does not count"
+        assert hand.pane.form.sweep == Sweep(), "what is hidden does not count"
 
 
 async def test_a_preset_with_variants_fills_the_folded_entries_and_the_fold_tells() -> None:
     async with opened((80, 40)) as hand:
         hand.pane.load(Preset("mine", "", MINE))
         await hand.settle()
-        assert hand.pane.sweep == MINE
+        assert hand.pane.form.sweep == MINE
         assert "▸ variants: LM, adamw/AdamW" not in hand.seen(hand.fold("variants"))
         assert "▸ variants: LM, AdamW" in hand.seen(hand.fold("variants"))
         await hand.unfold("variants")
@@ -113,9 +113,9 @@ async def test_recent_models_are_picked_from_a_list() -> None:
         await hand.pilot.pause()
         assert "dropout=0.1 · in /repo" in hand.seen()
         await hand.press("escape")
-        assert hand.pane.sweep == Sweep()
+        assert hand.pane.form.sweep == Sweep()
         await hand.press("enter", "enter")
-        assert hand.pane.sweep == Sweep(
+        assert hand.pane.form.sweep == Sweep(
             models=("my.model:LM",), model_args=(("dropout", "0.1"),), model_path=("/repo",)
         )
         assert hand.entry("model_args", TextEntry).value == "dropout=0.1"
@@ -165,8 +165,8 @@ async def test_a_preset_of_the_palette_loses_what_the_machine_lacks_and_says_so(
         await until(pilot, "left out: compile default")
         pane = app.query_one(ConfigurePane)
         asked = presets.preset(NAME).sweep
-        assert pane.sweep == msgspec.structs.replace(asked, compiles=("off",))
-        assert pane.sweep.devices == ("auto",), "what stays is as the preset has it"
+        assert pane.form.sweep == msgspec.structs.replace(asked, compiles=("off",))
+        assert pane.form.sweep.devices == ("auto",), "what stays is as the preset has it"
         await until(pilot, f"{NAME} * ▾")
 
 
@@ -175,7 +175,7 @@ async def test_a_preset_of_the_list_does_too() -> None:
         await press(pilot, "1", "home", "enter", seen="Presets")
         place = [each.preset.name for each in listed(presets.bundled(), None)].index(NAME)
         await press(pilot, *["down"] * place, "enter", seen=WITHOUT_COMPILER)
-        assert app.query_one(ConfigurePane).sweep.compiles == ("off",)
+        assert app.query_one(ConfigurePane).form.sweep.compiles == ("off",)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ async def test_a_preset_of_the_list_does_too() -> None:
 async def test_choices_of_the_command_line(may_leave_out: tuple[str, ...], problems: int) -> None:
     async with on_screen(bare(initial=sweep_from(preset_name=NAME), may_leave_out=may_leave_out)) as (app, pilot):
         await until(pilot, "A CPU")
-        assert len(app.query_one(ConfigurePane).problems) == problems
+        assert len(app.query_one(ConfigurePane).form.problems) == problems
 
 
 async def test_what_somebody_chose_meanwhile_stays() -> None:
@@ -193,7 +193,7 @@ async def test_what_somebody_chose_meanwhile_stays() -> None:
         await hand.type("batch_size", "2")
         hand.pane.set_environment(BARE)
         await hand.settle()
-        (problem,) = hand.pane.problems
+        (problem,) = hand.pane.form.problems
         assert problem.field == "compile"
 
 
@@ -202,5 +202,5 @@ async def test_one_of_which_nothing_would_be_left_is_shown_with_what_is_wrong() 
         hand.pane.set_environment(BARE)
         hand.pane.load(Preset("mine", "", Sweep(compiles=("default",))), ("compile",))
         await hand.settle()
-        (problem,) = hand.pane.problems
+        (problem,) = hand.pane.form.problems
         assert (problem.field, problem.allowed) == ("compile", WITHOUT_COMPILER)

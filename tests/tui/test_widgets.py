@@ -91,7 +91,7 @@ async def test_chips_of_a_later_row_toggle_by_mouse() -> None:
         *_, row = rows = hand.seen(chips).splitlines()
         assert len(rows) > 1
         await hand.pilot.click(chips, offset=(row.index("train"), len(rows) - 1))
-        assert hand.pane.sweep == Sweep(passes=("forward", "forward+backward"))
+        assert hand.pane.form.sweep == Sweep(passes=("forward", "forward+backward"))
 
 
 async def test_up_and_down_move_between_rows_of_chips_before_they_leave() -> None:
@@ -100,9 +100,9 @@ async def test_up_and_down_move_between_rows_of_chips_before_they_leave() -> Non
         await hand.go_to(chips)
         await hand.press("right", "down")
         assert chips.has_focus
-        assert chips.chips[chips.cursor].label == "bwd", "the one below, not the next"
+        assert chips.labels[chips.under_cursor] == "bwd", "the one below, not the next"
         await hand.press("up")
-        assert chips.chips[chips.cursor].label == "fwd"
+        assert chips.labels[chips.under_cursor] == "fwd"
         await hand.press("down", "down", "down")
         assert hand.entry("precision", Chips).has_focus
         await hand.press("up")

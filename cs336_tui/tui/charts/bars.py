@@ -98,10 +98,10 @@ def round_step(least: float, steps: Sequence[float] = (1, 2, 5, 10)) -> float:
     return next(step * power for step in steps if step * power >= least * (1 - 1e-9))
 
 
-def progress(done: int, total: int, *, width: int, unit: str = "steps") -> Line:
+def progress(done: int, total: int, *, width: int) -> Line:
     """``━━━━━━━━──── 57 % · 86/150 steps``, `width` columns wide."""
     share = done / total if total else 0.0
-    figures = f"{int(share * 100):3d} % · {done}/{total} {unit}" if total else f"no {unit}"
+    figures = f"{int(share * 100):3d} % · {done}/{total} steps" if total else "no steps"
     return share_bar(share, figures, width)
 
 

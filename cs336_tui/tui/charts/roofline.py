@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -35,7 +35,6 @@ _LEAST = (24, 5)
 """Least columns and rows of a drawing."""
 _of_curve = attrgetter("collective", "ranks", "backend_in_use", "precision", "device", "warmup_steps", "threads")
 """The choices that are the same in all cells of a curve."""
-_NO_LINES: tuple[tuple[object, ...], Sequence[Line]] = (), ()
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1.0, "B"))
 
 
@@ -178,16 +177,16 @@ def _bottom(across: Scale, columns: int, title: str, text_of: Callable[[float], 
     return [(Span(f"{margin}└{''.join(axis)}", "axis"),), (Span(f"{margin} {''.join(labels)}", "axis"),)]
 
 
-class Bandwidths:
-    """Draws `bandwidth_lines` of a session, again only when something changed, which `settled` tells."""
-
-    _drawn = _NO_LINES
-
-    def lines(self, state: SessionState, settled: int, chosen: CellSpec, width: int, height: int) -> Sequence[Line]:
-        asked = (id(state), settled, chosen, width, height)
-        if self._drawn[0] != asked:
-            self._drawn = asked, bandwidth_lines(merge([(title_of(state), state)]), chosen, published(), width, height)
-        return self._drawn[1]
+@lru_cache(2)
+def session_bandwidths(
+    state: SessionState,
+    settled: int,  # noqa: ARG001  # a key of the cache
+    chosen: CellSpec,
+    width: int,
+    height: int,
+) -> Sequence[Line]:
+    """`bandwidth_lines` of a session, drawn again only when something changed, which `settled` tells."""
+    return bandwidth_lines(merge([(title_of(state), state)]), chosen, published(), width, height)
 
 
 def bandwidth_lines(

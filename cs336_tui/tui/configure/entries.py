@@ -3,7 +3,7 @@ what the shown session has of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -26,7 +26,7 @@ from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, e
 from cs336_tui.tui.configure.reading import names_of
 from cs336_tui.tui.format import SHORT_PASSES, plural
 from cs336_tui.tui.keys import bind_keys, key_name
-from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, Fold, PushButton, TextEntry
+from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEntry
 
 _LONG = 4_000
 """Maximum length of a text that may be a list of paths."""
@@ -49,11 +49,6 @@ _BUTTONS = {
 """The action of each button, and of the key that does the same."""
 
 
-def chips_of(values: Iterable[str], labels: dict[str, str] | None = None) -> tuple[Chip, ...]:
-    """A chip for each value, labelled with itself where `labels` has no other word."""
-    return tuple(Chip(value, (labels or {}).get(value, value)) for value in values)
-
-
 WIDTH_LABELS = {"norm": "width", "collective": "message"}
 """Labels of the entry that takes the place of sizes, which is else the width of a head."""
 
@@ -73,12 +68,12 @@ def entries_in(group: str, entries: Entries, recent: RecentEntry | None = None) 
             if axis.field == "model" and recent is not None:
                 yield recent
     if group == "more":
-        yield Chips("ddof", "std ddof", chips_of(("1", "0")), (entries.ddof,), multiple=False)
+        yield Chips("ddof", "std ddof", ("1", "0"), (entries.ddof,), multiple=False)
         yield TextEntry("timeout_s", "timeout s", entries.timeout_s, hint="none, per cell")
         yield TextEntry("repeats", "repeats", entries.repeats)
         tip = "Reports of the cells that end well, made when none waits any more."
-        yield Chips("reports", "reports", chips_of(ASKED_REPORTS), entries.reports, multiple=True, tooltip=tip)
-        yield Chips("after_oom", "after OOM", chips_of(AFTER_OOM), (entries.after_oom,), multiple=False)
+        yield Chips("reports", "reports", ASKED_REPORTS, entries.reports, multiple=True, tooltip=tip)
+        yield Chips("after_oom", "after OOM", AFTER_OOM, (entries.after_oom,), multiple=False)
 
 
 def _of_axis(axis: Axis, entries: Entries) -> Iterator[Entry]:
@@ -88,8 +83,8 @@ def _of_axis(axis: Axis, entries: Entries) -> Iterator[Entry]:
         yield TextEntry(axis.field, label, entries.text(axis.field), hint=axis.hint, tooltip=tip, max_length=long)
         return
     chosen = entries.chosen(axis.field)
-    chips = chips_of(axis.values or chosen, SHORT_PASSES)
-    yield Chips(axis.name, label, chips, chosen, multiple=axis.widget == "chips", tooltip=tip)
+    several = axis.widget == "chips"
+    yield Chips(axis.name, label, axis.values or chosen, chosen, labels=SHORT_PASSES, multiple=several, tooltip=tip)
     if axis.others:
         long = _LONG if axis.own else 200
         yield TextEntry(axis.others, "", entries.text(axis.others), hint=axis.hint, max_length=long)
@@ -200,16 +195,11 @@ class PresetEntry(Entry, can_focus=True):
         from cs336_tui.tui.dialogs.windows import ChoiceList
 
         choices = listed(found.presets, self.state)
-
-        def chosen(place: int | None) -> None:
-            if place is not None:
-                self._choose(choices[place].preset)
-
         at = next((place for place, each in enumerate(choices) if each.preset == self.preset), 0)
         about = [(each.preset.name, each.about) for each in choices]
         first = {each.heading: place for place, each in reversed([*enumerate(choices)]) if each.heading}
         headings = {place: heading for heading, place in first.items()}
-        self.app.push_screen(ChoiceList("Presets", about, at, headings), chosen)
+        ChoiceList("Presets", about, at, headings).ask(lambda place: self._choose(choices[place].preset))
 
     on_click = action_choose
 
@@ -236,17 +226,12 @@ class RecentEntry(Entry, can_focus=True):
         from cs336_tui.tui.dialogs.windows import ChoiceList
 
         models = self.models
-
-        def chosen(place: int | None) -> None:
-            if place is not None:
-                self._choose(models[place])
-
         choices: list[tuple[str, str]] = []
         for model in models:
             args = ", ".join(f"{name}={value}" for name, value in model.args)
             path = f"in {', '.join(model.path)}" if model.path else ""
             choices.append((model.model, " · ".join(filter(None, [args, path]))))
-        self.app.push_screen(ChoiceList("Recent models", choices), chosen)
+        ChoiceList("Recent models", choices).ask(lambda place: self._choose(models[place]))
 
     on_click = action_choose
 

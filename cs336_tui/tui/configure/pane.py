@@ -13,7 +13,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
 from cs336_tui.config.presets import QUICK, Preset, RecentModel, recent_models
-from cs336_tui.config.spec import CUSTOM_SIZE, SpecError, size_names
+from cs336_tui.config.spec import CUSTOM_SIZE, size_names
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.events.environment import LEFT_OUT, Environment, possible_here
@@ -70,7 +70,8 @@ class ConfigurePane(Vertical):
         self.preset = preset
         """The preset that filled the entries last."""
         self._entries = entries_of(preset.sweep, options)
-        self._form = read(self._entries)
+        self.form = read(self._entries)
+        """What the entries mean; the devices of its sweep may be ``auto``."""
         self._environment: Environment | None = None
         self._adding = self._stopping = False
         self._may_leave_out: Collection[str] = ()
@@ -83,27 +84,14 @@ class ConfigurePane(Vertical):
         """True if Run or Stop had the focus when both were disabled."""
 
     @property
-    def sweep(self) -> Sweep | None:
-        """The chosen sweep; None while something is wrong. Its devices may hold ``auto``."""
-        return self._form.sweep
-
-    @property
-    def problems(self) -> tuple[SpecError, ...]:
-        return self._form.problems
-
-    @property
-    def options(self) -> RunOptions:
-        return self._form.options
-
-    @property
     def choices(self) -> CellChoices:
         """Choices that decide which cells Run adds."""
-        return CellChoices(self.sweep, self.options.repeats, self._environment)
+        return CellChoices(self.form.sweep, self.form.options.repeats, self._environment)
 
     @property
     def choices_elsewhere(self) -> CellChoices:
         """The same for a GPU that need not be here."""
-        return CellChoices(_read_elsewhere(self._entries).sweep, self.options.repeats, None, elsewhere=True)
+        return CellChoices(_read_elsewhere(self._entries).sweep, self.form.options.repeats, None, elsewhere=True)
 
     def compose(self) -> ComposeResult:
         with _Scroll(id="form"):
@@ -175,9 +163,18 @@ class ConfigurePane(Vertical):
         self.preset = self.query_one(parts.PresetEntry).preset = preset
         self._show()
 
-    def look_at(self, state: SessionState) -> None:
-        """Take the session on the screen, for what the list of presets tells of it."""
+    def show(self, state: SessionState, forecast: Forecast | None, *, can_resume: bool) -> None:
+        """Take the session on the screen, for what the list of presets tells of it. Show the predicted needs behind the
+        summary, and the button that resumes in place of the one that stops, or that one again."""
         self.query_one(parts.PresetEntry).state = state
+        stop, resume = self.query_one("#stop"), self.query_one("#resume")
+        if resume.display != can_resume:
+            if self.screen.focused is resume:
+                self.query_one("#run").focus()
+            stop.display, resume.display = not can_resume, can_resume
+        if forecast is not None and (foreseen := (forecast, self.choices)) != self._foreseen:
+            self._foreseen = foreseen
+            self._show_summary()
 
     def set_recent(self, models: tuple[RecentModel, ...]) -> None:
         self._recent = models
@@ -204,20 +201,6 @@ class ConfigurePane(Vertical):
             run.focus()
         self._was_in_hand = self._stopping and in_hand
 
-    def offer_resume(self, offered: bool) -> None:
-        """Show the button that resumes in place of the one that stops, or that one again."""
-        stop, resume = self.query_one("#stop"), self.query_one("#resume")
-        if resume.display != offered:
-            if self.screen.focused is resume:
-                self.query_one("#run").focus()
-            stop.display, resume.display = not offered, offered
-
-    def foresee(self, forecast: Forecast) -> None:
-        """Show the predicted needs behind the summary."""
-        if (foreseen := (forecast, self.choices)) != self._foreseen:
-            self._foreseen = foreseen
-            self._show_summary()
-
     @property
     def skips_after_oom(self) -> bool:
         """True if cells not smaller than one that ran out of memory are skipped."""
@@ -230,8 +213,8 @@ class ConfigurePane(Vertical):
 
     def request_run(self) -> None:
         """Run the sweep, unless something is wrong or what runs is being stopped."""
-        if self.sweep is not None and not self._stopping:
-            requests_of(self).run(self.sweep, self.options)
+        if self.form.sweep is not None and not self._stopping:
+            requests_of(self).run(self.form.sweep, self.form.options)
 
     def action_to_buttons(self) -> None:
         """Leave the entries, where plain keys are typed, for the first button that can be pressed."""
@@ -284,7 +267,7 @@ class ConfigurePane(Vertical):
         if environment is None:
             return
         self._may_leave_out = ()
-        if not fields or not self.problems or self._entries != self._from_preset():
+        if not fields or not self.form.problems or self._entries != self._from_preset():
             return
         sweep, said = possible_here(self.preset.sweep, environment, fields)
         if said:
@@ -295,15 +278,15 @@ class ConfigurePane(Vertical):
 
     def _set(self, entries: Entries) -> None:
         """Take the entries, and tell when they mean something else."""
-        before = self._form
-        self._entries, self._form = entries, read(entries, self._environment)
+        before = self.form
+        self._entries, self.form = entries, read(entries, self._environment)
         self._show()
-        if before != self._form:
+        if before != self.form:
             requests_of(self).choices_changed()
 
     def _show(self) -> None:
         """Update everything but the entries' own values."""
-        entries, problems = self._entries, self.problems
+        entries, problems = self._entries, self.form.problems
         alone = entries.workload != LANGUAGE_MODEL
         custom = CUSTOM_SIZE in entries.size
         rare = custom or entries.vocab_size != str(Sweep().vocab_size)
@@ -338,7 +321,7 @@ class ConfigurePane(Vertical):
 
     def _show_summary(self) -> None:
         """Update the summary: cells, steps and predicted needs, or the problems."""
-        problems = self.problems
+        problems = self.form.problems
         summary = self.query_one("#summary", Static)
         (foreseen, role), of = self._foreseen
         if problems:
@@ -348,7 +331,7 @@ class ConfigurePane(Vertical):
         summary.set_class(role == "bad", "-bad")
         summary.set_class(role == "caution", "-caution")
         width = max(self.content_size.width or _FIRST_WIDTH, 12)
-        lines = summary_lines(self._form.summary, foreseen, problems, width)
+        lines = summary_lines(self.form.summary, foreseen, problems, width)
         if lines != self._summary:  # a layout of the whole screen only where the height changes
             summary.update("\n".join(lines), layout=len(lines) != len(self._summary))
             self._summary = lines
@@ -374,10 +357,11 @@ class ConfigurePane(Vertical):
         entries, environment = self._entries, self._environment
         sizes = dict.fromkeys((*size_names(entries.edition), *entries.size))
         sizes.pop(CUSTOM_SIZE, None)
-        self.query_one("#entry-size", Chips).chips = parts.chips_of((*sizes, CUSTOM_SIZE))
+        self.query_one("#entry-size", Chips).chips = (*sizes, CUSTOM_SIZE)
         devices, labels = dict.fromkeys(entries.device), {}
         if environment is not None:
             (best,) = environment.resolve(("auto",))
             devices = dict.fromkeys(("auto", *(device.name for device in environment.devices))) | devices
             labels = {"auto": f"auto ({best})"}
-        self.query_one("#entry-device", Chips).chips = parts.chips_of(devices, labels)
+        offered = self.query_one("#entry-device", Chips)
+        offered.chips, offered.labels = tuple(devices), labels

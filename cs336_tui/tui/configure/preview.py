@@ -3,7 +3,7 @@ order in which they would run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.prediction import prediction_key, run_key
 from cs336_tui.tui.background import in_background
+from cs336_tui.tui.widgets.lines import Lines
 
 needs_of = lru_cache(maxsize=1 << 14)(prediction_key)
 """`prediction_key`, for many cells at every refresh."""
@@ -161,15 +162,15 @@ def device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[S
 class Preview:
     """Works the cells out on a thread, as there may be thousands, and only when the choices are others than before."""
 
-    def __init__(self, pump: MessagePump, changed: Callable[[], object]) -> None:
-        self._pump, self._changed = pump, changed
+    def __init__(self, pump: MessagePump) -> None:
+        self._pump = pump
         self._asked: CellChoices | None = None
         self._cells = Cells()
         self.is_current = False
         """True if the cells are those of the choices that were asked about last."""
 
     def cells(self, choices: CellChoices) -> Cells:
-        """The cells as far as they are known; `changed` is called when they are."""
+        """The cells as far as they are known; all is painted again when they are."""
         if choices != self._asked:
             self._asked, self.is_current = choices, False
             in_background(self._pump, lambda: cells_of(choices), lambda cells: self._take(choices, cells))
@@ -178,4 +179,4 @@ class Preview:
     def _take(self, choices: CellChoices, cells: Cells) -> None:
         if choices == self._asked:
             self._cells, self.is_current = cells, True
-            self._changed()
+            self._pump.post_message(Lines.Resized())

@@ -24,8 +24,6 @@ from cs336_tui.tui.help import ABOUT, ACTIONS, bindings_by_id, of_pane, printed,
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
 
-_TITLES = {"app.tune": "Tune: race these choices"}
-"""Names of actions that say more than the last row has room for."""
 _OFTEN = ("csv", "latex", "markdown")
 """The formats that are wanted often; Export has all."""
 
@@ -45,7 +43,7 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
 
     for key in APP_KEYS:
         if key.id in ACTIONS and not (app.replaying and key.id == "app.save_preset"):
-            title = _TITLES.get(key.id, key.description)
+            title = "Tune: race these choices" if key.id == "app.tune" else key.description
             yield command(title, ACTIONS[key.id], getattr(app, f"action_{key.action}"), key.id)
     for tab in TABS.values():
         show = partial(app.action_open, tab.id)

@@ -77,10 +77,10 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
     def exported(paths: tuple[Path, ...] | None) -> None:
         app.export_folder = dialog.folder
         if paths:
-            app.push_screen(Written(paths, app.copy_to_clipboard))
+            app.push_screen(Written(paths))
 
     source, folder = Source(app.shown.path or Path(), app.state), app.export_folder or Path.cwd()
-    dialog = ExportDialog(tuple(offers(app.state)), choice, source, folder, app.copy_to_clipboard)
+    dialog = ExportDialog(tuple(offers(app.state)), choice, source, folder)
     app.push_screen(dialog, exported)
 
 
@@ -130,11 +130,11 @@ def _has_results(app: Host) -> bool:
 def save_preset(app: Host) -> None:
     """Ask for a name and keep the choices under it; a name that is taken needs a second Enter."""
     pane = app.main.query_one(ConfigurePane)
-    if pane.sweep is None:
-        app.notify(str(pane.problems[0]), title="Cannot be saved", severity="error", markup=False)
+    if pane.form.sweep is None:
+        app.notify(str(pane.form.problems[0]), title="Cannot be saved", severity="error", markup=False)
         return
     about = "The choices in Configure as a preset of your own. / in a name makes a folder."
-    _save(app, pane.preset.name, pane.sweep, about, then=pane.named)
+    _save(app, pane.preset.name, pane.form.sweep, about, then=pane.named)
 
 
 def save_best(app: Host, race: Race, best: Entry) -> None:

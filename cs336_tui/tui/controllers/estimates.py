@@ -12,15 +12,15 @@ from cs336_tui.analysis.eta import takes_words
 from cs336_tui.analysis.targets import Target, named_target, search, target_here
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import capability_pair
-from cs336_tui.events.gpus import GpuModel, find_gpu
+from cs336_tui.events.gpus import GpuModel
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.form import Forecast
-from cs336_tui.tui.configure.pane import PREDICTING
-from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
+from cs336_tui.tui.configure.pane import PREDICTING, ConfigurePane
+from cs336_tui.tui.configure.preview import MOST, Cells, Need, Preview, as_cells, needs_of, run_alike
 from cs336_tui.tui.host import Host
-from cs336_tui.tui.tabs.estimate import Estimated, Whose
+from cs336_tui.tui.tabs.estimate import EstimateChoice, Estimated, Whose
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, Largest, target_text
 
 SETTLED_S = 0.3
@@ -83,14 +83,11 @@ class EstimateController:
 
     def __init__(self, app: Host) -> None:
         self._app = app
-        self._gpu: GpuModel | None = None
-        """The GPU that the Estimate tab is about; None for the machine's own devices."""
-        self._link: float | None = None
-        """Bandwidth of links in bytes/s that the user named."""
+        self._elsewhere = Preview(app)
+        self._choice = EstimateChoice()
         self._targets: dict[tuple[int, str], tuple[float, Target]] = {}
         self._judged: dict[str, tuple[tuple[object, ...], tuple[Estimate | None, ...]]] = {}
         self._batches: BatchSearch | None = None
-        self._whose: Whose = "chosen"
         self._asked: tuple[tuple[CellSpec, ...], tuple[CellSpec, ...]] = (), ()
         """The predictions that were asked for last, here and on the named GPU."""
         self._timer: Timer | None = None
@@ -128,16 +125,19 @@ class EstimateController:
         verdict = "fits tightly" if tight else "fits"
         return Forecast(f"{text} {verdict}{of_those}{takes}", "caution" if tight else "text")
 
-    def estimated(self) -> Estimated:
-        state = self._app.state
+    def estimated(self, choice: EstimateChoice) -> Estimated:
+        """The content of the Estimate tab."""
+        if (choice.gpu, choice.largest) != (self._choice.gpu, self._choice.largest):
+            self._batches = BatchSearch() if choice.largest else None
+        self._choice, state = choice, self._app.state
         chosen = self._chosen_there if self._has_choices else Cells()
         of_session = self._cells_of(state)
-        turned = self._whose == "session" or not self._has_choices
+        turned = choice.whose == "session" or not self._has_choices
         whose: Whose = "session" if of_session.cells and turned else "chosen"
         cells = chosen if whose == "chosen" else of_session
         found = self._asked_of(cells.largest)
-        estimates = self._judge(state, found, self._gpu)
-        measured = self._measured(state) if self._gpu is None else {}
+        estimates = self._judge(state, found, self._choice.gpu)
+        measured = self._measured(state) if self._choice.gpu is None else {}
         if self._batches:
             self._batches.missing = ()
         rows = tuple(
@@ -155,17 +155,17 @@ class EstimateController:
             rows,
             whose,
             target=self._target(state, rows),
-            elsewhere=self._gpu is not None,
+            elsewhere=self._choice.gpu is not None,
             why_none=chosen.why_none or "This session has no cells yet.",
             waiting=self._waiting,
-            total=self._total(found, rows, more=cells.is_cut, lanes=1 if self._gpu else cells.lanes),
+            total=self._total(found, rows, more=cells.is_cut, lanes=1 if self._choice.gpu else cells.lanes),
             part=f"the {MOST} largest of {cells.kinds} kinds" if cells.is_cut else "",
             can_switch=bool(of_session.cells) and self._has_choices,
         )
 
     def _target(self, state: SessionState, rows: tuple[EstimateRow, ...]) -> str:
-        if self._gpu is not None:
-            return target_text(named_target(self._gpu))
+        if self._choice.gpu is not None:
+            return target_text(named_target(self._choice.gpu))
         devices = tuple(dict.fromkeys(row.spec.device for row in rows))
         if len(devices) != 1:
             return "this machine" if devices else ""
@@ -173,7 +173,7 @@ class EstimateController:
         return target_text(target) if target else devices[0]
 
     def _refused(self, spec: CellSpec) -> str:
-        gpu = self._gpu
+        gpu = self._choice.gpu
         if gpu is None or spec.precision in gpu.precisions:
             return ""
         return f"{gpu.name} can do {', '.join(gpu.precisions)}, not {spec.precision}"
@@ -183,7 +183,7 @@ class EstimateController:
             return None
         if estimate is None:
             return Largest()
-        return self._batches.of(self._known(state, self._gpu), state.unpredictable, spec, estimate.target)
+        return self._batches.of(self._known(state, self._choice.gpu), state.unpredictable, spec, estimate.target)
 
     @staticmethod
     def _total(found: tuple[Need, ...], rows: tuple[EstimateRow, ...], *, more: bool, lanes: int) -> str:
@@ -227,7 +227,9 @@ class EstimateController:
     @property
     def _chosen_there(self) -> Cells:
         """The cells of the choices, on the named GPU where there is one."""
-        return self._app.main.chosen if self._gpu is None else self._app.main.chosen_elsewhere
+        if self._choice.gpu is None:
+            return self._app.main.chosen
+        return self._elsewhere.cells(self._app.main.query_one(ConfigurePane).choices_elsewhere)
 
     def _cells_of(self, state: SessionState) -> Cells:
         of = (id(state), len(state.cells))
@@ -235,34 +237,15 @@ class EstimateController:
             self._session_cells = of, as_cells(tuple((cell.spec, cell.repeat) for cell in state.cells.values()))
         return self._session_cells[1]
 
-    def turn(self) -> None:
-        """Show the session's cells instead of those of the choices, or back."""
-        self._whose = "session" if self._whose == "chosen" else "chosen"
-        self._app.paint()
-
-    def name_gpu(self, name: str | None) -> None:
-        self._gpu = find_gpu(name) if name else None
-        self._batches = BatchSearch() if self._batches else None
-        self._app.paint()
-
-    def turn_largest(self) -> None:
-        """Look for the largest batch of each cell that fits, or no more."""
-        self._batches = None if self._batches else BatchSearch()
-        self._app.paint()
-
-    def name_link(self, bytes_per_s: float | None) -> None:
-        self._link = bytes_per_s
-        self._app.paint()
-
     def ask(self) -> None:
         """Have predicted what is wanted, once that has stayed the same for a moment."""
         source = self._app.live.source
         if source is None or self._app.replaying:
             return
-        wanted = self._wanted()
-        if wanted == self._asked:
+        needed = self._needed()
+        if needed == self._asked:
             return
-        self._asked = wanted
+        self._asked = needed
         source.bench.trust.name(*(need.spec for need in self._app.main.chosen.largest))
         if self._timer is not None:
             self._timer.stop()
@@ -272,18 +255,18 @@ class EstimateController:
         if (source := self._app.live.source) is None:
             return
         state, (here, there) = self._app.live.state, self._asked
-        known = self._known(state, self._gpu)
+        known = self._known(state, self._choice.gpu)
         source.bench.predict(
             [spec for spec in here if needs_of(spec) not in state.predictions],
             [spec for spec in there if needs_of(spec) not in known],
-            capability_pair(self._gpu.capability) if self._gpu else None,
+            capability_pair(self._choice.gpu.capability) if self._choice.gpu else None,
         )
 
-    def _wanted(self) -> tuple[tuple[CellSpec, ...], tuple[CellSpec, ...]]:
+    def _needed(self) -> tuple[tuple[CellSpec, ...], tuple[CellSpec, ...]]:
         """The choices' cells, then the session's: here, and on the named GPU, where there is one."""
         chosen, of_session = self._app.main.chosen.largest, self._cells_of(self._app.live.state).largest
         tried = self._batches.missing if self._batches else ()
-        if self._gpu is None:
+        if self._choice.gpu is None:
             return _each_need(tried, (*chosen, *of_session)), ()
         there = (*self._asked_of(self._chosen_there.largest), *self._asked_of(of_session))
         return _each_need((), (*chosen, *of_session)), _each_need(tried, there)
@@ -297,7 +280,7 @@ class EstimateController:
 
     def _asked_of(self, needs: Sequence[Need]) -> tuple[Need, ...]:
         """These, on the named GPU where there is one."""
-        if self._gpu is None:
+        if self._choice.gpu is None:
             return tuple(needs)
         there = (need._replace(spec=msgspec.structs.replace(need.spec, device="cuda:0")) for need in needs)
         return tuple({run_alike(need.spec): need for need in there}.values())
@@ -320,7 +303,7 @@ class EstimateController:
         targets: dict[str, Target] = {}
         for device in dict.fromkeys(need.spec.device for need in needs):
             if target := named_target(gpu) if gpu else self._target_of(state, device):
-                targets[device] = msgspec.structs.replace(target, stated_link=self._link)
+                targets[device] = msgspec.structs.replace(target, stated_link=self._choice.link)
         known, measured = self._known(state, gpu), sum(cell.is_over for cell in state.cells.values())
         predictions = tuple(known.get(needs_of(need.spec)) for need in needs)
         of = (id(state), tuple(needs), predictions, targets, len(known), measured)

@@ -69,7 +69,7 @@ class RunController:
         return True
 
     def ask(self) -> None:
-        if problems := self._pane.problems:
+        if problems := self._pane.form.problems:
             self._app.notify(str(problems[0]), title="Cannot run", severity="error", markup=False)
         self._pane.request_run()
 
@@ -101,26 +101,26 @@ class RunController:
         from cs336_tui.tui.dialogs.tune import TuneDialog
 
         pane, environment = self._pane, self._app.live.state.environment
-        sweep, problem = pane.sweep, ""
+        sweep, problem = pane.form.sweep, ""
         try:
             if not self.can_race:
                 stop = f"stop what runs ({key_name('app.stop')}), or wait for it"
                 problem = "a replay or watch runs no cells" if self._app.replaying else stop
             elif sweep is None or environment is None:
-                problem = str(pane.problems[0]) if pane.problems else "this machine is still being read"
+                problem = str(pane.form.problems[0]) if pane.form.problems else "this machine is still being read"
             else:
                 over = pane.preset.over if sweep == pane.preset.sweep else ()
                 (device,) = devices_of(start_of(sweep, fields_of(over) if over else None), environment)
-                self._app.push_screen(TuneDialog(sweep, device, over), self._race)
+                TuneDialog(sweep, device, over).ask(self._race)
         except SpecError as error:
             problem = str(error)
         if problem:
             self._app.notify(problem, title="Cannot race", severity="error", markup=False)
 
-    def _race(self, search: Search | None) -> None:
+    def _race(self, search: Search) -> None:
         source = self.source()
-        if search is not None and source is not None and self.can_race:
-            source.race(search, self._pane.options)
+        if source is not None and self.can_race:
+            source.race(search, self._pane.form.options)
             self.begin(races=True)
 
     def begin(self, *, races: bool = False) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from cs336_tui.session import store
 from cs336_tui.session.log import JOBS_SUFFIX
-from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.controllers.library import Library, RecordingController
@@ -21,7 +20,8 @@ from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.requests import Wish
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.sources import LiveSource, WatchSource
-from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, counts
+from cs336_tui.tui.tabs.results import ResultsPane
+from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, counts
 
 if TYPE_CHECKING:
     from cs336_tui.runner.trust import Untrusted
@@ -45,8 +45,6 @@ class SessionController:
         """Sessions that others run, followed since they were opened."""
         self._loaded: dict[Path | None, Session] = {}
         """Marked sessions that have been read."""
-        self._cells: list[tuple[Source, CellState]] = []
-        """Up to two marked cells."""
         self._trust: Callable[[], object] = lambda: None
         """Does what was asked for last, once its code is trusted."""
 
@@ -192,14 +190,6 @@ class SessionController:
             self._loaded[path] = session
             self._app.refresh_panes()
 
-    def mark_cell(self, cell: CellState) -> None:
-        """Mark a cell of the shown session, or no longer; a third takes the place of the first."""
-        session, others = self._app.shown, [marked for marked in self._cells if marked[1] is not cell]
-        if len(others) == len(self._cells):
-            others = [*others, ((session.title, session.state), cell)][-2:]
-        self._cells = others
-        self._app.paint()
-
     @property
     def compared(self) -> Compared:
         """The marked sessions that have been read, in the order of marking, else the one shown; and marked cells."""
@@ -207,7 +197,7 @@ class SessionController:
         read = {**self._loaded, live.path: live}
         sessions = [read[path] for path in self._pane.marked if path in read] or [self._app.shown]
         titled = tuple((session.title or "session", session.state) for session in sessions)
-        return Compared(titled, tuple(self._cells))
+        return Compared(titled, self._app.main.query_one(ResultsPane).marked)
 
     @property
     def can_resume(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -25,7 +25,7 @@ from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.background import in_background, tried
 from cs336_tui.tui.dialogs.windows import Dialog
 from cs336_tui.tui.keys import bind, bind_keys, key_name
-from cs336_tui.tui.widgets.entries import Chip, Chips, InputLine
+from cs336_tui.tui.widgets.entries import Chips, InputLine
 
 if TYPE_CHECKING:
     from cs336_tui.export.catalogue import Choice, Offer
@@ -51,7 +51,7 @@ class _OneOf(Chips):
     def take(self, value: str) -> None:
         """Choose this value without a message."""
         self.chosen = (value,)
-        self.cursor = next((place for place, chip in enumerate(self.chips) if chip.value == value), 0)
+        self.cursor = self.chips.index(value) if value in self.chips else 0
 
     def action_move(self, by: int) -> None:
         super().action_move(by)
@@ -79,13 +79,11 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
 
     AUTO_FOCUS = "#what"
 
-    def __init__(
-        self, offers: Sequence[Offer], first: Choice, source: Source, folder: Path, copy: Callable[[str], None]
-    ) -> None:
+    def __init__(self, offers: Sequence[Offer], first: Choice, source: Source, folder: Path) -> None:
         from cs336_tui.export.catalogue import RESULTS, suited
 
         super().__init__()
-        self._offers, self._source, self._copies = {offer.what: offer for offer in offers}, source, copy
+        self._offers, self._source = {offer.what: offer for offer in offers}, source
         self._choice = first if first.what in self._offers else suited(first, RESULTS)
         self.folder = folder
         """The folder that was chosen last."""
@@ -112,14 +110,12 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
                     yield _OneOf("format", "Format", (), (), multiple=False)
                     with Vertical(id="pivot"):
                         yield _entry("Rows:cols", "axes", choice.axes)
-                        values = [Chip(value, value) for value in VALUES]
-                        yield _OneOf("value", "Value", values, [choice.value], multiple=False)
+                        yield _OneOf("value", "Value", VALUES, [choice.value], multiple=False)
                         yield _entry("Baseline", "baseline", choice.baseline, "KEY=VALUE, of a speed-up")
                     yield _entry("Columns", "columns", choice.columns, "all, or size,pass,mean")
-                    units, digits = ([Chip(each, each) for each in known] for known in (UNITS, _DIGITS))
                     wanted = _AUTO if choice.digits is None else str(choice.digits)
-                    yield _OneOf("unit", "Unit", units, [choice.unit], multiple=False)
-                    yield _OneOf("digits", "Digits", digits, [wanted], multiple=False)
+                    yield _OneOf("unit", "Unit", UNITS, [choice.unit], multiple=False)
+                    yield _OneOf("digits", "Digits", _DIGITS, [wanted], multiple=False)
                     yield _Tick("notes below the tables", choice.notes, id="notes", compact=True)
                     yield _Tick("as pandas writes them, without notes", choice.pandas, id="pandas", compact=True)
             yield _Row("Name", self._file)
@@ -164,7 +160,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         choice = self._choice
         self._about.update(self._offers[choice.what].about)
         chips = self.query_one("#entry-format", _OneOf)
-        chips.chips = tuple(Chip(name, name) for name in formats_of(choice.what))
+        chips.chips = tuple(formats_of(choice.what))
         chips.take(choice.format)
         self.query_one("#pivot").display = choice.what == PIVOT
         self.query_one("#columns-row").display = choice.what == RESULTS
@@ -260,7 +256,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
             if text is None:
                 self._refuse(problem)
                 return
-            self._copies(text)
+            self.app.copy_to_clipboard(text)
             lines = f"{counted(len(text.splitlines()), 'line')}, as {choice.format}"
             self.app.notify(f"{lines}: sent to the terminal's clipboard.", title="Copied")
 
@@ -329,9 +325,9 @@ class Written(Dialog[None]):
         bind("copy", "copy", "Copy the path", "written.copy"),
     ]
 
-    def __init__(self, paths: Sequence[Path], copy: Callable[[str], None]) -> None:
+    def __init__(self, paths: Sequence[Path]) -> None:
         super().__init__()
-        self._paths, self._copy = [str(path.absolute()) for path in paths], copy
+        self._paths = [str(path.absolute()) for path in paths]
 
     def compose(self) -> ComposeResult:
         copy, close = key_name("written.copy"), key_name("written.close")
@@ -340,5 +336,5 @@ class Written(Dialog[None]):
                 yield Label(path, markup=False)
 
     def action_copy(self) -> None:
-        self._copy("\n".join(self._paths))
+        self.app.copy_to_clipboard("\n".join(self._paths))
         self.app.notify("The path was sent to the terminal's clipboard.", title="Copied")

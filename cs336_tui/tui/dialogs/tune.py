@@ -17,7 +17,7 @@ from cs336_tui.config.tuning import COSTS, budget_of, check_budget, check_goal, 
 from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.dialogs.windows import Dialog
 from cs336_tui.tui.keys import bind_keys, key_name
-from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
+from cs336_tui.tui.widgets.entries import Chips, Entry, TextEntry
 
 BUDGET = "10m"
 _MEANT = {
@@ -28,7 +28,7 @@ _MEANT = {
 }
 
 
-class TuneDialog(Dialog[Search | None]):
+class TuneDialog(Dialog[Search]):
     """Answers with the search of a sweep on a device, or None on Escape. `over` are the choices that a preset searches;
     without any, those with several values."""
 
@@ -50,7 +50,7 @@ class TuneDialog(Dialog[Search | None]):
     def compose(self) -> ComposeResult:
         move, leave = key_name("tune.previous", "tune.next"), key_name("tune.cancel")
         with self.box("Tune: race these choices", f"{move} move · Enter race · {leave} leave"):
-            yield Chips("goal", "goal", [Chip(goal, goal) for goal in COSTS], [self._entered["goal"]], multiple=False)
+            yield Chips("goal", "goal", COSTS, [self._entered["goal"]], multiple=False)
             yield TextEntry("within", "within", "", hint="no limit; 70GB, or 80%")
             yield TextEntry("budget", "budget", BUDGET, hint="90s, 10m, 2h")
             yield self._said

@@ -45,6 +45,15 @@ class Dialog(ModalScreen[ScreenResultType]):
         box.border_title, box.border_subtitle = title, keys
         return box
 
+    def ask(self, then: Callable[[ScreenResultType], object]) -> None:
+        """Open the window; `then` is given its answer, unless it was left without one."""
+
+        def answered(answer: ScreenResultType | None) -> None:
+            if answer is not None:
+                then(answer)
+
+        self.app.push_screen(self, answered)
+
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
@@ -93,8 +102,6 @@ def text_reader(title: str, text: str) -> Reader:
     return Reader(title, write)
 
 
-Choices = Sequence[tuple[str, str]]
-"""Each a name and a few words on it."""
 _LIST_WIDTH = 72
 """Of `ChoiceList`, as in its style."""
 
@@ -104,7 +111,7 @@ def problem_of(act: Callable[[], object], error: type[Exception] | tuple[type[Ex
     return tried(act, error)[1]
 
 
-class AskText(Dialog[str | None]):
+class AskText(Dialog[str]):
     """Answers with what was entered, or None on Escape. `check` says in one line why a text is refused, empty when it
     is taken. `warn` says what should be known of a text that is taken all the same; it needs a second Enter."""
 
@@ -180,7 +187,7 @@ class Confirm(Dialog[bool]):
         self.dismiss(event.button.id == "yes")
 
 
-class ChoiceList(Dialog[int | None]):
+class ChoiceList(Dialog[int]):
     """Choices, each a name and what it is; answers with the place of one, or None on Escape. `at` is highlighted.
     `headings` stand before the choices of these places."""
 
@@ -188,7 +195,9 @@ class ChoiceList(Dialog[int | None]):
         bind("quit", "dismiss(None)", "Close", "choices.close", first="escape", show=False)
     ]
 
-    def __init__(self, title: str, choices: Choices, at: int = 0, headings: Mapping[int, str] = {}) -> None:
+    def __init__(
+        self, title: str, choices: Sequence[tuple[str, str]], at: int = 0, headings: Mapping[int, str] = {}
+    ) -> None:
         super().__init__()
         self._title, self._choices, self._at, self._headings = title, choices, at, headings
 
@@ -234,77 +243,3 @@ class ThemeList(ChoiceList):
 
     def action_next(self) -> None:
         self.query_one(OptionList).action_cursor_down()
-
-
-class Pick(Dialog[str | None]):
-    """Choices, each a name and a few words on it; answers with a name, or None on Escape. What is typed keeps those
-    that have all of its words; the first is under the cursor. `meant` finds the choice of a text that fits none; empty
-    if there is none."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        bind_keys("escape", "dismiss(None)", "Keep", "pick.close"),
-        bind_keys("down", "move('cursor_down')", "Down", "pick.down", show=False),
-        bind_keys("up", "move('cursor_up')", "Up", "pick.up", show=False),
-        bind_keys("pagedown", "move('page_down')", "Page down", "pick.page_down", show=False),
-        bind_keys("pageup", "move('page_up')", "Page up", "pick.page_up", show=False),
-    ]
-
-    def __init__(
-        self,
-        title: str,
-        choices: Choices,
-        *,
-        label: Callable[[str], str] = str,
-        meant: Callable[[str], str] = lambda _: "",
-    ) -> None:
-        super().__init__()
-        self._title, self._choices, self._label, self._meant = title, choices, label, meant
-        self._kept: list[str] = []
-        self._problem = Label("", id="problem", markup=False)
-
-    def compose(self) -> ComposeResult:
-        move, leave = key_name("pick.up", "pick.down"), key_name("pick.close")
-        with self.box(self._title, f"type to narrow · {move} · Enter choose · {leave} keep"):
-            yield InputLine(placeholder="all", compact=True, max_length=100)
-            options = OptionList()
-            options.can_focus = False
-            yield options
-            yield self._problem
-
-    def on_mount(self) -> None:
-        self._fill("")
-
-    @on(Input.Changed)
-    def _changed(self, event: Input.Changed) -> None:
-        event.stop()
-        self._fill(event.value)
-
-    def _fill(self, text: str) -> None:
-        words = text.lower().split()
-        kept = [choice for choice in self._choices if all(word in " ".join(choice).lower() for word in words)]
-        if not kept and (name := self._meant(text)):
-            kept = [choice for choice in self._choices if choice[0] == name]
-        self._kept = [name for name, _ in kept]
-        options = self.query_one(OptionList)
-        options.clear_options()
-        wide = max((len(self._label(name)) for name, _ in self._choices), default=0)
-        options.add_options(
-            Option(Content.assemble((self._label(name).ljust(wide), "bold"), f"  {about}")) for name, about in kept
-        )
-        options.highlighted = 0 if kept else None
-        self._problem.update("" if kept else "✗ none has all of these words")
-
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        at = self.query_one(OptionList).highlighted
-        if at is not None:
-            self.dismiss(self._kept[at])
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        self.dismiss(self._kept[event.option_index])
-
-    def action_move(self, how: str) -> None:
-        if self._kept:
-            getattr(self.query_one(OptionList), f"action_{how}")()

@@ -10,6 +10,7 @@ from cs336_tui.config.flops import algbw, busbw
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import EffectiveSettings
+from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.writing.footnotes import limit_words
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
@@ -22,7 +23,7 @@ from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.live import phase_times
-from cs336_tui.tui.tabs.status import all_checks, energy_words, half_width_words, too_much, verdict
+from cs336_tui.tui.tabs.status import all_checks, energy_words, half_width_words, verdict
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
 _OUTPUT_ROWS = 200
@@ -145,7 +146,9 @@ def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:
     if limit := found.limit:
         lines.append(row("FLOP/s", f"{format.flops(limit.flops_per_s)}FLOP/s"))
         measured, sheet = limit.share_of_measured, limit.share_of_sheet
-        wrong = f" ({too_much(measured)})" if measured is not None and measured > 1 else ""
+        wrong = ""
+        if measured is not None and measured > 1:
+            wrong = f" ({'the peak is wrong' if measured > WRONG_PEAK else 'above it'}: measure the peak again)"
         lines.append(
             row("% of peak", _share(measured, f"not measured (Roofline, {key_name('app.open_roofline')})") + wrong)
         )

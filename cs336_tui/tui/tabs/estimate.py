@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
+from textual.content import Content
+from textual.widgets import Input, Label, OptionList
+from textual.widgets.option_list import Option
 
 from cs336_tui.config.values import bytes_per_s_of
-from cs336_tui.events.gpus import gpu_of_label, known_gpus
-from cs336_tui.tui.dialogs.windows import AskText, Pick, Reader, problem_of
-from cs336_tui.tui.keys import bind, bind_keys
-from cs336_tui.tui.requests import requests_of
+from cs336_tui.events.gpus import GpuModel, find_gpu, gpu_of_label, known_gpus
+from cs336_tui.tui.dialogs.windows import AskText, Dialog, Reader, problem_of
+from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, detail, mark, table
 from cs336_tui.tui.widgets.columns import Copied, copied_table, table_lines
+from cs336_tui.tui.widgets.entries import InputLine
 from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows, WideRows
 
@@ -24,8 +27,21 @@ _BESIDE_FROM = 150
 """Width from which the detail is beside the list."""
 _BELOW_FROM = 30
 """Height from which the detail is below the list."""
+_HERE = "this machine"
 
 Whose = Literal["chosen", "session"]
+
+
+class EstimateChoice(NamedTuple):
+    """The estimate that is asked for."""
+
+    gpu: GpuModel | None = None
+    """The GPU that the user named; None for the machine's own devices."""
+    link: float | None = None
+    """Bandwidth of links in bytes/s that the user named; None: as the data sheet has it."""
+    largest: bool = False
+    """True if the largest batch of each cell that fits is looked for."""
+    whose: Whose = "chosen"
 
 
 class Estimated(NamedTuple):
@@ -61,46 +77,104 @@ class EstimateList(WideRows):
     ]
     varying: Mapping[str, bool] = {"switch": False, "link": False}
     """Actions that are not always offered."""
+    choice = EstimateChoice()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.varying[action] if action in self.varying else super().check_action(action, parameters)
 
     def action_gpu(self) -> None:
-        def entered(name: str | None) -> None:
-            if name is not None:
-                requests_of(self).estimate_for_gpu(name or None)
-
-        def meant(text: str) -> str:
-            gpu = gpu_of_label(text)
-            return gpu.name if gpu else ""
-
-        here = ("", "the devices of this machine")
-        gpus = ((gpu.name, f"{gpu.memory_gib:6.1f} GiB  {gpu.bandwidth_gb_per_s:5,.0f} GB/s") for gpu in known_gpus())
-        title = "Target GPU (blank: this machine)"
-        self.app.push_screen(
-            Pick(title, (here, *gpus), label=lambda name: name or "this machine", meant=meant), entered
-        )
+        GpuPick().ask(lambda name: self._choose(gpu=find_gpu(name) if name else None))
 
     def action_link(self) -> None:
-        def entered(rate: str | None) -> None:
-            if rate is not None:
-                requests_of(self).estimate_for_link(bytes_per_s_of(rate) if rate else None)
-
         about = (
             "Outgoing link bandwidth of each device, such as 450GB/s or 400Gb/s\n"
             "(blank: NVLink by the GPU's data sheet)."
         )
 
-        def check(rate: str) -> str:
-            return problem_of(lambda: rate and bytes_per_s_of(rate), ValueError)
+        def bandwidth(rate: str) -> float | None:
+            return bytes_per_s_of(rate) if rate else None
 
-        self.app.push_screen(AskText("Link", about, check=check), entered)
+        link = AskText("Link", about, check=lambda rate: problem_of(lambda: bandwidth(rate), ValueError))
+        link.ask(lambda rate: self._choose(link=bandwidth(rate)))
 
     def action_largest(self) -> None:
-        requests_of(self).turn_largest()
+        self._choose(largest=not self.choice.largest)
 
     def action_switch(self) -> None:
-        requests_of(self).turn_estimated()
+        self._choose(whose="session" if self.choice.whose == "chosen" else "chosen")
+
+    def _choose(self, **changes: Any) -> None:
+        self.choice = self.choice._replace(**changes)
+        self.resort()
+
+
+class GpuPick(Dialog[str]):
+    """The GPUs by name, each with its memory and bandwidth; answers with a name, empty for this machine. What is typed
+    keeps those that have all of its words, or if none has, the GPU that it names in another way; the first is under the
+    cursor."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind_keys("escape", "dismiss(None)", "Keep", "pick.close"),
+        bind_keys("down", "move('cursor_down')", "Down", "pick.down", show=False),
+        bind_keys("up", "move('cursor_up')", "Up", "pick.up", show=False),
+        bind_keys("pagedown", "move('page_down')", "Page down", "pick.page_down", show=False),
+        bind_keys("pageup", "move('page_up')", "Page up", "pick.page_up", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        gpus = ((gpu.name, f"{gpu.memory_gib:6.1f} GiB  {gpu.bandwidth_gb_per_s:5,.0f} GB/s") for gpu in known_gpus())
+        self._gpus = (("", "the devices of this machine"), *gpus)
+        self._kept: list[str] = []
+        self._problem = Label("", id="problem", markup=False)
+
+    def compose(self) -> ComposeResult:
+        move, leave = key_name("pick.up", "pick.down"), key_name("pick.close")
+        keys = f"type to narrow · {move} · Enter choose · {leave} keep"
+        with self.box("Target GPU (blank: this machine)", keys):
+            yield InputLine(placeholder="all", compact=True, max_length=100)
+            options = OptionList()
+            options.can_focus = False
+            yield options
+            yield self._problem
+
+    def on_mount(self) -> None:
+        self._fill("")
+
+    @on(Input.Changed)
+    def _changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._fill(event.value)
+
+    def _fill(self, text: str) -> None:
+        words = text.lower().split()
+        kept = [each for each in self._gpus if all(word in " ".join(each).lower() for word in words)]
+        if not kept and (gpu := gpu_of_label(text)):
+            kept = [each for each in self._gpus if each[0] == gpu.name]
+        self._kept = [name for name, _ in kept]
+        options = self.query_one(OptionList)
+        options.clear_options()
+        wide = max(len(name or _HERE) for name, _ in self._gpus)
+        options.add_options(
+            Option(Content.assemble(((name or _HERE).ljust(wide), "bold"), f"  {about}")) for name, about in kept
+        )
+        options.highlighted = 0 if kept else None
+        self._problem.update("" if kept else "✗ none has all of these words")
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        at = self.query_one(OptionList).highlighted
+        if at is not None:
+            self.dismiss(self._kept[at])
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.dismiss(self._kept[event.option_index])
+
+    def action_move(self, how: str) -> None:
+        if self._kept:
+            getattr(self.query_one(OptionList), f"action_{how}")()
 
 
 class EstimatePane(Container):
@@ -127,6 +201,10 @@ class EstimatePane(Container):
     def compose(self) -> ComposeResult:
         yield self._list
         yield self._detail
+
+    @property
+    def choice(self) -> EstimateChoice:
+        return self._list.choice
 
     @property
     def text(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import msgspec
 from textual.binding import BindingType
@@ -28,9 +28,7 @@ from cs336_tui.tui.widgets.columns import Laid, Sheet
 from cs336_tui.tui.widgets.lines import Line, facts, joined, line, views_line, wrapped
 
 KernelsView = Literal["kernels", "kinds", "parts", "attention", "gaps", "ranks", "cells"]
-VIEWS: tuple[KernelsView, ...] = ("kernels", "kinds", "parts", "attention", "gaps", "ranks", "cells")
-_OF_RANKS: tuple[KernelsView, ...] = ("ranks",)
-"""The views of a step of several ranks alone."""
+VIEWS: tuple[KernelsView, ...] = get_args(KernelsView)
 _WITHOUT_REPORT: tuple[KernelsView, ...] = ("kernels", "cells")
 """The views of a cell that has no report, where another one has."""
 _SHEETS: dict[KernelsView, Callable[[KernelReport], Sheet]] = {
@@ -115,7 +113,7 @@ class KernelsPane(ReportPane, Works[Sequence[CellPart]]):
             return _WITHOUT_REPORT
         content = self.report.content
         several = isinstance(content, KernelReport) and bool(content.ranks)
-        return tuple(view for view in VIEWS if several or view not in _OF_RANKS)
+        return tuple(view for view in VIEWS if several or view != "ranks")
 
     def above(self) -> list[Line]:
         return [self.title(), *([views_line(self._views, self.view, "kernels.view")] if self._any_profile else [])]
@@ -162,7 +160,7 @@ class KernelsPane(ReportPane, Works[Sequence[CellPart]]):
         chosen, *more = (line((part, "strong")) for part in self._selected.split(" · "))
         filters = [facts(chosen, more, room)] if self.view == "kernels" else []
         lines += joined([about, *filters, *laid.above], room)
-        if self.view in _OF_RANKS:  # which tells of all ranks, and of their traces
+        if self.view == "ranks":  # which tells of all ranks, and of their traces
             pass
         elif tall:
             lines += kernel_listing.remarks(content, width)
@@ -208,27 +206,18 @@ class KernelsPane(ReportPane, Works[Sequence[CellPart]]):
 
     def action_search(self) -> None:
         """Ask for a part of a name, and select the kernels with it."""
-
-        def entered(text: str | None) -> None:
-            if text is not None:
-                self._select(text=text)
-
         about = "Part of a name, in full or short, in any case; nothing for all."
-        self.app.push_screen(AskText("Search kernels", about, self.selection.text), entered)
+        AskText("Search kernels", about, self.selection.text).ask(lambda text: self._select(text=text))
 
     def action_within(self) -> None:
         """Ask for a range, and select the kernels that it encloses at any depth."""
         if self._shown is None:
             return
         names = kernels.range_names(self._shown)
-
-        def chosen(place: int | None) -> None:
-            if place is not None:
-                self._select(within=names[place - 1] if place else "")
-
         at = names.index(self.selection.within) + 1 if self.selection.within in names else 0
         told = [("all", "kernels of every range"), *kernel_listing.range_choices(self._shown, names)]
-        self.app.push_screen(ChoiceList("Kernels within a range", told, at), chosen)
+        chosen = ChoiceList("Kernels within a range", told, at)
+        chosen.ask(lambda place: self._select(within=names[place - 1] if place else ""))
 
     def action_clear(self) -> None:
         self.selection = self.selection.cleared()

@@ -4,8 +4,8 @@ cells, and notices, newest last."""
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
@@ -291,39 +291,26 @@ def _steps(cell: CellState, ddof: int, width: int, height: int) -> list[Line]:
     return lines
 
 
-class LogBook:
-    """The rows of one session; `where`: the path of its log, empty if there is none."""
-
-    def __init__(self, where: str = "") -> None:
-        self.where = where
-        self.rows: deque[Line] = deque(maxlen=LOG_ROWS)
-
-    def take(self, events: Iterable[Event], state: SessionState) -> None:
-        """Add the rows of these events, which `state` includes."""
-        for event in events:
-            self.rows.extend(_rows_of(event, state))
-
-
 class LogPane(Rows):
     """Each row starts with its cell's number. The newest row stays in sight until the user scrolls up."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(cursor=False, follow=True, id=id)
-        self.book = LogBook()
 
-    def show(self, book: LogBook) -> None:
-        self.book = book
-        text, path, room = "The session log is ", book.where, self.content_size.width
+    def show(self, rows: Collection[Line], log: Path | None) -> None:
+        """Paint a session's rows; `log`: its path, None if there is none."""
+        text, path, room = "The session log is ", str(log or ""), self.content_size.width
         if len(text) + len(path) > room:
             path = f"…{path[len(text) + 1 - room :]}"
-        where = [line((text + path, "muted"))] if book.where else []
-        if book.rows:
-            self.fill((*where, *book.rows))
+        where = [line((text + path, "muted"))] if log else []
+        if rows:
+            self.fill((*where, *rows))
         else:
             self.fill((), [(), line(("Nothing yet. What a cell prints, and notices, appear here.", "muted")), *where])
 
 
-def _rows_of(event: Event, state: SessionState) -> Sequence[Line]:
+def log_rows(event: Event, state: SessionState) -> Sequence[Line]:
+    """The rows of an event, which `state` includes, in the Log tab."""
     match event:
         case Notice():
             return _rows(Span("  ! ", "caution"), event.text)

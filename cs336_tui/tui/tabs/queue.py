@@ -249,9 +249,6 @@ class QueuePane(WideRows):
         assert layout is not None
         return layout
 
-    def resort(self) -> None:
-        self.show_again()
-
     def _all_rows(self) -> Iterator[_QueueRow]:
         """The running cells, then waiting cells, cells to add, cells left out, cells that are done."""
         for cell in self._at_work:

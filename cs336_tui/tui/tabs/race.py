@@ -10,13 +10,14 @@ from textual.binding import BindingType
 from textual.containers import Container, Horizontal
 
 from cs336_tui.analysis.tuning import Entry
+from cs336_tui.export.subjects.tuning import race_table
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.keys import bind, key_name, tab_name
 from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import race_lines
 from cs336_tui.tui.tabs.race_lines import VIEWS, Order, Raced
-from cs336_tui.tui.widgets.columns import Copied
+from cs336_tui.tui.widgets.columns import Copied, copied_table
 from cs336_tui.tui.widgets.entries import PushButton
 from cs336_tui.tui.widgets.lines import Line, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
@@ -59,23 +60,9 @@ class RacePane(Container):
             yield PushButton("Save as preset", id="race-save")
             yield PushButton("Copy command", id="race-copy")
 
-    @property
-    def text(self) -> str:
-        return self._rows.text
-
     def copied(self) -> Copied | None:
         """The ranking."""
-        if self._shown is None:
-            return None
-        race, cells = self._shown.race, self._state.cells
-
-        def make() -> str:
-            from cs336_tui.export.subjects.tuning import race_table
-            from cs336_tui.export.writing.formats import render
-
-            return render(race_table(race, cells), "markdown")
-
-        return Copied("The race", make)
+        return copied_table("The race", race_table(self._shown.race, self._state.cells)) if self._shown else None
 
     def show(self, state: SessionState, shown: Raced | None, *, begins: bool = False) -> None:
         """Paint the race; None: the session has none, or one `begins`."""

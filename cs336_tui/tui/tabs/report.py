@@ -159,9 +159,6 @@ class ReportPane(WideRows):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return (action != "make" or self._can_make) and super().check_action(action, parameters)
 
-    def resort(self) -> None:
-        self.show(self.subject)
-
     @property
     def _can_make(self) -> bool:
         spec = self.subject.spec

@@ -4,7 +4,7 @@ never from what they come to."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.cells import cell_len
 from textual.binding import BindingType
@@ -29,14 +29,11 @@ from cs336_tui.tui.tabs.results_columns import (
     shortened,
     sort_value,
 )
+from cs336_tui.tui.tabs.sessions import Source
 from cs336_tui.tui.tabs.status import verdict
 from cs336_tui.tui.widgets.columns import ellipsis, lay_out, words_room
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line
 from cs336_tui.tui.widgets.rows import TableRows
-
-if TYPE_CHECKING:
-    from cs336_tui.tui.charts.roofline import Bandwidths
-
 
 _STATUS = "status"
 _WIDEST_STATUS = 11
@@ -57,7 +54,10 @@ class ResultsPane(TableRows):
 
     chosen: Sequence[str] = ()
     """The columns that a person wants, by their names in exports; none: those that fit."""
+    marked: tuple[tuple[Source, CellState], ...] = ()
+    """Up to two cells to compare, each with its session."""
     _state: SessionState | None = None
+    _title = ""
     _cells: Sequence[CellState] = ()
     _places: Mapping[int, int] = {}
     _order: Sequence[int] = ()
@@ -77,23 +77,16 @@ class ResultsPane(TableRows):
     """True if passes have their short names, as there is no room for what tells cells apart, verdict and std."""
     _above = ""
     _ddof = 1
-    _marked: Sequence[CellState] = ()
     _of_messages = False
     """True if every cell is a collective."""
-    _charts: Bandwidths | None = None
 
     def show(
-        self,
-        state: SessionState,
-        in_sight: CellState | None,
-        marked: Sequence[CellState] = (),
-        judging: Judging | None = None,
+        self, state: SessionState, in_sight: CellState | None, judging: Judging | None = None, title: str = ""
     ) -> None:
-        """Paint; without focus the cursor is on the cell `in_sight`. `marked`: cells to compare. `judging` gives
-        verdicts of the cells in sight."""
-        self._judging = judging
+        """Paint; without focus the cursor is on the cell `in_sight`. `judging` gives verdicts of the cells in sight;
+        `title`: the session's."""
+        self._judging, self._title = judging, title
         self._take(state)
-        self._marked = tuple(marked)
         if not self._cells:
             self.pages = ()
             self.fill((), [(), line(("No results yet. Each cell of a run adds a row here.", "muted"))])
@@ -120,7 +113,7 @@ class ResultsPane(TableRows):
 
     def resort(self) -> None:
         if self._state is not None:
-            self.show(self._state, None, self._marked, self._judging)
+            self.show(self._state, None, self._judging, self._title)
 
     def _chart(self, state: SessionState, heading_rows: int) -> Sequence[Line]:
         """Bandwidth over size of the operation under the cursor, where the table leaves room for it."""
@@ -129,12 +122,10 @@ class ResultsPane(TableRows):
         rows = height - heading_rows - max(min(len(self._cells), height // 3), _LEAST_ROWS) - 1
         if rows < fewest:
             return ()
-        if self._charts is None:
-            from cs336_tui.tui.charts.roofline import Bandwidths
+        from cs336_tui.tui.charts.roofline import session_bandwidths
 
-            self._charts = Bandwidths()
         spec = self._cells[self.index_of(min(self.cursor, len(self._cells) - 1))].spec
-        drawn = self._charts.lines(state, status.settled_of(state), spec, width, min(rows, most))
+        drawn = session_bandwidths(state, status.settled_of(state), spec, width, min(rows, most))
         return [(), *drawn] if drawn else ()
 
     def _take(self, state: SessionState) -> None:
@@ -210,7 +201,7 @@ class ResultsPane(TableRows):
         if column is None:
             order = order[::-1] if self.sort.descending else order
         else:
-            items = (ShownRow(state, cell, known(state, cell) if known else None) for cell in self._cells)
+            items = (ShownRow(state, cell, known(cell) if known else None) for cell in self._cells)
             values = [sort_value(column, item) for item in items]
             told = [place for place in order if values[place] is not None]
             told.sort(key=values.__getitem__, reverse=self.sort.descending)
@@ -223,7 +214,7 @@ class ResultsPane(TableRows):
         assert layout is not None
         cells = [self._cells[place] for place in self._order[first:last]]
         at = next((place for place, column in enumerate(self._columns) if column.key == "verdict"), -1)
-        signs = {id(cell): (Span(f" ◆ {name}", "title"),) for name, cell in zip("AB", self._marked, strict=False)}
+        signs = {id(cell): (Span(f" ◆ {name}", "title"),) for name, (_, cell) in zip("AB", self.marked, strict=False)}
         rows: list[Line] = []
         for cell in cells:
             known = judging.of(state, cell) if judging and state else None
@@ -240,8 +231,14 @@ class ResultsPane(TableRows):
         return joined(parts, self.content_size.width, " · ")
 
     def action_mark(self) -> None:
-        if self.cursor < len(self._cells):
-            requests_of(self).mark_cell(self._cells[self.index_of(self.cursor)])
+        """Mark the cell under the cursor, or no longer; a third takes the place of the first."""
+        if self._state is None or self.cursor >= len(self._cells):
+            return
+        cell = self._cells[self.index_of(self.cursor)]
+        others = tuple(each for each in self.marked if each[1] is not cell)
+        is_new = len(others) == len(self.marked)
+        self.marked = (*others, ((self._title, self._state), cell))[-2:] if is_new else others
+        self.post_message(self.Resized())  # Compare is about them, too
 
     def on_rows_moved(self, event: TableRows.Moved) -> None:
         for cell in self._cells[event.index : event.index + 1]:  # none if another session is shown meanwhile

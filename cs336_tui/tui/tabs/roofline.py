@@ -25,7 +25,7 @@ from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, NOT_MEASURED, Rate, bandwidth, percent
 from cs336_tui.tui import format
 from cs336_tui.tui.background import Works
-from cs336_tui.tui.charts.roofline import Bandwidths, CellPoint, Roof, roofline_chart
+from cs336_tui.tui.charts.roofline import CellPoint, Roof, roofline_chart, session_bandwidths
 from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.keys import bind, key_name, tab_name
 from cs336_tui.tui.requests import requests_of
@@ -85,7 +85,6 @@ class RooflinePane(Container, Works["Roofline"]):
         super().__init__(id=id)
         self._chart = Lines(id="roofline-chart")
         self._rows = WideRows(id="roofline-rows")
-        self._charts = Bandwidths()
 
     def compose(self) -> ComposeResult:
         yield self._chart
@@ -129,7 +128,7 @@ class RooflinePane(Container, Works["Roofline"]):
             drawn: Sequence[Line] = ()
             if cells:  # which compute nothing: busbw over size
                 here = next((cell for cell in cells if cell is self._in_sight), cells[-1])
-                drawn = self._charts.lines(state, status.settled_of(state), here.spec, width, height)
+                drawn = session_bandwidths(state, status.settled_of(state), here.spec, width, height)
             chart.paint(drawn or self._without(state, width))
             rows.pages = ()
             rows.fill(())

@@ -11,7 +11,6 @@ import msgspec
 
 from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.events.events import Lane
-from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats import quantities
@@ -109,11 +108,6 @@ VERDICT_ROOM = 16
 _INDENT = "  "
 _MORE_FROM = 40
 """Width from which the line of verdicts ends in the key that opens all of them."""
-
-
-def too_much(share: float) -> str:
-    """The remark beside a share of the measured peak above 100 %."""
-    return f"{'the peak is wrong' if share > WRONG_PEAK else 'above it'}: measure the peak again"
 
 
 def verdict_line(cell: CellState, found: Assessment | None, width: int) -> Line:

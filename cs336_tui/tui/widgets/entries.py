@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar
 
-import msgspec
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
@@ -145,13 +144,6 @@ class TextEntry(Entry):
         self._input.focus()
 
 
-class Chip(msgspec.Struct, frozen=True):
-    """A choice: its value and its label."""
-
-    value: str
-    label: str
-
-
 def wrap(widths: Sequence[int], available: int) -> list[list[int]]:
     """The indices of the chips of each row, one column between chips; no row is empty."""
     rows: list[list[int]] = [[]]
@@ -177,13 +169,14 @@ class Chips(Entry, can_focus=True):
         bind_keys("space,enter", "choose", "Choose", "chips.toggle", show=False),
     ]
 
-    @dataclass(eq=False, repr=False)
     class Moved(Message):
         """The cursor is on another choice."""
 
-        entry: Chips
+    chips: reactive[tuple[str, ...]] = reactive((), layout=True)
+    """The values to choose from."""
 
-    chips: reactive[tuple[Chip, ...]] = reactive((), layout=True)
+    labels: reactive[Mapping[str, str]] = reactive({}, layout=True)
+    """Words in place of values."""
 
     chosen: reactive[tuple[str, ...]] = reactive(())
     """Chosen values, in the order of the chips."""
@@ -194,14 +187,16 @@ class Chips(Entry, can_focus=True):
         self,
         field: str,
         label: str,
-        chips: Iterable[Chip],
+        chips: Iterable[str],
         chosen: Iterable[str],
         *,
+        labels: Mapping[str, str] = {},
         multiple: bool = True,
         tooltip: str | None = None,
     ) -> None:
         super().__init__(field, label, tooltip=tooltip)
         self.set_reactive(Chips.chips, tuple(chips))
+        self.set_reactive(Chips.labels, labels)
         self.multiple = multiple
         self.set_reactive(Chips.chosen, tuple(chosen))
 
@@ -209,12 +204,12 @@ class Chips(Entry, can_focus=True):
         self.cursor = min(self.cursor, max(len(self.chips) - 1, 0))
 
     def watch_cursor(self) -> None:
-        self.post_message(self.Moved(self))
+        self.post_message(self.Moved())
 
     @property
     def under_cursor(self) -> str:
         """The value under the cursor; empty if there is none."""
-        return self.chips[self.cursor].value if self.cursor < len(self.chips) else ""
+        return self.chips[self.cursor] if self.cursor < len(self.chips) else ""
 
     def content_rows(self, width: int) -> list[list[Segment]]:
         plain, chosen = self.style_of("text"), self.style_of("title")
@@ -222,7 +217,7 @@ class Chips(Entry, can_focus=True):
         for row in self._rows(width):
             segments: list[Segment] = []
             for index in row:
-                style = chosen if self.chips[index].value in self.chosen else plain
+                style = chosen if self.chips[index] in self.chosen else plain
                 if self.has_focus and index == self.cursor:
                     style += Style(reverse=True)
                 if segments:
@@ -233,7 +228,7 @@ class Chips(Entry, can_focus=True):
 
     def toggle(self, value: str) -> None:
         chosen = set(self.chosen) ^ {value} if self.multiple else {value}
-        ordered = tuple(chip.value for chip in self.chips if chip.value in chosen)
+        ordered = tuple(value for value in self.chips if value in chosen)
         if ordered != self.chosen:
             self.chosen = ordered
             self.post_message(self.Changed(self, ordered))
@@ -255,7 +250,7 @@ class Chips(Entry, can_focus=True):
 
     def action_choose(self) -> None:
         if self.chips:
-            self.toggle(self.chips[self.cursor].value)
+            self.toggle(self.chips[self.cursor])
 
     def on_click(self, event: events.Click) -> None:
         rows = self._rows(self.content_size.width - LABEL_WIDTH)
@@ -268,9 +263,9 @@ class Chips(Entry, can_focus=True):
                 self.action_choose()
 
     def _text(self, index: int) -> str:
-        chip = self.chips[index]
+        value = self.chips[index]
         off, on = "□■" if self.multiple else "○●"
-        return (on if chip.value in self.chosen else off) + chip.label
+        return (on if value in self.chosen else off) + self.labels.get(value, value)
 
     def _rows(self, width: int) -> list[list[int]]:
         return wrap([cell_len(self._text(index)) for index in range(len(self.chips))], width)

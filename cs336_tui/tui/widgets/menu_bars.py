@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,24 +20,6 @@ _BEFORE, _BEHIND = "‹", "›"
 _SEPARATOR = "│"
 
 
-class Tab(msgspec.Struct, frozen=True):
-    id: str
-    label: str
-    key: str
-
-    @property
-    def title(self) -> str:
-        """The key and the label."""
-        return f"{self.key} {self.label}"
-
-
-class _Item(msgspec.Struct, frozen=True):
-    """A tab as it is drawn: key and label, or an arrow for it and those beyond."""
-
-    tab: Tab
-    text: str
-
-
 class TabBar(Lines, can_focus=True):
     """Shows the tabs given to `offer`; left and right, a click or the app's keys choose one. If not all fit, it shows
     those around the open one, with an arrow at each end that has more."""
@@ -53,46 +35,47 @@ class TabBar(Lines, can_focus=True):
 
         tab: str
 
-    _tabs: tuple[Tab, ...] = ()
+    _titles: Mapping[str, str] = {}
     _active = ""
 
-    def offer(self, tabs: Sequence[Tab], active: str) -> None:
-        """Show these tabs, the active one marked."""
-        self._tabs, self._active = tuple(tabs), active
+    def offer(self, titles: Mapping[str, str], active: str) -> None:
+        """Show the tabs of these titles, by their ids, the active one marked."""
+        self._titles, self._active = titles, active
         self.show_again()
 
     def show_again(self) -> None:
         spans: list[Span] = []
-        for item in self._items():
-            on = item.tab.id == self._active
-            is_arrow = item.text in (_BEFORE, _BEHIND)
+        for tab, text in self._items():
+            on = tab == self._active
+            is_arrow = text in (_BEFORE, _BEHIND)
             role = "key" if is_arrow else "tab" if not on else "cursor" if self.has_focus else "tab-on"
-            spans += [Span(item.text, role), Span(_SEPARATOR, "muted")]
+            spans += [Span(text, role), Span(_SEPARATOR, "muted")]
         self.paint([tuple(spans[:-1])])
 
-    def _items(self) -> list[_Item]:
-        """The tabs that fit around the open one, with an arrow for the next tab at either end."""
-        items = [_Item(tab, f" {tab.title} ") for tab in self._tabs]
+    def _items(self) -> list[tuple[str, str]]:
+        """The ids and the texts of the tabs that fit around the open one, with an arrow for the next tab at either
+        end."""
+        items = [(tab, f" {title} ") for tab, title in self._titles.items()]
         if not items:
             return []
-        active = next((place for place, item in enumerate(items) if item.tab.id == self._active), 0)
-        widths = [len(item.text) + len(_SEPARATOR) for item in items]
+        active = next((place for place, (tab, _) in enumerate(items) if tab == self._active), 0)
+        widths = [len(text) + len(_SEPARATOR) for _, text in items]
         room, arrow = self.content_size.width + len(_SEPARATOR), len(_BEFORE + _SEPARATOR)
         first, end = window(widths, active, room, arrow)
-        before = [_Item(self._tabs[first - 1], _BEFORE)] if first else []
-        behind = [_Item(self._tabs[end], _BEHIND)] if end < len(items) else []
+        before = [(items[first - 1][0], _BEFORE)] if first else []
+        behind = [(items[end][0], _BEHIND)] if end < len(items) else []
         return [*before, *items[first:end], *behind]
 
     def action_step(self, by: int) -> None:
-        ids = [tab.id for tab in self._tabs]
+        ids = [*self._titles]
         if self._active in ids:
             self.post_message(self.Chosen(ids[(ids.index(self._active) + by) % len(ids)]))
 
     def on_click(self, event: events.Click) -> None:
         items = self._items()
-        place = self.place_of(event, [len(item.text) + len(_SEPARATOR) for item in items])
+        place = self.place_of(event, [len(text) + len(_SEPARATOR) for _, text in items])
         if place is not None:
-            self.post_message(self.Chosen(items[place].tab.id))
+            self.post_message(self.Chosen(items[place][0]))
 
 
 def window(widths: Sequence[int], middle: int, room: int, arrow: int) -> tuple[int, int]:

@@ -53,12 +53,7 @@ class Rows(Lines, can_focus=True):
     class _OfRow(Message):
         """Something happened to the row of this index."""
 
-        rows: Rows
         index: int
-
-        @property
-        def control(self) -> Rows:
-            return self.rows
 
     class Chosen(_OfRow):
         """The user chose the row under the cursor."""
@@ -67,7 +62,7 @@ class Rows(Lines, can_focus=True):
         """The cursor went to another row."""
 
     coming: asyncio.Event | None = None
-    """As of `Loads`."""
+    """Set once the rows are there, if they come from a thread; None if none were asked for."""
 
     def __init__(self, *, cursor: bool = True, follow: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -132,7 +127,7 @@ class Rows(Lines, can_focus=True):
             before = self.cursor
             self.cursor = min(max(self.cursor + rows, 0), max(self._count - 1, 0))
             if self.cursor != before:
-                self.post_message(self.Moved(self, self.index_of(self.cursor)))
+                self.post_message(self.Moved(self.index_of(self.cursor)))
         else:
             self.first_in_sight += rows
             self._following = self.first_in_sight >= self._count - self.room
@@ -149,7 +144,7 @@ class Rows(Lines, can_focus=True):
 
     def action_choose(self) -> None:
         if self._has_cursor and self._count:
-            self.post_message(self.Chosen(self, self.index_of(self.cursor)))
+            self.post_message(self.Chosen(self.index_of(self.cursor)))
 
     def index_of(self, row: int) -> int:
         """The index, for `Chosen` and `Moved`, of what a row shows."""
