@@ -161,17 +161,20 @@ def test_a_new_watcher_counts_nothing_twice(one: Made):
     assert one.state.cells[0].earlier == []
 
 
-def test_a_killed_run_of_a_requeued_job_waits_again_and_of_its_attempts_a_new_watcher_takes_the_last(one: Made):
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_killed_run_of_a_requeued_job_waits_again_and_a_new_watcher_tells_each_attempt_once(one: Made, seen: bool):
     one.write("1", started(0), steps(0, 9.0))
-    one.step()
+    if seen:
+        one.step()
     one.write("1", RESUMED)
-    one.step()
+    if seen:
+        one.step()
     assert one.statuses == ["queued", "queued"]
-    one.write("1", started(0), steps(0, 0.5))
+    one.write("1", started(0, at=8.0), steps(0, 0.5))
     one.watcher = one.new_watcher()
     one.step()
     assert one.state.cells[0].step_times_s == [0.5]
-    assert len(one.state.cells[0].earlier) == 1
+    assert [attempt.step_times_s for attempt in one.state.cells[0].earlier] == [[9.0]]
 
 
 def test_a_result_that_came_after_the_jobs_end_counts_for_the_next_watcher(one: Made):
