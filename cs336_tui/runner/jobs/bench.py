@@ -23,7 +23,7 @@ from cs336_tui.runner.trust import Import, Untrusted, check_log
 from cs336_tui.session.load import uncollected
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.log import LogError, LogReader, Recording, SessionRecorder, Sink, default_session_dir
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, fold
 from cs336_tui.session.states import CellState
 
 _MANY = 200
@@ -258,14 +258,8 @@ class JobsBench(Recording):
     def _check_whole(self) -> None:
         """Raises `LaunchError` for a log that was cut before its cells were whole: whoever writes it would withdraw
         jobs that run them."""
-        cells: set[int] = set()
-        known: set[str] = set()
-        for event in LogReader(self._log).without(*PASSED_OVER):
-            if isinstance(event, ev.CellsQueued):
-                cells |= set(range(event.first, event.first + len(event.specs)))
-            elif isinstance(event, ev.JobSubmitted):
-                known.add(event.job)
-        if not cells or not cells.issuperset(job_files.cells_of_others(self._folder, known)):
+        state = fold(LogReader(self._log).without(*PASSED_OVER))
+        if not state.cells or job_files.cells_of_others(self._folder, state.jobs) - state.cells.keys():
             name = self.session if self._log.parent == default_session_dir() else shlex.quote(str(self._log))
             raise LaunchError(
                 f"session {self.session}: its log was cut before its cells were whole, so nothing was submitted or "
