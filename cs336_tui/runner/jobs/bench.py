@@ -285,7 +285,8 @@ class JobsBench(Recording):
         if cells:
             checkpoints = {cell.asked_spec.checkpoint for cell in self._state.cells.values()}
             settings = msgspec.structs.replace(settings, predict=len(checkpoints) > 1)
-            self._watcher.submit(job_files.split(cells, self._choice, settings, self._watcher.next_job))
+            first = job_files.next_job(self._folder, self._state.jobs)
+            self._watcher.submit(job_files.split(cells, self._choice, settings, first))
 
     def _record(self, events: Sequence[ev.Event]) -> None:
         self._recorder.record(events)

@@ -86,7 +86,7 @@ class JobLog(_Growing):
         cells = [session.cells[number] for number in left]
         self.own = fold(ev.CellsQueued(at=0.0, first=cell.cell, specs=(cell.asked_spec,)) for cell in cells)
         """The state of the job's session, without steps."""
-        self._told = {(cell.cell, each.started_at) for cell in cells for each in (cell, *cell.earlier)}
+        self._known = {(cell.cell, attempt.started_at) for cell in cells for attempt in (cell, *cell.earlier)}
         self._lines = 0
         self.damaged: int | None = None
         """The first line that could not be read."""
@@ -104,8 +104,8 @@ class JobLog(_Growing):
         if results_alone:
             ends = (event for event in events if isinstance(event, ev.CellFinished) and event.status != "cancelled")
             self._left = self._left & {event.cell for event in ends}
-        # Of attempts that a former watcher has told the last one is told anew: it may have ended since.
-        self._told -= {event.cell: event.at for event in events if isinstance(event, ev.CellStarted)}.items()
+        # Of the attempts that the session knows the last one is read anew: it may have ended since.
+        self._known -= {event.cell: event.at for event in events if isinstance(event, ev.CellStarted)}.items()
         for event in events:
             yield from self._take(event)
 
@@ -122,7 +122,7 @@ class JobLog(_Growing):
         own, session = self.own, self._session
         if isinstance(event, ev.CellEvent) and event.cell not in self._left:
             return
-        if isinstance(event, ev.CellStarted) and (event.cell, event.at) in self._told:
+        if isinstance(event, ev.CellStarted) and (event.cell, event.at) in self._known:
             return
         status = own.cells[event.cell].status if isinstance(event, ev.CellEvent) else None
         interrupted = tuple(own.running)
@@ -164,10 +164,9 @@ class JobLog(_Growing):
                 if event.lane < len(self._lanes):
                     yield replace(event, lane=self._lanes[event.lane])
             case ev.ReportStarted():
-                told = (
-                    n for n, each in session.reports.items() if (each.job, each.started_at) == (self._tag, event.at)
-                )
-                number = next(told, max(session.reports, default=-1) + 1)
+                begun = self._tag, event.at
+                known = (n for n, report in session.reports.items() if (report.job, report.started_at) == begun)
+                number = next(known, max(session.reports, default=-1) + 1)
                 if number not in session.reports or session.reports[number].status is None:
                     self._reports[event.report] = number
                     yield replace(event, report=number, job=self._tag)

@@ -79,17 +79,14 @@ class Watcher:
         self._asked_at = float("-inf")
         self._problem = ""
         self._jobs: dict[str, FollowedJob] = {}
-        last, withdrawn = job_files.withdraw_others(folder, state.jobs)
-        self.next_job = last + 1
-        """The number of the next job."""
-        for job in withdrawn:
+        for job in job_files.withdraw_others(folder, state.jobs):
             self._notice(f"job {job} is withdrawn: its submitter ended before recording it")
         owners = {cell: job for job, known in state.jobs.items() for cell in known.submitted.cells}
         for name, known in state.jobs.items():
             cells = [cell for cell in known.submitted.cells if owners[cell] == name]
             left = {cell for cell in cells if cell in state.cells and state.cells[cell].is_left}
             if known.stage != "over":
-                self._follow(known.submitted, left)
+                self._jobs[name] = self._followed(known.submitted, left)
             elif left:  # its log may hold more than the watcher saw that told its end
                 late = self._followed(known.submitted, left)
                 self._read(late, clock(), to_its_end=True, results_alone=True)
@@ -124,7 +121,7 @@ class Watcher:
         self._add(*submitted)
         self._record_new()
         for event in submitted:
-            self._follow(event, set(event.cells))
+            self._jobs[event.job] = self._followed(event, set(event.cells))
 
     @property
     def cells(self) -> set[int]:
@@ -185,11 +182,6 @@ class Watcher:
     def _followed(self, submitted: ev.JobSubmitted, left: set[int]) -> FollowedJob:
         paths = [job_files.log_path(self._folder, submitted.job, node) for node in range(submitted.nodes)]
         return FollowedJob(submitted, left, [JobLog(path, submitted.job, left, self._state) for path in paths])
-
-    def _follow(self, submitted: ev.JobSubmitted, left: set[int]) -> None:
-        name = submitted.job
-        self.next_job = max(self.next_job, int(name) + 1 if name.isdecimal() else 1)
-        self._jobs[name] = self._followed(submitted, left)
 
     def _read(self, job: FollowedJob, now: float, *, to_its_end: bool = False, results_alone: bool = False) -> None:
         for log in job.logs:

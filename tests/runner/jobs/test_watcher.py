@@ -7,7 +7,7 @@ import pytest
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import HostSample
-from cs336_tui.runner.jobs.job import JobStatus, output_path, request_path, write_request
+from cs336_tui.runner.jobs.job import JobStatus, next_job, output_path, request_path, write_request
 from cs336_tui.session.lock import lock_path
 from tests.runner.jobs.made import END, RESUMED, RUNNING, Made, a_run, ended, started, steps
 from tests.samples import ENVIRONMENT
@@ -198,7 +198,7 @@ def test_a_job_whose_submission_was_not_recorded_is_withdrawn_and_its_number_not
     unbegun.watcher = unbegun.new_watcher()
     assert [path.name for path in unbegun.folder.glob("*.json")] == ["1.json"]
     assert unbegun.state.notices[-1].text.startswith("job 2 is withdrawn")
-    assert [unbegun.watcher.next_job, unbegun.new_watcher().next_job] == [4, 4]
+    assert next_job(unbegun.folder, unbegun.state.jobs) == 4
 
 
 def test_a_job_that_stopped_is_over_though_its_launcher_goes_on_calling_it_running(one: Made):
