@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import coalesce, from_line
+from cs336_tui.events.environment import Environment
 from cs336_tui.events.prediction import prediction_key
 from cs336_tui.events.reports import Report
 from cs336_tui.runner.jobs.job import MOST_BYTES, read_shared
 from cs336_tui.session.log import DAMAGE, FILES_SUFFIX, LogError, line_prefix
-from cs336_tui.session.state import SessionState, fold
+from cs336_tui.session.state import SessionState
 
 replace = msgspec.structs.replace
 
@@ -28,7 +29,9 @@ PASSED_OVER = (
 
 def fold_deciding(events: Iterable[ev.Event], state: SessionState) -> None:
     """Fold the events that decide something into the state."""
-    fold((event for event in events if not isinstance(event, PASSED_OVER)), state)
+    for event in events:
+        if type(event) not in PASSED_OVER:
+            state.apply(event)
 
 
 class _Growing:
@@ -83,13 +86,17 @@ class JobLog(_Growing):
         super().__init__(path)
         self._tag, self._files = path.stem, path.with_suffix(FILES_SUFFIX)
         self._job, self._left, self._session = job, left, session
-        cells = [session.cells[number] for number in left]
-        self.own = fold(ev.CellsQueued(at=0.0, first=cell.cell, specs=(cell.asked_spec,)) for cell in cells)
-        """The state of the job's session, without steps."""
+        cells = (session.cells[number] for number in left)
         self._known = {(cell.cell, attempt.started_at) for cell in cells for attempt in (cell, *cell.earlier)}
         self._lines = 0
         self.damaged: int | None = None
         """The first line that could not be read."""
+        self.is_closed = False
+        """True once the job has closed it."""
+        self.begun: dict[int, Literal["running", "cancelled"]] = {}
+        """The cells without a result that run or that the job stopped: the end of the job says why."""
+        self._over_last: tuple[int, ...] = ()
+        self._environment: Environment | None = None
         self._reports: dict[int, int] = {}
 
     @property
@@ -119,42 +126,45 @@ class JobLog(_Growing):
                     self.damaged = self.damaged or self._lines
 
     def _take(self, event: ev.Event) -> Iterator[ev.Event]:
-        own, session = self.own, self._session
+        session, begun = self._session, self.begun
         if isinstance(event, ev.CellEvent) and event.cell not in self._left:
             return
-        if isinstance(event, ev.CellStarted) and (event.cell, event.at) in self._known:
-            return
-        status = own.cells[event.cell].status if isinstance(event, ev.CellEvent) else None
-        interrupted = tuple(own.running)
-        if not isinstance(event, PASSED_OVER):
-            own.apply(event)
         match event:
             case ev.StepsTimed() | ev.StageChanged() | ev.ModelBuilt() | ev.ModelPrepared():
-                if status == "running":
+                if begun.get(event.cell) == "running":
                     yield event
             case ev.DeviceSampled():
-                cells = [cell for cell, _ in own.surrounded(event.cells) if cell.status != "cancelled"]
+                cells = self._running or self._over_last
+                if event.cells:
+                    cells = tuple(cell for cell in event.cells if cell in (*self._running, *self._over_last))
                 if cells:
-                    yield replace(event, cells=tuple(cell.cell for cell in cells))
+                    yield replace(event, cells=cells)
             case ev.CellStarted():
-                if own.environment and own.environment != session.environment:
-                    yield ev.EnvironmentRead(at=event.at, environment=own.environment)
+                if (event.cell, event.at) in self._known:
+                    return
+                begun[event.cell] = "running"
+                if self._environment and self._environment != session.environment:
+                    yield ev.EnvironmentRead(at=event.at, environment=self._environment)
                 lanes = self._lanes
                 yield replace(event, job=self._job, lanes=tuple(lanes[n] for n in event.lanes if n < len(lanes)))
             case ev.CellFinished(status="cancelled"):
-                pass  # the end of the job says why
+                begun[event.cell] = "cancelled"
             case ev.CellFinished() | ev.CellSkipped():
+                if begun.pop(event.cell, "") == "running":
+                    self._over_last = (event.cell,)
                 self._left.discard(event.cell)
                 yield event
             case ev.CellRequeued():
-                if status in _BEGUN:
+                if begun.pop(event.cell, ""):
                     yield event
             case ev.ChildOutput():
-                if event.cell is None or event.cell in own.running:
+                if event.cell is None or begun.get(event.cell) == "running":
                     yield event
+            case ev.EnvironmentRead():
+                self._environment = event.environment
             case ev.LanesOpened():
                 numbers = chain(self._lanes, count(max(session.lanes, default=-1) + 1))
-                host = own.environment.host if own.environment else ""
+                host = self._environment.host if self._environment else ""
                 lanes_of_session = (
                     replace(lane, lane=number, machine=lane.machine or host, job=self._tag)
                     for lane, number in zip(event.lanes, numbers, strict=False)
@@ -164,8 +174,8 @@ class JobLog(_Growing):
                 if event.lane < len(self._lanes):
                     yield replace(event, lane=self._lanes[event.lane])
             case ev.ReportStarted():
-                begun = self._tag, event.at
-                known = (n for n, report in session.reports.items() if (report.job, report.started_at) == begun)
+                start = self._tag, event.at
+                known = (n for n, report in session.reports.items() if (report.job, report.started_at) == start)
                 number = next(known, max(session.reports, default=-1) + 1)
                 if number not in session.reports or session.reports[number].status is None:
                     self._reports[event.report] = number
@@ -185,17 +195,24 @@ class JobLog(_Growing):
                 if all(notice.text != event.text for notice in session.notices):
                     yield event
             case ev.SessionResumed():
-                yield from [ev.CellRequeued(at=event.at, cell=cell) for cell in interrupted]
+                for cell in self._running:
+                    del begun[cell]
+                    yield ev.CellRequeued(at=event.at, cell=cell)
                 self._reports.clear()
+                self.is_closed = False
+            case ev.SessionEnded():
+                self.is_closed = True
             case _:
                 pass  # the session has queued the cells, and a job has neither a name nor jobs of its own
 
     def requeue(self, at: float) -> list[ev.Event]:
         """The session's events for a job that its launcher will start again: what ran or was stopped waits."""
-        cells = (cell for cell in sorted(self._left) if self.own.cells[cell].status in _BEGUN)
-        events: list[ev.Event] = [ev.CellRequeued(at=at, cell=cell) for cell in cells]
-        fold(events, self.own)
-        return events
+        cells, self.begun = sorted(self.begun), {}
+        return [ev.CellRequeued(at=at, cell=cell) for cell in cells]
+
+    @property
+    def _running(self) -> tuple[int, ...]:
+        return tuple(cell for cell, status in self.begun.items() if status == "running")
 
     @property
     def _lanes(self) -> list[int]:
@@ -203,7 +220,5 @@ class JobLog(_Growing):
         return [number for number, lane in self._session.lanes.items() if lane.lane.job == self._tag]
 
 
-_BEGUN = ("running", "cancelled")
-"""Statuses of cells without a result that ran or were stopped."""
 _NOT_THE_SESSIONS = tuple(line_prefix(kind) for kind in (ev.SessionStarted, ev.CellsQueued, ev.QueueOrdered))
 """The lines of a job's log of which the session has its own."""

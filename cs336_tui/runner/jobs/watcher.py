@@ -47,12 +47,7 @@ class FollowedJob:
     @property
     def is_closed(self) -> bool:
         """True if all its logs are closed."""
-        return all(log.own.ended for log in self.logs)
-
-    def left_in(self, status: str) -> list[int]:
-        """The cells without a result that have this status in their log."""
-        states = (log.own.cells[cell] for cell in sorted(self.left) for log in self.logs)
-        return [cell.cell for cell in states if cell.status == status]
+        return all(log.is_closed for log in self.logs)
 
 
 class Watcher:
@@ -90,6 +85,7 @@ class Watcher:
             elif left:  # its log may hold more than the watcher saw that told its end
                 late = self._followed(known.submitted, left)
                 self._read(late, clock(), to_its_end=True, results_alone=True)
+                self._tell_damage(late)
         self._record_new()
 
     def close(self) -> None:
@@ -193,9 +189,12 @@ class Watcher:
                 self._tell_problem(str(error))
             if log.offset > before:
                 job.grown_at = now
-            if log.damaged and to_its_end:
-                self._notice(f"{log.path.name}, line {log.damaged}: damaged; passed over with other lines like it")
         job.ended_at = (job.ended_at or now) if job.is_closed else 0.0
+
+    def _tell_damage(self, job: FollowedJob) -> None:
+        for log in job.logs:
+            if log.damaged:
+                self._notice(f"{log.path.name}, line {log.damaged}: damaged; passed over with other lines like it")
 
     def _ask(self, now: float) -> None:
         """Take the launcher's answer, if it is there, and ask again when it is time."""
@@ -247,10 +246,12 @@ class Watcher:
 
     def _settle(self, name: str, job: FollowedJob, now: float) -> None:
         """Tell that a job is over, and the end of each cell that it left without a result."""
-        self._read(job, now, to_its_end=True)
+        if not job.is_closed:
+            self._read(job, now, to_its_end=True)
         del self._jobs[name]
+        self._tell_damage(job)
         for log in job.logs:
-            if job.over_at and not log.own.ended:  # it was killed
+            if job.over_at and not log.is_closed:  # it was killed
                 lock_path(log.path).unlink(missing_ok=True)
         status = job.status if job.over_at and job.status else JobStatus("over")
         reason = status.reason
@@ -270,12 +271,12 @@ class Watcher:
                 self._aside.call(lambda: self._launcher.cancel([job.submitted.id])).add_done_callback(self._say_problem)
 
     def _endings(self, job: FollowedJob, status: JobStatus, error: str) -> Iterator[ev.Event]:
-        running, cancelled = job.left_in("running"), job.left_in("cancelled")
+        begun = {cell: status for log in job.logs for cell, status in log.begun.items()}
         for cell in sorted(job.left):
-            ending = status.ending or ("cancelled" if cell in cancelled else "failed")
+            ending = status.ending or ("cancelled" if begun.get(cell) == "cancelled" else "failed")
             if ending != "oom":
                 yield ev.CellFinished(at=time.time(), cell=cell, status=ending, error=error, job_over=True)
-            elif cell in running:
+            elif begun.get(cell) == "running":
                 yield ev.CellFinished(at=time.time(), cell=cell, status="oom", error=error)
             else:
                 why = f"not started: {error}"
