@@ -16,9 +16,9 @@ from cs336_tui import __version__
 from cs336_tui.config.sweep import NO_OOM_SKIP
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import job as job_files
-from cs336_tui.runner.jobs.fold import Tail
 from cs336_tui.runner.jobs.job import JobCell, JobLauncher, JobRequest, LaunchChoice, LaunchError
-from cs336_tui.runner.jobs.watcher import POLL_S, Watcher, has_result
+from cs336_tui.runner.jobs.logs import PASSED_OVER, Tail, fold_deciding
+from cs336_tui.runner.jobs.watcher import POLL_S, Watcher
 from cs336_tui.runner.trust import Import, Untrusted, check_log
 from cs336_tui.session.load import uncollected
 from cs336_tui.session.lock import writer_of
@@ -26,10 +26,6 @@ from cs336_tui.session.log import LogError, LogReader, Recording, SessionRecorde
 from cs336_tui.session.state import SessionState, fold
 from cs336_tui.session.states import CellState
 
-_PASSED_OVER = (
-    ev.StepsTimed, ev.DeviceSampled, ev.ChildOutput, ev.StageChanged, ev.ModelBuilt, ev.ModelPrepared
-)  # fmt: skip
-"""Events that decide nothing here."""
 _MANY = 200
 """Jobs are looked at half as often where more go on."""
 
@@ -111,7 +107,7 @@ class JobsBench(Recording):
                 job_files.write_choice(self._folder, choice)
                 started = ev.SessionStarted(at=time.time(), schema=ev.SCHEMA, session=self.session, app=__version__)
                 self._record([started, *queued])
-                self._watcher = Watcher(self._record, launcher, self._folder, self._state)
+                self._watcher = Watcher(self._recorder.record, launcher, self._folder, self._state)
                 self._submit(job_cells(self._state), settings)
             except BaseException as error:  # jobs that were submitted find no request then, and end
                 self.close()
@@ -144,7 +140,7 @@ class JobsBench(Recording):
                 self._recorder.close()
                 raise
             (sink or self._recorder.pass_on)(history)
-            self._apply(history)
+            fold_deciding(history, self._state)
             specs = [cell.asked_spec for cell in self._left(failed=failed)]
             try:
                 show(check_log(self.session, specs, trusted=self._trusted))
@@ -153,7 +149,7 @@ class JobsBench(Recording):
                 self.close()
                 raise
             self._record([ev.SessionResumed(at=time.time(), app=__version__)])
-            self._watcher = watcher = Watcher(self._record, launcher, self._folder, self._state)
+            self._watcher = watcher = Watcher(self._recorder.record, launcher, self._folder, self._state)
             watcher.settle_down(self._closing)
             if self._closing.is_set():
                 return ()
@@ -174,7 +170,7 @@ class JobsBench(Recording):
         """The cells that resuming runs, if no job of them goes on."""
         again = ("failed", "killed") if failed else ()
         cells = self._state.cells.values()
-        return [cell for cell in cells if not has_result(self._state, cell.cell) or cell.status in again]
+        return [cell for cell in cells if cell.is_left or cell.status in again]
 
     def watch(self, sink: Sink | None = None, *, take_over: bool = False) -> None:
         """Look at the session; events so far go to `sink`, if given. Raises like `resume`."""
@@ -240,7 +236,7 @@ class JobsBench(Recording):
     def _follow(self, tail: Tail, sink: Sink) -> None:
         if events := tail.read():
             sink(events)
-            self._apply(events)
+            fold_deciding(events, self._state)
 
     def _take_over(self, tail: Tail, *, whoever: bool = False) -> None:
         """Go on as the writer, whose former one is gone, or `whoever` that is; another follower may be quicker."""
@@ -257,19 +253,13 @@ class JobsBench(Recording):
         if self.is_over:
             self._recorder.close()
         else:
-            self._watcher = Watcher(self._record, launcher, self._folder, self._state)
+            self._watcher = Watcher(self._recorder.record, launcher, self._folder, self._state)
 
     def _check_whole(self) -> None:
         """Raises `LaunchError` for a log that was cut before its cells were whole: whoever writes it would withdraw
         jobs that run them."""
-        cells: set[int] = set()
-        known: set[str] = set()
-        for event in LogReader(self._log).without(*_PASSED_OVER):
-            if isinstance(event, ev.CellsQueued):
-                cells |= set(range(event.first, event.first + len(event.specs)))
-            elif isinstance(event, ev.JobSubmitted):
-                known.add(event.job)
-        if not cells or not cells.issuperset(job_files.cells_of_others(self._folder, known)):
+        state = fold(LogReader(self._log).without(*PASSED_OVER))
+        if not state.cells or job_files.cells_of_others(self._folder, state.jobs) - state.cells.keys():
             name = self.session if self._log.parent == default_session_dir() else shlex.quote(str(self._log))
             raise LaunchError(
                 f"session {self.session}: its log was cut before its cells were whole, so nothing was submitted or "
@@ -295,14 +285,12 @@ class JobsBench(Recording):
         if cells:
             checkpoints = {cell.asked_spec.checkpoint for cell in self._state.cells.values()}
             settings = msgspec.structs.replace(settings, predict=len(checkpoints) > 1)
-            self._watcher.submit(job_files.split(cells, self._choice, settings, self._watcher.next_job))
+            first = job_files.next_job(self._folder, self._state.jobs)
+            self._watcher.submit(job_files.split(cells, self._choice, settings, first))
 
     def _record(self, events: Sequence[ev.Event]) -> None:
         self._recorder.record(events)
-        self._apply(events)
-
-    def _apply(self, events: Sequence[ev.Event]) -> None:
-        fold((event for event in events if not isinstance(event, _PASSED_OVER)), self._state)
+        fold_deciding(events, self._state)
 
 
 def _launch_error(error: BaseException, folder: Path) -> BaseException:

@@ -11,7 +11,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -285,15 +285,18 @@ def withdraw(folder: Path, job: str) -> None:
         request_path(folder, job).rename(folder / f"{job}.withdrawn")
 
 
-def withdraw_others(folder: Path, jobs: Container[str]) -> tuple[int, list[str]]:
-    """Withdraw the requests that are not of these jobs. Returns the largest number that a job here has had, 0 without
-    any, and the jobs whose requests were withdrawn."""
-    numbers = (path.name.partition(".")[0] for path in folder.glob("*"))
-    last = max((int(number) for number in numbers if number.isdecimal()), default=0)
+def withdraw_others(folder: Path, jobs: Container[str]) -> list[str]:
+    """Withdraw the requests that are not of these jobs; returns the jobs whose requests were withdrawn."""
     withdrawn = _others(folder, jobs)
     for job in withdrawn:
         withdraw(folder, job)
-    return last, withdrawn
+    return withdrawn
+
+
+def next_job(folder: Path, jobs: Iterable[str]) -> int:
+    """The number after those of these jobs and of all that have had a file here."""
+    names = (*jobs, *(path.name.partition(".")[0] for path in folder.glob("*")))
+    return max((int(name) for name in names if name.isdecimal()), default=0) + 1
 
 
 def cells_of_others(folder: Path, jobs: Container[str]) -> set[int]:

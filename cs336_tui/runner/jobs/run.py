@@ -24,6 +24,7 @@ from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.jobs.job import LAG_S, JobCell, JobRequest, LaunchError, log_path, shares, write_file
+from cs336_tui.runner.jobs.logs import PASSED_OVER
 from cs336_tui.runner.jobs.slurm import run_command
 from cs336_tui.runner.lanes import lanes_of, pool_of
 from cs336_tui.runner.node_process import LOOK_S, SILENT_S, Node, NodeLost, NodeProcess
@@ -152,8 +153,7 @@ def work_over_nodes(
 def _cells_in(log: Path) -> set[int]:
     """The cells that a log has; none of one that cannot be read."""
     with contextlib.suppress(LogError):
-        queues = (event for event in LogReader(log) if isinstance(event, ev.CellsQueued))
-        return {cell for queue in queues for cell in range(queue.first, queue.first + len(queue.specs))}
+        return set(fold(LogReader(log).without(*PASSED_OVER)).cells)
     return set()
 
 

@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
 from cs336_tui.events import events as ev
 from cs336_tui.runner.jobs import job as job_files
-from cs336_tui.runner.jobs.fold import FollowedJob, JobLog, Numbering
 from cs336_tui.runner.jobs.job import JobLauncher, JobRequest, JobStatus, LaunchError
+from cs336_tui.runner.jobs.logs import JobLog, fold_deciding
 from cs336_tui.runner.pipes import Aside, last_line
 from cs336_tui.session.lock import lock_path
 from cs336_tui.session.state import SessionState
@@ -30,9 +31,28 @@ STALE_S = 60.0
 Record = Callable[[Sequence[ev.Event]], object]
 
 
+@dataclass(eq=False)
+class FollowedJob:
+    """A job that may still write, or whose end is not told yet."""
+
+    submitted: ev.JobSubmitted
+    left: set[int]
+    logs: Sequence[JobLog]
+    status: JobStatus | None = None
+    grown_at: float = 0.0
+    over_at: float = 0.0
+    ended_at: float = 0.0
+    heard_at: float = 0.0
+
+    @property
+    def is_closed(self) -> bool:
+        """True if all its logs are closed."""
+        return all(log.is_closed for log in self.logs)
+
+
 class Watcher:
-    """Watches the jobs of a session, whose events so far made `state`, in `step`s; whatever it finds goes to `record`.
-    A job's cells without a result get an end when it is over, with the launcher's reason."""
+    """Watches the jobs of a session, whose events so far made `state`, in `step`s; whatever it finds changes the state
+    and goes to `record`. A job's cells without a result get an end when it is over, with the launcher's reason."""
 
     def __init__(
         self,
@@ -47,26 +67,26 @@ class Watcher:
     ) -> None:
         self._record, self._launcher, self._folder, self._clock = record, launcher, folder, clock
         self._ask_s, self._grace_s = ask_s, grace_s
-        self._numbering = Numbering(state)
+        self._state = state
+        self._new: list[ev.Event] = []
         self._aside = Aside("launcher")
         self._asked: Future[Mapping[str, JobStatus]] | None = None
         self._asked_at = float("-inf")
         self._problem = ""
         self._jobs: dict[str, FollowedJob] = {}
-        last, withdrawn = job_files.withdraw_others(folder, state.jobs)
-        self.next_job = last + 1
-        """The number of the next job."""
-        for job in withdrawn:
-            text = f"job {job} is withdrawn: its submitter ended before recording it"
-            record([ev.Notice(at=time.time(), text=text)])
+        for job in job_files.withdraw_others(folder, state.jobs):
+            self._notice(f"job {job} is withdrawn: its submitter ended before recording it")
         owners = {cell: job for job, known in state.jobs.items() for cell in known.submitted.cells}
         for name, known in state.jobs.items():
             cells = [cell for cell in known.submitted.cells if owners[cell] == name]
-            left = {cell for cell in cells if not has_result(state, cell)}
-            if left or known.stage != "over":
-                begun = any(state.cells[n].started_at is not None or state.cells[n].earlier for n in left)
-                self._follow(known.submitted, left, settled=known.stage == "over", again=begun)
-                self._jobs[name].has_run = known.stage == "running"
+            left = {cell for cell in cells if cell in state.cells and state.cells[cell].is_left}
+            if known.stage != "over":
+                self._jobs[name] = self._followed(known.submitted, left)
+            elif left:  # its log may hold more than the watcher saw that told its end
+                late = self._followed(known.submitted, left)
+                self._read(late, clock(), to_its_end=True, results_alone=True)
+                self._tell_damage(late)
+        self._record_new()
 
     def close(self) -> None:
         """Ask the launcher no more; jobs go on."""
@@ -94,9 +114,10 @@ class Watcher:
             )
             for request, id in zip(requests, ids, strict=True)
         ]
-        self._record(submitted)
+        self._add(*submitted)
+        self._record_new()
         for event in submitted:
-            self._follow(event, set(event.cells))
+            self._jobs[event.job] = self._followed(event, set(event.cells))
 
     @property
     def cells(self) -> set[int]:
@@ -118,11 +139,11 @@ class Watcher:
     @property
     def _knows(self) -> bool:
         """True if the launcher has said how each job is."""
-        return all(job.status or job.settled for job in self._jobs.values())
+        return all(job.status for job in self._jobs.values())
 
     def cancel(self) -> bool:
         """Have all jobs cancelled that are not over; False if there is none. Their ends come with later steps."""
-        ids = [job.submitted.id for job in self._jobs.values() if not job.settled and not job.over_at]
+        ids = [job.submitted.id for job in self._jobs.values() if not job.over_at]
         if ids:
             self._aside.call(lambda: self._launcher.cancel(ids)).add_done_callback(self._say_problem)
         return bool(ids)
@@ -135,81 +156,87 @@ class Watcher:
     def step(self) -> None:
         """Read what is new, ask the launcher now and then, and tell of jobs that are over."""
         now = self._clock()
-        events: list[ev.Event] = []
-        self._ask(now, events)
+        self._ask(now)
         for name, job in list(self._jobs.items()):
-            self._read(job, now, events)
+            self._read(job, now)
             if self._is_settled(job, now):
-                self._settle(name, job, events)
-        if events:
-            self._record(events)
+                self._settle(name, job, now)
+        self._record_new()
 
-    def _follow(
-        self, submitted: ev.JobSubmitted, left: set[int], *, settled: bool = False, again: bool = False
-    ) -> None:
-        name = submitted.job
-        self.next_job = max(self.next_job, int(name) + 1 if name.isdecimal() else 1)
-        logs = []
-        for node in range(submitted.nodes):
-            of_log = set(left) if settled else left
-            path = job_files.log_path(self._folder, name, node)
-            logs.append(JobLog(path, name, of_log, self._numbering, again=again, settled=settled))
-        self._jobs[name] = FollowedJob(submitted, left, logs, settled)
+    def _add(self, *events: ev.Event) -> None:
+        fold_deciding(events, self._state)
+        self._new += events
 
-    def _read(self, job: FollowedJob, now: float, events: list[ev.Event], *, to_its_end: bool = False) -> None:
+    def _notice(self, text: str) -> None:
+        self._add(ev.Notice(at=time.time(), text=text))
+
+    def _record_new(self) -> None:
+        new, self._new = self._new, []
+        if new:
+            self._record(new)
+
+    def _followed(self, submitted: ev.JobSubmitted, left: set[int]) -> FollowedJob:
+        paths = [job_files.log_path(self._folder, submitted.job, node) for node in range(submitted.nodes)]
+        return FollowedJob(submitted, left, [JobLog(path, submitted.job, left, self._state) for path in paths])
+
+    def _read(self, job: FollowedJob, now: float, *, to_its_end: bool = False, results_alone: bool = False) -> None:
         for log in job.logs:
             before = log.offset
             try:
-                events += log.read(to_its_end=to_its_end)
+                for event in log.read(to_its_end=to_its_end, results_alone=results_alone):
+                    self._add(event)
             except LaunchError as error:
-                self._tell_problem(str(error), events)
+                self._tell_problem(str(error))
             if log.offset > before:
                 job.grown_at = now
         job.ended_at = (job.ended_at or now) if job.is_closed else 0.0
 
-    def _ask(self, now: float, events: list[ev.Event]) -> None:
+    def _tell_damage(self, job: FollowedJob) -> None:
+        for log in job.logs:
+            if log.damaged:
+                self._notice(f"{log.path.name}, line {log.damaged}: damaged; passed over with other lines like it")
+
+    def _ask(self, now: float) -> None:
         """Take the launcher's answer, if it is there, and ask again when it is time."""
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
             try:
-                self._take_statuses(asked.result(), now, events)
+                self._take_statuses(asked.result(), now)
                 self._problem = ""
             except LaunchError as error:
-                self._tell_problem(str(error), events)
+                self._tell_problem(str(error))
         if self._asked is None and now - self._asked_at >= self._ask_s:
-            ids = [job.submitted.id for job in self._jobs.values() if not job.settled and not job.over_at]
+            ids = [job.submitted.id for job in self._jobs.values() if not job.over_at]
             if ids:
                 self._asked, self._asked_at = self._aside.call(lambda: self._launcher.statuses(ids)), now
 
-    def _take_statuses(self, found: Mapping[str, JobStatus], now: float, events: list[ev.Event]) -> None:
+    def _take_statuses(self, found: Mapping[str, JobStatus], now: float) -> None:
         for name, job in self._jobs.items():
             status = found.get(job.submitted.id)
-            if status is None or job.over_at or job.settled:
+            if status is None or job.over_at:
                 continue
             job.status = status
-            if status.stage == "pending":
-                job.heard_at = now
             if status.stage == "over":
                 job.over_at = now
                 continue
-            self._tell(name, job, status, events)
-            if status.stage == "running":
-                job.has_run = True
-            elif job.has_run and job.grown_at <= self._asked_at:  # else its next run may have begun since
-                job.has_run = False
-                for log in job.logs:
-                    events += log.requeue(time.time())
+            is_again = status.stage == "pending" and self._state.jobs[name].stage == "running"
+            if status.stage == "pending":
+                job.heard_at = now
+            if is_again and job.grown_at > self._asked_at:  # its next run may have begun since
+                continue
+            self._tell(name, status)
+            for log in job.logs if is_again else ():
+                self._add(*log.requeue(time.time()))
 
-    def _tell(self, name: str, job: FollowedJob, status: JobStatus, events: list[ev.Event]) -> None:
-        told = (status.stage, status.reason, status.node)
-        if told != job.told:
-            job.told = told
-            change = ev.JobChanged(at=time.time(), job=name, stage=status.stage, reason=status.reason, node=status.node)
-            events.append(change)
+    def _tell(self, name: str, status: JobStatus) -> None:
+        known = self._state.jobs[name]
+        stage, reason, node = status.stage, status.reason, status.node or known.node
+        if (stage, reason, node) != (known.stage, known.reason, known.node):
+            self._add(ev.JobChanged(at=time.time(), job=name, stage=stage, reason=reason, node=node))
 
     def _is_settled(self, job: FollowedJob, now: float) -> bool:
         """True if nothing more is to be expected of a job."""
-        if job.settled or (job.is_closed and not job.left):
+        if job.is_closed and not job.left:
             return True
         if job.over_at:
             return job.is_closed or now >= max(job.over_at, job.grown_at) + self._grace_s
@@ -217,44 +244,39 @@ class Watcher:
         patience_s = STALE_S if called_running else SILENT_S
         return bool(job.ended_at) and now >= max(job.ended_at, job.heard_at) + patience_s
 
-    def _settle(self, name: str, job: FollowedJob, events: list[ev.Event]) -> None:
+    def _settle(self, name: str, job: FollowedJob, now: float) -> None:
         """Tell that a job is over, and the end of each cell that it left without a result."""
-        if job.settled or not job.is_closed:
-            self._read(job, self._clock(), events, to_its_end=True)
+        if not job.is_closed:
+            self._read(job, now, to_its_end=True)
         del self._jobs[name]
+        self._tell_damage(job)
         for log in job.logs:
-            if log.damaged:
-                text = f"{log.path.name}, line {log.damaged}: damaged; passed over with other lines like it"
-                events.append(ev.Notice(at=time.time(), text=text))
-            if job.over_at and not log.ended:  # it was killed
+            if job.over_at and not log.is_closed:  # it was killed
                 lock_path(log.path).unlink(missing_ok=True)
-        if job.settled:
-            return
         status = job.status if job.over_at and job.status else JobStatus("over")
         reason = status.reason
         if job.left and (not reason or status.ending == "failed"):
             said = filter(None, (reason, last_line(job_files.output_path(self._folder, name))))
             reason = "; ".join(said) or "it ended before its cells did"
-        self._tell(name, job, status._replace(reason=reason, node=status.node or job.told[2]), events)
+        self._tell(name, status._replace(reason=reason))
         error = f"job {job.submitted.id}: {reason}"
         for log in job.logs:
             for report in log.reports:
                 ending = status.ending or "failed"
-                events.append(ev.ReportFinished(at=time.time(), report=report, status=ending, error=error))
-        events += self._endings(job, status, error)
+                self._add(ev.ReportFinished(at=time.time(), report=report, status=ending, error=error))
+        self._add(*self._endings(job, status, error))
         if job.left:  # whatever lives of it stops
             job_files.withdraw(self._folder, name)
             if not job.over_at:
                 self._aside.call(lambda: self._launcher.cancel([job.submitted.id])).add_done_callback(self._say_problem)
 
     def _endings(self, job: FollowedJob, status: JobStatus, error: str) -> Iterator[ev.Event]:
-        running = job.running
-        cancelled = {cell for log in job.logs for cell in log.cancelled}
+        begun = {cell: status for log in job.logs for cell, status in log.begun.items()}
         for cell in sorted(job.left):
-            ending = status.ending or ("cancelled" if cell in cancelled else "failed")
+            ending = status.ending or ("cancelled" if begun.get(cell) == "cancelled" else "failed")
             if ending != "oom":
                 yield ev.CellFinished(at=time.time(), cell=cell, status=ending, error=error, job_over=True)
-            elif cell in running:
+            elif begun.get(cell) == "running":
                 yield ev.CellFinished(at=time.time(), cell=cell, status="oom", error=error)
             else:
                 why = f"not started: {error}"
@@ -264,13 +286,7 @@ class Watcher:
         if isinstance(error := call.exception(), LaunchError):
             self._record([ev.Notice(at=time.time(), text=str(error))])
 
-    def _tell_problem(self, text: str, events: list[ev.Event]) -> None:
+    def _tell_problem(self, text: str) -> None:
         if text != self._problem:
             self._problem = text
-            events.append(ev.Notice(at=time.time(), text=text))
-
-
-def has_result(state: SessionState, cell: int) -> bool:
-    """True if the cell has an end that no end of a job gave it, or was skipped."""
-    known = state.cells.get(cell)
-    return known is None or known.status == "skipped" or bool(known.finished and not known.finished.job_over)
+            self._notice(text)

@@ -7,7 +7,7 @@ import pytest
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import HostSample
-from cs336_tui.runner.jobs.job import JobStatus, output_path, request_path, write_request
+from cs336_tui.runner.jobs.job import JobStatus, next_job, output_path, request_path, write_request
 from cs336_tui.session.lock import lock_path
 from tests.runner.jobs.made import END, RESUMED, RUNNING, Made, a_run, ended, started, steps
 from tests.samples import ENVIRONMENT
@@ -161,17 +161,20 @@ def test_a_new_watcher_counts_nothing_twice(one: Made):
     assert one.state.cells[0].earlier == []
 
 
-def test_a_killed_run_of_a_requeued_job_waits_again_and_of_its_attempts_a_new_watcher_takes_the_last(one: Made):
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_killed_run_of_a_requeued_job_waits_again_and_a_new_watcher_tells_each_attempt_once(one: Made, seen: bool):
     one.write("1", started(0), steps(0, 9.0))
-    one.step()
+    if seen:
+        one.step()
     one.write("1", RESUMED)
-    one.step()
+    if seen:
+        one.step()
     assert one.statuses == ["queued", "queued"]
-    one.write("1", started(0), steps(0, 0.5))
+    one.write("1", started(0, at=8.0), steps(0, 0.5))
     one.watcher = one.new_watcher()
     one.step()
     assert one.state.cells[0].step_times_s == [0.5]
-    assert len(one.state.cells[0].earlier) == 1
+    assert [attempt.step_times_s for attempt in one.state.cells[0].earlier] == [[9.0]]
 
 
 def test_a_result_that_came_after_the_jobs_end_counts_for_the_next_watcher(one: Made):
@@ -195,7 +198,7 @@ def test_a_job_whose_submission_was_not_recorded_is_withdrawn_and_its_number_not
     unbegun.watcher = unbegun.new_watcher()
     assert [path.name for path in unbegun.folder.glob("*.json")] == ["1.json"]
     assert unbegun.state.notices[-1].text.startswith("job 2 is withdrawn")
-    assert [unbegun.watcher.next_job, unbegun.new_watcher().next_job] == [4, 4]
+    assert next_job(unbegun.folder, unbegun.state.jobs) == 4
 
 
 def test_a_job_that_stopped_is_over_though_its_launcher_goes_on_calling_it_running(one: Made):
