@@ -68,7 +68,6 @@ def test_a_whole_race_of_real_steps(tmp_path: Path) -> None:
     state = load(log)
     (command,) = state.commands
     again = searching(*shlex.split(command)[2:])
-    assert state.tuning is not None
     assert again.asked.over == state.tuning.tuning.over
     table = call("resume", str(log), "--format", "table")
     assert table.returncode == 0
@@ -78,7 +77,6 @@ def test_a_whole_race_of_real_steps(tmp_path: Path) -> None:
 def test_a_race_that_is_stopped_prints_the_best_so_far(tmp_path: Path) -> None:
     words = ("tune", "--session-dir", str(tmp_path), *SMALL, *OVER[:2], "--budget", "5m")
     with running(*words, cwd=tmp_path) as process:
-        assert process.stderr is not None
         while not process.stderr.readline().startswith("round 1: "):
             assert process.poll() is None
         os.killpg(process.pid, signal.SIGINT)

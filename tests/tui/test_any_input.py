@@ -255,7 +255,6 @@ def meant(app: Cs336App) -> list[list[tuple[str, str, str]]]:
 
     def cells(segment: Segment) -> list[tuple[str, str, str]]:
         style = segment.style
-        assert style is not None
         both = (style.color, style.bgcolor)
         colors = [color.get_truecolor().hex.removeprefix("#") if color else "default" for color in both]
         return [(char, colors[0], colors[1]) for char in segment.text]

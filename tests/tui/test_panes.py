@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cs336_tui.analysis.verdicts import judge
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.peaks import PeakCache
@@ -19,7 +20,7 @@ from cs336_tui.tui.tabs.device import DevicePane, Run, device_lines
 from cs336_tui.tui.tabs.live import LivePane, live_lines
 from cs336_tui.tui.tabs.status import status
 from cs336_tui.worker.measure.timing import why_stopped
-from tests.analysis.judging import a_cell, judged
+from tests.analysis.judging import a_cell
 from tests.made_memory import a_memory_report
 from tests.samples import (
     START,
@@ -246,7 +247,7 @@ def told(**spec: object) -> str:
 
 def test_the_level_of_an_interval_stands_apart_from_its_sign() -> None:
     noisy = list(0.1 * np.random.default_rng(5).lognormal(0.0, 0.5, 30))
-    assert "95 % CI ± 23 % of the mean" in judged(a_cell(noisy)).sentence
+    assert "95 % CI ± 23 % of the mean" in judge(a_cell(noisy)).sentence
     assert why_stopped(STEADY_S, 0.01).endswith("(95 %)")
     assert "of the mean (95 %)" in told()
 

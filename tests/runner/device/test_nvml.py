@@ -52,7 +52,6 @@ def test_every_way_not_to_open_has_one_line_with_its_code(install_nvml: Install,
     install_nvml(FakeNvmlLibrary(init_error=code))
     report = nvml_report()
     assert (report.driver, report.gpus) == (None, ())
-    assert report.why is not None
     assert words in report.why
     assert f"(NVML error {code})" in report.why
     assert "\n" not in report.why
