@@ -36,6 +36,7 @@ from cs336_tui.session.state import fold
 from cs336_tui.stats.summaries import Summary, summarize
 
 START = 1_790_000_000.0
+DEMO_LOG = Path(__file__).parent / "data" / "demo-session.jsonl"
 """Unix time at which every sample session starts."""
 
 _HOST = {"host": "gpu-box", "os": "Linux 6.8", "cpu": "Some CPU 9000", "cpu_count": 64, "memory_bytes": 512 * 10**9}

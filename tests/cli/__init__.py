@@ -1,13 +1,9 @@
 """Tests of commands; what several of them need."""
 
-from pathlib import Path
-
 from cs336_tui.cli.targets import Machine
 from cs336_tui.events.environment import HostSample
 from cs336_tui.events.events import DeviceSampled
 from tests.samples import ENVIRONMENT, START
-
-DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 
 
 def here() -> Machine:

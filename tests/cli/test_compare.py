@@ -10,18 +10,15 @@ from click.testing import CliRunner
 from cs336_tui.analysis.published import ReferenceFileError
 from cs336_tui.cli.compare import compare, keep_command, reference_view
 from cs336_tui.cli.main import cli
-from cs336_tui.events.codec import to_line
 from cs336_tui.session.log import LogError
-from tests.samples import sized
+from tests.samples import sized, write_log
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, events_of
 
 SLOW, FAST = [0.2000, 0.2001, 0.1999, 0.2000] * 3, [0.1000, 0.1001, 0.0999, 0.1000] * 3
 
 
 def put(folder: Path, session: str, *cells: Cell, **more: object) -> Path:
-    path = folder / f"{session}.jsonl"
-    path.write_bytes(b"".join(map(to_line, events_of(*cells, session=session, **more))))
-    return path
+    return write_log(folder / f"{session}.jsonl", events_of(*cells, session=session, **more))
 
 
 @pytest.fixture

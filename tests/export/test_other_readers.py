@@ -24,9 +24,8 @@ from cs336_tui.session.store import load
 from tests.export.grids import by, grid
 from tests.export.test_formats import TABLES, wide_table
 from tests.made_kernels import a_kernel_report
-from tests.samples import START, a_spec
+from tests.samples import DEMO_LOG, START, a_spec
 
-DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 READERS = {"latex": "latex", "typst": "typst", "markdown": "gfm", "html": "html"}
 GROUPED, WIDE = TABLES["groups of columns"], wide_table(12, "one note", "[another] note")
 
@@ -71,7 +70,7 @@ def cells_of(table: dict[str, Any]) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def demo() -> SessionState:
-    return load(DEMO)
+    return load(DEMO_LOG)
 
 
 @pytest.mark.parametrize("format_", READERS)

@@ -27,6 +27,7 @@ from cs336_tui.session.store import info_of, standing_of
 from tests.commands import call
 from tests.made_race import race_events
 from tests.runner.running import Running
+from tests.samples import write_log
 from tests.watching import Watch, small_spec
 from tests.worker.workload.own_code import Folder
 
@@ -252,7 +253,7 @@ def test_the_command_resume_prints_all_of_a_session_that_went_on_after_its_race(
         CellFinished(at=at + 1, cell=cell, status="failed", error="it broke"),
     ]
     for name, events in (("race", raced), ("both", [*raced, *later])):
-        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(map(to_line, events)))
+        write_log(tmp_path / f"{name}.jsonl", events)
     words = ("--session-dir", str(tmp_path), "--format", "csv")
     race, both = (call("resume", name, *words) for name in ("race", "both"))
     assert "nothing left to run" in both.stderr

@@ -37,13 +37,13 @@ from cs336_tui.tui.widgets.columns import Laid, Sort, lay_out, on_screen
 from cs336_tui.tui.widgets.lines import Lines, width_of
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import an_oom_report
-from tests.samples import a_spec, jobs_session, lanes_session, mixed_session, ranks_session, state_of
+from tests.samples import DEMO_LOG, a_spec, jobs_session, lanes_session, mixed_session, ranks_session, state_of
 from tests.session.made import Cell, session_of
 from tests.tui import test_precision, watched
 from tests.tui.one_pane import out_of_memory, recorded, report_events, showing
 from tests.tui.test_kernels import made
 from tests.tui.test_roofline import app_of
-from tests.tui.watched import DEMO_LOG, SMALL, demo, until
+from tests.tui.watched import SMALL, demo, until
 
 P = TypeVar("P")
 WIDTHS = (40, 78, 100, 118, 198)
