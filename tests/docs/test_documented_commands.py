@@ -26,7 +26,6 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.reports import ReportKind
 from tests.analysis.test_agreement import report_of
-from tests.analysis.test_scaling import events_of
 from tests.docs.test_docs import ROOT, WRITTEN, tokens
 from tests.export.grids import grid_events
 from tests.made_kernels import a_kernel_report
@@ -147,7 +146,8 @@ def session(name: str) -> bytes:
     if name == "race":
         events = race_events(ended="decided")
     elif name == "measured":
-        events = list(events_of((spec, 0.01) for spec in (*cells_of("collectives"), a_spec(precision="bf16-mixed"))))
+        measured = (*cells_of("collectives"), a_spec(precision="bf16-mixed"))
+        events = grid_events(measured, times=lambda _: [0.01] * 3)
     elif name == "ab":
         events = rounds_in_turns()
     elif name == "reports":
