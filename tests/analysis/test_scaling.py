@@ -2,12 +2,12 @@
 Bandwidths of collectives, and the measured bandwidths and speeds that plans are made of."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
-from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.roofline import link_rates, speed_of
 from cs336_tui.analysis.scaling import (
     Device,
@@ -24,10 +24,10 @@ from cs336_tui.analysis.scaling import (
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.flops import algbw, busbw, step_flops
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events import events as ev
 from cs336_tui.events.peaks import PeakKey
 from tests.made_peaks import made_peak
-from tests.samples import a_spec
-from tests.session.made import Cell, results_of
+from tests.samples import ENVIRONMENT, HEADER, a_spec, state_of
 
 B, D, D_FF = 8000, 1000, 4000
 FFN = Work(
@@ -191,9 +191,18 @@ def message(operation: str, size: str, ranks: int, **choices: Any) -> CellSpec:
     return spec
 
 
+def events_of(cells: Iterable[tuple[CellSpec, float]]) -> Iterator[ev.Event]:
+    """A session of cells with three measured steps of so many seconds each."""
+    yield from (HEADER, ev.EnvironmentRead(at=0.0, environment=ENVIRONMENT))
+    for number, (spec, time_s) in enumerate(cells):
+        yield ev.CellsQueued(at=0.0, first=number, specs=(spec,))
+        yield ev.CellStarted(at=0.0, cell=number)
+        yield ev.StepsTimed(at=1.0, cell=number, kind="measured", first=0, times_s=(time_s,) * 3)
+        yield ev.CellFinished(at=2.0, cell=number, status="ok")
+
+
 def session(cells: Iterable[tuple[CellSpec, float]]) -> tuple[Result, ...]:
-    """Cells with three measured steps of so many seconds each."""
-    return results_of(*(Cell(spec, (time_s,) * 3) for spec, time_s in cells))
+    return merge([("s", state_of(events_of(cells)))])
 
 
 def test_a_link_is_as_fast_as_the_most_ranks_with_the_largest_size() -> None:

@@ -1,16 +1,18 @@
 """`cs336-tui plan` as people and scripts call it."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from cs336_tui.config.flops import step_flops
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import bytes_per_s_of, flops_per_s_of, rank_counts_of
-from tests.analysis.test_scaling import message
+from cs336_tui.session.log import SessionLog
+from tests.analysis.test_scaling import events_of, message
 from tests.commands import call
-from tests.samples import a_spec, write_log
-from tests.session.made import Cell, cell, events_of
+from tests.samples import a_spec
 
 LAYER = "plan --d-model 1000 --d-ff 4000 --num-layers 2 --num-heads 10 --context 500 --batch 16 --part ffn".split()
 SLOW = ["--flops", "1e15", "--link", "1000GB/s"]
@@ -49,14 +51,13 @@ def test_figures_are_written(tmp_path: Path) -> None:
     assert all(name in svg.read_text() for name in ("computation", "FSDP+TP communication", "forward", "backward"))
 
 
-def keep(folder: Path, **sessions: Cell) -> None:
-    for name, ran in sessions.items():
-        write_log(folder / f"{name}.jsonl", events_of(ran))
+def kept(folder: Path, name: str, cells: Iterable[tuple[CellSpec, float]]) -> None:
+    SessionLog(folder / f"{name}.jsonl").write(events_of(cells))
 
 
 def test_a_measured_session_takes_the_place_of_link_and_gpu(tmp_path: Path) -> None:
-    links = Cell(message("all-reduce", "100MB", 4, devices=("cuda:0",)), [0.2] * 3)  # 0.5 GB/s x 2 x 3/4
-    keep(tmp_path, links=links, cells=cell([0.1] * 3))
+    kept(tmp_path, "links", [(message("all-reduce", "100MB", 4, devices=("cuda:0",)), 0.2)])  # 0.5 GB/s x 2 x 3/4
+    kept(tmp_path, "cells", [(a_spec(), 0.1)])
     words = ["plan", "--size", "small", "--precision", "fp32", "--session-dir", str(tmp_path)]
     (found,) = json.loads(call(*words, *"--measured links --measured cells --format json".split()).stdout)["plans"]
 
@@ -79,7 +80,8 @@ def test_a_measured_session_takes_the_place_of_link_and_gpu(tmp_path: Path) -> N
     ],
 )
 def test_a_session_that_lacks_what_is_asked_says_what_to_run(tmp_path: Path, words: str, said: str) -> None:
-    keep(tmp_path, links=Cell(message("all-reduce", "1MB", 2), [0.2] * 3), cells=cell([0.1] * 3))
+    kept(tmp_path, "links", [(message("all-reduce", "1MB", 2), 0.2)])
+    kept(tmp_path, "cells", [(a_spec(), 0.1)])
     done = call(*"plan --size small --precision fp32 --session-dir".split(), str(tmp_path), *words.split())
 
     assert done.returncode == 2

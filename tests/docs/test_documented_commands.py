@@ -25,6 +25,7 @@ from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Event
 from tests.analysis.test_agreement import report_of
+from tests.analysis.test_scaling import events_of
 from tests.docs.test_docs import ROOT, WRITTEN, tokens
 from tests.export.grids import grid_events
 from tests.made_kernels import a_kernel_report
@@ -145,8 +146,7 @@ def session(name: str) -> bytes:
     if name == "race":
         events = race_events(ended="decided")
     elif name == "measured":
-        measured = (*cells_of("collectives"), a_spec(precision="bf16-mixed"))
-        events = grid_events(measured, times=lambda _: [0.01] * 3)
+        events = list(events_of((spec, 0.01) for spec in (*cells_of("collectives"), a_spec(precision="bf16-mixed"))))
     elif name == "ab":
         events = rounds_in_turns()
     elif name == "reports":
