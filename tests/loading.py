@@ -1,15 +1,20 @@
-"""Packages that a fresh interpreter loads."""
+"""A fresh interpreter: what it says, and the packages that it loads."""
 
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
 
-def python(code: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+def python(code: str, *words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """A fresh interpreter that has run the code with these words, and ended well."""
+    usual = {"capture_output": True, "text": True, "cwd": ROOT}
+    done = subprocess.run([sys.executable, "-c", code, *words], check=False, **(usual | options))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def loaded_with(modules: Iterable[str], *suspects: str) -> set[str]:

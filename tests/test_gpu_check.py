@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import click
 import pytest
 
 from benchmarks import gpu_check, overhead
@@ -34,7 +33,6 @@ DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); " + SLEEPS
 def test_every_benchmark_takes_its_options(arguments: list[str]) -> None:
     _, module, *options = arguments
     command = importlib.import_module(module).main
-    assert isinstance(command, click.Command)
     command.make_context(module, [*options, "--output", "report.md"])
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from benchmarks.steady_state import Condition, synthetic
 from cs336_tui.analysis.judgement import Judgement, VerdictName
-from cs336_tui.analysis.verdicts import judge
 from cs336_tui.events.environment import GpuSample, HostSample
 from cs336_tui.events.events import DeviceSampled, Event, StageChanged, StepsTimed
 from cs336_tui.session.states import CellState
@@ -56,12 +55,6 @@ def events_of_cell(
 
 def a_cell(times_s: Sequence[float], warmup_s: Sequence[float] = (), **more: Any) -> CellState:
     return state_of(events_of_cell(times_s, warmup_s, **more)).cells[0]
-
-
-def judged(cell: CellState) -> Judgement:
-    judgement = judge(cell)
-    assert judgement is not None
-    return judgement
 
 
 def series(truth: str, steps: int = 60, noise: float = 0.005, seed: int = 1) -> list[float]:

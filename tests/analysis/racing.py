@@ -40,9 +40,7 @@ class Made:
 
     @property
     def race(self) -> Race:
-        race = race_of(self.state)
-        assert race is not None
-        return race
+        return race_of(self.state)
 
     def entry(self, number: int) -> Entry:
         return next(entry for entry in self.race.entries if entry.number == number)

@@ -9,12 +9,13 @@ import pytest
 from cs336_tui.analysis.comparison import compare, mixed_provenance
 from cs336_tui.analysis.contention import ran_beside
 from cs336_tui.analysis.judgement import Judgement
-from cs336_tui.events.environment import Environment, GpuProcess, GpuSample
+from cs336_tui.analysis.verdicts import judge
+from cs336_tui.events.environment import GpuProcess, GpuSample
 from cs336_tui.events.events import CellsQueued, CellStarted, Event, Lane, LanesOpened
 from cs336_tui.export.record import document_of, to_csv, to_json
 from cs336_tui.export.writing.verdicts import trust_notes
 from cs336_tui.session.state import SessionState
-from tests.analysis.judging import AT, FLAT, GPU, ON_CPU, a_cell, events_of_cell, evidence, host, judged, sample
+from tests.analysis.judging import AT, FLAT, GPU, ON_CPU, a_cell, events_of_cell, evidence, host, sample
 from tests.export.grids import merged
 from tests.samples import START, a_spec, cell_end, state_of
 
@@ -42,7 +43,7 @@ from tests.samples import START, a_spec, cell_end, state_of
 )  # fmt: skip
 def test_whoever_took_the_gpu_or_the_cores_is_named(more: dict[str, Any], said: str) -> None:
     more = {"measured_for_s": 3.0, "samples": [sample()], "spec": {"threads": 4}} | more
-    found = judged(state_of(map(_with_threads, events_of_cell(FLAT, **more))).cells[0])
+    found = judge(state_of(map(_with_threads, events_of_cell(FLAT, **more))).cells[0])
     assert found.names == ("steady", "contended")
     assert said in found.sentence
 
@@ -55,11 +56,11 @@ def _with_threads(event: Event, threads: int = 4) -> Event:
 
 
 def test_more_threads_than_cores_contend_with_each_other() -> None:
-    found = judged(a_cell(FLAT, spec=ON_CPU, samples=[sample()], measured_for_s=3.0, cpu_wait_s=48.0))
+    found = judge(a_cell(FLAT, spec=ON_CPU, samples=[sample()], measured_for_s=3.0, cpu_wait_s=48.0))
     said = "each of its 32 threads was runnable but waiting 50 % of the time, with 32 threads on 4 cores"
     assert said in found.sentence
     assert found.holding[-1].advice == "--threads 4"
-    found = judged(a_cell(FLAT, spec=ON_CPU, measured_for_s=3.0, longest_cpu_wait_s=2.5, usable_cores=3))
+    found = judge(a_cell(FLAT, spec=ON_CPU, measured_for_s=3.0, longest_cpu_wait_s=2.5, usable_cores=3))
     assert "waiting 83 % of the time, with 32 threads on 3 cores" in found.sentence
     assert found.holding[-1].advice == "--threads 3"
 
@@ -68,7 +69,7 @@ def test_more_threads_than_cores_contend_with_each_other() -> None:
 def test_many_threads_that_wait_a_little_each_are_no_contention(spec: dict[str, Any]) -> None:
     """Threads that wait in turns add up to much, while no step waits for more than its slowest."""
     waits = {"measured_for_s": 3.0, "cpu_wait_s": 3.0, "longest_cpu_wait_s": 0.1}
-    holds, said = evidence(judged(a_cell(FLAT, spec=spec, samples=[sample()], **waits)), "contended")
+    holds, said = evidence(judge(a_cell(FLAT, spec=spec, samples=[sample()], **waits)), "contended")
     assert (holds, "a thread was runnable but waiting 3.3 % of the time" in said) == (False, True)
 
 
@@ -83,7 +84,7 @@ def test_many_threads_that_wait_a_little_each_are_no_contention(spec: dict[str, 
 )
 def test_others_cores_may_be_ones_that_the_cell_may_not_use(busy: dict[str, float], holds: bool | None) -> None:
     more = {"spec": ON_CPU, "cpu_wait_s": None, "measured_for_s": 3.0, "usable_cores": 2}
-    found = evidence(judged(a_cell(FLAT, samples=[host(**busy)], **more)), "contended")
+    found = evidence(judge(a_cell(FLAT, samples=[host(**busy)], **more)), "contended")
     assert found[0] is holds
     assert "while the cell may use 2 only" in found[1]
 
@@ -113,13 +114,13 @@ def test_a_list_of_processes_tells_of_the_window_that_it_was_read_in(
     within: list[Event], after: list[Event], found: tuple[bool | None, str]
 ) -> None:
     events = events_of_cell(FLAT, samples=within, measured_for_s=3.0)
-    holds, said = evidence(judged(state_of([*events, *after]).cells[0]), "contended")
+    holds, said = evidence(judge(state_of([*events, *after]).cells[0]), "contended")
     assert (holds, said[: len(found[1])]) == found
 
 
 def test_of_another_gpu_nothing_is_concluded() -> None:
     gpu = msgspec.structs.replace(GPU, uuid="GPU-9", clock_reasons=("hardware thermal",), other_processes=(STRANGER,))
-    found = judged(a_cell(FLAT, samples=[sample(gpu=gpu)]))
+    found = judge(a_cell(FLAT, samples=[sample(gpu=gpu)]))
     for name in ("throttled", "contended"):
         holds, said = evidence(found, name)
         assert holds is None
@@ -131,7 +132,7 @@ def test_of_another_gpu_nothing_is_concluded() -> None:
 )
 def test_a_host_that_is_full_of_the_cell_itself_or_has_room_is_not_blamed(busy: Event) -> None:
     state = state_of(map(_with_threads, events_of_cell(FLAT, spec=ON_CPU, samples=[busy])))
-    holds, said = evidence(judged(state.cells[0]), "contended")
+    holds, said = evidence(judge(state.cells[0]), "contended")
     assert holds is False
     assert "was runnable but waiting 0.0 % of the time" in said
 
@@ -150,9 +151,9 @@ def test_a_host_that_is_full_of_the_cell_itself_or_has_room_is_not_blamed(busy: 
     ],
 )  # fmt: skip
 def test_contention_that_cannot_be_seen_is_not_ruled_out(more: dict[str, Any], why: str) -> None:
-    assert evidence(judged(a_cell(FLAT, measured_for_s=3.0, **more)), "contended") == (None, why)
+    assert evidence(judge(a_cell(FLAT, measured_for_s=3.0, **more)), "contended") == (None, why)
     if "cpu_wait_s" not in more:
-        waited = judged(a_cell(FLAT, measured_for_s=3.0, **more, longest_cpu_wait_s=1.5))
+        waited = judge(a_cell(FLAT, measured_for_s=3.0, **more, longest_cpu_wait_s=1.5))
         assert "contended" in waited.names, "what contends is said though the rest is not seen"
 
 
@@ -162,7 +163,7 @@ def test_threads_of_all_ranks_are_the_cells_own() -> None:
         waits = {"measured_for_s": 3.0, "longest_cpu_wait_s": 2.5}
         more = {**waits, "usable_cores": usable_cores, "rank_nodes": nodes}
         events = events_of_cell(FLAT, spec=spec, samples=[host(load_1m=9.5)], **more)
-        return judged(state_of(_with_threads(event, threads) for event in events).cells[0])
+        return judge(state_of(_with_threads(event, threads) for event in events).cells[0])
 
     several = found(usable_cores=4, threads=3)
     assert "with 6 threads of 2 ranks on 4 cores" in several.sentence
@@ -193,14 +194,14 @@ def beside_two(spec: dict[str, Any] = ON_CPU, **more: Any) -> SessionState:
 
 
 def contended(state: SessionState) -> tuple[bool | None, str, str]:
-    (check,) = (each for each in judged(state.cells[0]).checks if each.name == "contended")
+    (check,) = (each for each in judge(state.cells[0]).checks if each.name == "contended")
     return check.holds, check.evidence, check.advice
 
 
 def test_neighbours_are_named_and_are_no_contention_by_themselves() -> None:
     state = beside_two(samples=[host(cpu=0.75, child_cores=1.0, beside_cores=2.0)])
     assert ran_beside(state.cells[0]) == "ran beside cells 2 and 3, in lanes 1 and 2"
-    assert ran_beside(state.cells[0]) in judged(state.cells[0]).notes
+    assert ran_beside(state.cells[0]) in judge(state.cells[0]).notes
     assert any("ran beside cells 2 and 3, in lanes 1 and 2" in note for note in trust_notes(merged(state)))
 
 
@@ -243,7 +244,6 @@ def test_exports_have_lanes_neighbours_and_machine() -> None:
     run = json.loads(to_json(document_of(state)))["runs"][0]
     assert (run["lanes"], run["neighbours"], run["job"]) == ([0], [1, 2], None)
     environment = state.cells[0].environment
-    assert isinstance(environment, Environment)
     assert run["machine"] == environment.host
     head, first, *_ = to_csv(document_of(state)).splitlines()
     assert {"lanes", "neighbours", "machine"} <= set(head.split(","))

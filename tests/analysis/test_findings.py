@@ -59,7 +59,6 @@ def test_what_differs_less_than_the_intervals_tell_is_not_called_a_difference() 
     (precision,) = along(cells(specs, product))
     assert [pair.outcome for pair in precision.pairs] == ["same"]
     found = extremes(cells(specs, product))
-    assert found is not None
     assert [cell.first.spec.precision for cell in found.fastest] == ["fp32", "tf32"]
     assert [cell.first.spec.precision for cell in found.slowest] == ["tf32", "fp32"]
 
@@ -109,7 +108,6 @@ def test_repeats_are_one_cell_whose_interval_is_that_of_the_runs_means() -> None
 def test_peaks_are_the_largest_and_the_smallest_with_the_devices_own_memory() -> None:
     state = grid(by([SMALL], pass_=["forward", "train-step"], context_length=[128, 512]), oom=[3])
     found = peaks(merged(state))
-    assert found is not None
     most, least = found
     assert (most.bytes, least.bytes, most.capacity_bytes) == (4 * 10**9, 10**9, 85_029_158_912)
     assert [result.cell.cell for result in most.results] == [1]

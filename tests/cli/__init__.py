@@ -12,8 +12,6 @@ from cs336_tui.events.environment import HostSample
 from cs336_tui.events.events import DeviceSampled
 from tests.samples import ENVIRONMENT, START
 
-DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
-
 
 def here() -> Machine:
     """A machine with a GPU, as `read_machine` tells of one."""

@@ -14,13 +14,11 @@ from click.testing import CliRunner, Result
 from cs336_tui.cli.main import cli
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.codec import to_line
-from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.export.writeups import LAYOUTS
 from tests.attention_cells import attention_spec
-from tests.export.grids import LAPTOP, SMALL, by, grid_events
+from tests.export.grids import SMALL, by, grid_events
 from tests.made_kernels import a_group, a_kernel_report
-from tests.samples import START
+from tests.samples import LAPTOP, report_events, write_log
 
 GRID = by(pass_=["forward", "train-step"], precision=["fp32", "bf16-mixed"])
 
@@ -31,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     box = grid_events(GRID, session="2026-box")
     laptop = grid_events(by([SMALL], pass_=["forward"], device=["mps"]), session="2026-laptop", environment=LAPTOP)
     for name, events in (("2026-box", box), ("2026-laptop", laptop)):
-        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(map(to_line, events)))
+        write_log(tmp_path / f"{name}.jsonl", events)
     return tmp_path
 
 
@@ -77,6 +75,13 @@ def test_every_table_of_the_chosen_cells(folder: Path, what: str) -> None:
     assert "train-step" not in text
 
 
+def test_notes_are_left_out_of_any_format(folder: Path) -> None:
+    asked = ("2026-box", "--layout", "by-mean", "--format", "latex")
+    texts = export(folder, *asked), export(folder, *asked, "--no-notes")
+    assert all("forward" in text for text in texts)
+    assert ["sample standard deviation" in text for text in texts] == [True, False]
+
+
 def test_figures_are_written_and_missing_ones_explained(folder: Path) -> None:
     result = run(folder, "export", "2026-laptop", "--figures", str(folder / "figures"))
     assert {path.suffix for path in (folder / "figures").iterdir()} == {".svg", ".pdf", ".png"}
@@ -117,6 +122,11 @@ def test_summary_writes_a_folder(folder: Path) -> None:
         (["2026-box", "--layout", "min-max", "--format", "csv", "--digits", "1"], "--digits 1: CSV keeps every number"),
         (["2026-box", "--format", "json", "--caption", "Mine"], "--caption: JSON has no caption here"),
         (["2026-box", "--pivot", "auto", "--format", "csv", "--caption", "Mine"], "--caption: CSV has no caption here"),
+        (["2026-box", "--style", "pandas", "--format", "csv"], "--style pandas writes markdown, not csv"),
+        (["2026-box", "--style", "pandas", "--digits", "3"], "--digits 3"),
+        (["2026-box", "--style", "pandas", "--unit", "s"], "--unit s"),
+        (["2026-box", "--no-index"], "--style pandas"),
+        (["2026-box", "--format", "json", "--notes", "notes.md"], "--notes"),
     ],
 )
 def test_a_mistake_is_one_clear_line(folder: Path, arguments: list[str], words: str) -> None:
@@ -149,12 +159,7 @@ def noisy(spec: CellSpec) -> list[float]:
 def noisy_session(tmp_path: Path) -> Path:
     """A session that asked for a ddof of 1, with a kernel report of one kernel."""
     report = a_kernel_report(SPECS[0], groups=(a_group("gemm", "matrix multiply", "forward", "", DURATIONS),))
-    events: list[Event] = [
-        *grid_events(SPECS, times=noisy),
-        ReportStarted(at=START + 100, report=0, kind="kernels", spec=report.spec),
-        ReportFinished(at=START + 101, report=0, status="ok", content=report),
-    ]
-    (tmp_path / "one.jsonl").write_bytes(b"".join(map(to_line, events)))
+    write_log(tmp_path / "one.jsonl", [*grid_events(SPECS, times=noisy), *report_events(report)])
     return tmp_path
 
 

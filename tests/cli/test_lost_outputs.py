@@ -18,9 +18,9 @@ import pytest
 
 from cs336_tui.events.events import SessionEnded, SessionStarted, StepsTimed
 from cs336_tui.session.log import LogReader
-from tests.cli import DEMO
 from tests.commands import COMMAND, DIMS, call, once_measuring, run, running
 from tests.runner.running import Running
+from tests.samples import DEMO_LOG
 from tests.watching import PATIENCE_S, endless_spec, small_spec, wait_gone
 
 MANY_STEPS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 1000 --device cpu --threads 1 --pass forward".split()]
@@ -40,7 +40,6 @@ def test_a_folder_removed_during_a_run_is_noticed_and_nothing_is_lost(
     running.finish()
     bench.close()
     assert bench.log_path.parent == tmp_path / "data" / "cs336-tui" / "sessions"
-    assert bench.log_problem is not None
     assert str(bench.log_path) in bench.log_problem
     logged = list(LogReader(bench.log_path))
     assert logged == watch.events[-len(logged) :]
@@ -49,7 +48,7 @@ def test_a_folder_removed_during_a_run_is_noticed_and_nothing_is_lost(
 
 
 def on_streams(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    words = command.replace("cs336-tui", shlex.quote(COMMAND)).replace("DEMO", shlex.quote(str(DEMO)))
+    words = command.replace("cs336-tui", shlex.quote(COMMAND)).replace("DEMO", shlex.quote(str(DEMO_LOG)))
     return run("-c", words, cwd=cwd, program="sh", **environment)
 
 
@@ -168,7 +167,7 @@ LONG = "a" * 300
     ],
 )
 def test_arguments_that_no_file_can_have_are_refused_in_one_line(words: list[str], tmp_path: Path) -> None:
-    words = [str(DEMO) if word == "DEMO" else word for word in words]
+    words = [str(DEMO_LOG) if word == "DEMO" else word for word in words]
     # The arguments of a process alone are looked at for bytes that are no text.
     done = (call if all(map(str.isprintable, words)) else run)(*words, cwd=tmp_path)
     assert done.returncode == 2
@@ -257,7 +256,7 @@ def test_under_nohup_a_hang_up_is_not_heard(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_system_refuses_is_one_line(command: str, tmp_path: Path) -> None:
-    shutil.copy(DEMO, tmp_path / "copy.jsonl")
+    shutil.copy(DEMO_LOG, tmp_path / "copy.jsonl")
     done = on_streams(command, tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(

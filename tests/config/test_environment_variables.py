@@ -3,12 +3,13 @@
 import msgspec
 import pytest
 
+from cs336_tui.analysis.verdicts import judge
 from cs336_tui.config.processes import KNOWN, set_variables, slowing
 from cs336_tui.export.record import document_of
 from cs336_tui.export.writing.provenance import in_force_notes
 from cs336_tui.session.states import CellState
 from cs336_tui.worker.measure.probe import probe
-from tests.analysis.judging import FLAT, a_cell, events_of_cell, evidence, judged
+from tests.analysis.judging import FLAT, a_cell, events_of_cell, evidence
 from tests.samples import state_of
 from tests.worker.measure.cells import run, small_spec
 
@@ -44,29 +45,27 @@ def test_which_make_steps_slower(said: str, *, slows: bool) -> None:
 
 def with_variables(*variables: str, host_share: float = 0.95) -> CellState:
     cell = a_cell(FLAT, spec={"device": "cuda:0"}, host_share=host_share)
-    assert cell.in_force is not None
     cell.in_force = msgspec.structs.replace(cell.in_force, variables=variables)
     return cell
 
 
 def test_a_cell_that_ran_under_one_is_doubted_and_not_called_launch_bound() -> None:
-    found = judged(with_variables("CUDA_LAUNCH_BLOCKING=1", "CUDA_MODULE_LOADING=EAGER"))
+    found = judge(with_variables("CUDA_LAUNCH_BLOCKING=1", "CUDA_MODULE_LOADING=EAGER"))
     assert found.names == ("steady", "slowed-by-settings")
     assert found.is_doubted
     assert (
         "CUDA_LAUNCH_BLOCKING=1 is set: the host waits for every kernel (unset CUDA_LAUNCH_BLOCKING" in found.sentence
     )
     assert evidence(found, "launch-bound") == (None, "CUDA_LAUNCH_BLOCKING makes the host wait for every kernel")
-    harmless = judged(with_variables("CUDA_MODULE_LOADING=EAGER"))
+    harmless = judge(with_variables("CUDA_MODULE_LOADING=EAGER"))
     assert harmless.names == ("steady", "launch-bound")
     assert evidence(harmless, "slowed-by-settings")[0] is False
 
 
 def test_an_old_log_does_not_tell() -> None:
     cell = with_variables()
-    assert cell.in_force is not None
     cell.in_force = msgspec.structs.replace(cell.in_force, variables=None)
-    found = judged(cell)
+    found = judge(cell)
     (check,) = (check for check in found.checks if check.name == "slowed-by-settings")
     assert (check.holds, check.unknown_because) == (None, "not recorded")
 
@@ -78,7 +77,6 @@ def test_it_stands_under_the_table_and_in_every_export() -> None:
     assert any("environment variables CUDA_LAUNCH_BLOCKING=1" in note for note in notes)
     (record,) = document_of(state).runs
     assert "slowed-by-settings" in record.verdicts
-    assert record.in_force is not None
     assert record.in_force.variables == ("CUDA_LAUNCH_BLOCKING=1",)
     state.cells[0].in_force = with_variables().in_force
     assert not any("environment variables" in note for note in in_force_notes(state, [*state.cells.values()]))

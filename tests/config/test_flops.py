@@ -98,7 +98,6 @@ WORKSPACES = 64 * 2**20
 
 def accounted(spec: CellSpec) -> int:
     accounting = accounting_of(spec)
-    assert accounting is not None
     assert accounting.bytes == sum(term.bytes for term in accounting.terms)
     return accounting.bytes
 
@@ -108,7 +107,6 @@ def test_naive_attention_and_its_mask_by_hand() -> None:
     tensors, weights = 8 * 16_384 * 64 * 4, 8 * 16_384**2 * 4
     assert accounted(spec) == 6 * tensors + weights  # q, k, v, gradient, scaled q, output
     found = accounting_of(spec)
-    assert found is not None
     assert found.in_words == (
         "3 B T K x 4 bytes (q, k, v) + B T K x 4 bytes (gradient of the output) + B T K x 4 bytes (scaled q)"
         " + B T T x 4 bytes (weights) + B T K x 4 bytes (output)"
@@ -139,7 +137,6 @@ def test_heads_have_a_letter_and_of_a_users_function_nobody_knows() -> None:
         batch_size=1, context_length=16_384, d_model=1024, num_heads=16, precision="bf16", attention="flash"
     )
     found = accounting_of(spec)
-    assert found is not None
     assert "3 B H T K x 2 bytes (q, k, v)" in found.in_words
     assert "B H T x 4 bytes (logsumexp)" in found.in_words
     assert accounted(spec) == 5 * 16 * 16_384 * 64 * 2 + 16 * 16_384 * 4

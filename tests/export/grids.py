@@ -7,24 +7,13 @@ import msgspec
 
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellsQueued, EnvironmentRead, Event, ModelBuilt, SessionStarted
-from cs336_tui.export.writing.tables import Table
 from cs336_tui.session.state import SessionState
 from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, session_start, state_of, steps
 
 SMALL: dict[str, Any] = {"size": "small", "d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
 MEDIUM: dict[str, Any] = {"size": "medium", "d_model": 1024, "d_ff": 4096, "num_layers": 24, "num_heads": 16}
-LAPTOP = msgspec.structs.replace(
-    ENVIRONMENT,
-    host="laptop",
-    cuda=None,
-    driver=None,
-    devices=(
-        DeviceInfo(name="cpu", label="Some Laptop CPU", precisions=("fp32",)),
-        DeviceInfo(name="mps", label="Some Laptop GPU", precisions=("fp32",)),
-    ),
-)
 
 MAGIC = {"svg": b"<?xml", "pdf": b"%PDF-", "png": b"\x89PNG\r\n\x1a\n"}
 """First bytes of a figure's file, by format."""
@@ -114,8 +103,3 @@ def with_in_force(events: Iterable[Event], **changes: Any) -> list[Event]:
         change(each, in_force=change(each.in_force, **changes)) if isinstance(each, ModelBuilt) else each
         for each in events
     ]
-
-
-def unranked(table: Table) -> Table:
-    """The table with no column that gives way to others."""
-    return msgspec.structs.replace(table, columns=tuple(column._replace(rank=0) for column in table.columns))

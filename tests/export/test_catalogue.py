@@ -7,7 +7,6 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.config.axis import UserError
-from cs336_tui.events.codec import to_line
 from cs336_tui.export.catalogue import (
     Choice,
     formats_of,
@@ -25,13 +24,12 @@ from cs336_tui.export.writing.files import FORMATS, AlreadyThere
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
 from tests.export.grids import SMALL, by, grid_events
-
-DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
+from tests.samples import DEMO_LOG, write_log
 
 
 @pytest.fixture(scope="module")
 def source() -> Source:
-    return Source(DEMO, load(DEMO))
+    return Source(DEMO_LOG, load(DEMO_LOG))
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +76,7 @@ def test_an_empty_session_is_offered_too_and_says_so(tmp_path: Path) -> None:
 
 
 def test_figures_of_one_format_take_no_other_files_place(tmp_path: Path) -> None:
-    events = grid_events(by([SMALL], pass_=["forward", "train-step"]))
-    log = tmp_path / "session.jsonl"
-    log.write_bytes(b"".join(map(to_line, events)))
+    log = write_log(tmp_path / "session.jsonl", grid_events(by([SMALL], pass_=["forward", "train-step"])))
     source, folder = Source(log, load(log)), tmp_path / "figures"
     choice = Choice(what="figures", format="png")
     write(choice, source, folder)

@@ -1,8 +1,6 @@
 """Figures: valid files, the same each time, absent if there is nothing to draw."""
 
 import os
-import subprocess
-import sys
 import warnings
 from xml.etree import ElementTree
 
@@ -23,6 +21,7 @@ from cs336_tui.export.figures import (
 from cs336_tui.export.writing.drawing import FIGURE_FORMATS, MOST_LINES, Absent, Drawing
 from tests.export.grids import MAGIC, SMALL, by, grid, merged
 from tests.export.keeping import as_drawn
+from tests.loading import python
 from tests.samples import a_spec, cell_start, session_start, state_of, steps
 
 
@@ -119,10 +118,4 @@ from tests.export.grids import SMALL, by, grid, merged
 from cs336_tui.export.figures import step_times
 step_times(merged(grid(by([SMALL])))).files(["svg"])["svg"]
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"MPLCONFIGDIR": "/dev/null/none"},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert python(code, env=os.environ | {"MPLCONFIGDIR": "/dev/null/none"}).stderr == ""

@@ -2,8 +2,6 @@
 
 import os
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.export.writing.files import AlreadyThere, ExportError, LivingFile, check_writable, write_atomically
-
-ROOT = Path(__file__).parents[2]
+from tests.loading import python
 
 
 def refusal(error: pytest.ExceptionInfo[ExportError], path: Path) -> str:
@@ -152,9 +149,8 @@ for overwrite in (False, True):
 
 def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "old.md").write_text("old")
-    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "new.md"), str(tmp_path / "old.md")]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    assert [line.partition(": ")[2] for line in result.stdout.splitlines()] == [
+    said = python(FULL_DISK, str(tmp_path / "new.md"), str(tmp_path / "old.md")).stdout
+    assert [line.partition(": ")[2] for line in said.splitlines()] == [
         "file too large; free some space or choose another path"
     ] * 2
     assert names(tmp_path) == ["old.md"]

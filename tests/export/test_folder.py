@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events.codec import to_line
 from cs336_tui.export import folder as folders
 from cs336_tui.export.folder import Source, write_summary
 from cs336_tui.export.writing.files import AlreadyThere, ExportError
 from cs336_tui.session import store
-from tests.export.grids import LAPTOP, SMALL, by, grid_events
+from tests.export.grids import SMALL, by, grid_events
 from tests.export.html_reader import Reader
+from tests.samples import LAPTOP, write_log
 
 GRID = by(pass_=["forward", "forward+backward"], warmup_steps=[0, 2])
 
 
 def source(folder: Path, session: str = "sample", specs: object = GRID, **more: object) -> Source:
-    log = folder / f"{session}.jsonl"
-    log.write_bytes(b"".join(map(to_line, grid_events(specs, session=session, **more))))
+    log = write_log(folder / f"{session}.jsonl", grid_events(specs, session=session, **more))
     return Source(log, store.load(log))
 
 

@@ -4,7 +4,6 @@ and keys. After a change that is meant, `pytest tests/export/test_kept_tables.py
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -38,9 +37,7 @@ from tests.made_predictions import made_prediction
 from tests.made_problems import problem_state
 from tests.made_race import race_events
 from tests.made_ranks import a_rank_memory_report, a_traffic_report
-from tests.samples import ENVIRONMENT, a_spec, state_of
-
-DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
+from tests.samples import DEMO_LOG, ENVIRONMENT, a_spec, state_of
 
 A_CELL = a_spec(pass_="train-step")
 REPORTS: Mapping[str, tuple[Report, ...]] = {
@@ -60,7 +57,7 @@ def of_session(state: SessionState) -> Tables:
 
 
 def test_figures_of_a_session(snapshot: SnapshotAssertion) -> None:
-    state = load(DEMO)
+    state = load(DEMO_LOG)
     figures = figures_of([state], merge([("a session", state)]))
     assert "\n\n".join(map(as_drawn, figures)) == snapshot
 
@@ -110,9 +107,9 @@ def test_a_race(snapshot: SnapshotAssertion) -> None:
 
 
 def test_a_session(snapshot: SnapshotAssertion) -> None:
-    tables = of_session(load(DEMO))
+    tables = of_session(load(DEMO_LOG))
     assert as_text({key: several for key, several in tables.items() if key != "reference"}) == snapshot
-    assert summary_markdown(load(DEMO)) == snapshot
+    assert summary_markdown(load(DEMO_LOG)) == snapshot
     assert plain_text(tables["results"][0]) == snapshot
     looks = partial(Looks, styled=False, verbose=True)
     assert "\n\n".join(terminal_text(tables["results"], looks(width=width)) for width in (60, 120)) == snapshot

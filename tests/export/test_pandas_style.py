@@ -9,14 +9,13 @@ from syrupy.assertion import SnapshotAssertion
 from cs336_tui.analysis.merge import Result
 from cs336_tui.cli.main import cli
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import ModelBuilt
 from cs336_tui.export.subjects.results import results_table
 from cs336_tui.export.writeups import layout_tables
 from cs336_tui.export.writing.formats import notes_text, pandas_text
 from cs336_tui.export.writing.tables import Column, Table
 from tests.export.grids import MEDIUM, SMALL, by, grid_events, merged
-from tests.samples import a_spec, state_of
+from tests.samples import a_spec, state_of, write_log
 
 TIMES = {
     ("small", "forward"): (0.0741131, 0.07411, 0.0742219876),
@@ -122,44 +121,18 @@ def test_notes_of_several_tables_say_once_what_all_say() -> None:
     assert text.count("medium · ctx 128 · forward+backward · fp32 · cuda:0: OOM") == 1
 
 
-def export(tmp_path: Path, *arguments: str) -> tuple[int, str, str]:
-    log = tmp_path / "log.jsonl"
-    log.write_bytes(b"".join(map(to_line, grid_events(SPECS, times=times, oom=[6, 7]))))
-    found = CliRunner().invoke(cli, ["export", str(log), *arguments, "--session-dir", str(tmp_path)])
-    return found.exit_code, found.stdout, found.stderr
-
-
 def test_the_command_writes_the_table_alone_and_the_notes_to_a_file(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.jsonl", grid_events(SPECS, times=times, oom=[6, 7]))
+
+    def said(*words: str) -> str:
+        """On standard error, beside the table alone."""
+        found = CliRunner().invoke(cli, ["export", str(log), "--layout", "min-max", "--style", "pandas", *words])
+        assert (found.exit_code, found.stdout) == (0, _BY_PANDAS["min-max"][0])
+        return found.stderr
+
     notes = tmp_path / "notes.md"
-    code, out, _ = export(tmp_path, "--layout", "min-max", "--style", "pandas", "--notes", str(notes))
-    assert (code, out) == (0, _BY_PANDAS["min-max"][0])
+    said("--notes", str(notes))
     assert "OOM" in notes.read_text()
     assert "sample standard deviation" in notes.read_text()
-    code, out, said = export(tmp_path, "--layout", "min-max", "--style", "pandas")
-    assert out == _BY_PANDAS["min-max"][0]
-    assert "--notes FILE" in said
-    assert export(tmp_path, "--layout", "min-max", "--style", "pandas", "--no-notes") == (0, out, "")
-
-
-def test_notes_are_left_out_of_any_format(tmp_path: Path) -> None:
-    asked = ("--layout", "by-mean", "--format", "latex")
-    (code, with_notes, _), (_, without, _) = export(tmp_path, *asked), export(tmp_path, *asked, "--no-notes")
-    assert code == 0
-    assert "forward" in without
-    assert ["sample standard deviation" in text for text in (with_notes, without)] == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--style", "pandas", "--format", "csv"), "--style pandas writes markdown, not csv"),
-        (("--style", "pandas", "--digits", "3"), "--digits 3"),
-        (("--style", "pandas", "--unit", "s"), "--unit s"),
-        (("--no-index",), "--style pandas"),
-        (("--format", "json", "--notes", "notes.md"), "--notes"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    code, _, err = export(tmp_path, *arguments)
-    assert code == 2
-    assert said in err
+    assert "--notes FILE" in said()
+    assert said("--no-notes") == ""

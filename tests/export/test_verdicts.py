@@ -1,10 +1,7 @@
 """Notes under a table on how far its numbers can be trusted."""
 
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +19,7 @@ from cs336_tui.export.writing.verdicts import (
     without_numbers,
 )
 from cs336_tui.session.state import SessionState
+from tests.loading import python
 from tests.samples import a_spec, cell_end, cell_start, state_of, steps
 from tests.session.made import Cell, events_of, results_of, session_of
 
@@ -144,8 +142,7 @@ def test_nothing_is_loaded_by_the_first_judgement_once_it_is_ready() -> None:
         "assert judgement_of(session.cells[0], session)\n"
         "print(sorted(set(sys.modules) - before))\n"
     )
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=root)
+    done = python(program)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -16,8 +15,7 @@ from cs336_tui.export.writing.narrow import PAGE, breakable, fits, markdown_rows
 from cs336_tui.export.writing.tables import Column, Source, Table, fitted
 from cs336_tui.export.writing.terminal import Looks, Notes, Part, terminal_text
 from cs336_tui.session import store
-
-DEMO = Path(__file__).parent.parent / "data" / "demo-session.jsonl"
+from tests.samples import DEMO_LOG
 
 PLAIN = Looks(width=80, styled=False)
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -109,7 +107,7 @@ def test_escape_sequences_are_ours_alone() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
 def test_results_fit_any_width_and_keep_what_tells_cells_apart(width: int) -> None:
-    state = store.load(DEMO)
+    state = store.load(DEMO_LOG)
     text = terminal_text([results_table(results_of(state))], PLAIN._replace(width=width))
     lines = text.splitlines()
     assert max(map(cell_len, lines)) <= width

@@ -40,7 +40,6 @@ class Compiling(Running):
         """The child's pid, and the processes that it has started, once it compiles C++."""
         self.watch.until(lambda state: state.cells and state.cells[0].stage == "compiling")
         pid = self.watch.state.cells[0].pid
-        assert pid is not None
         give_up_at = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up_at:
             with contextlib.suppress(psutil.NoSuchProcess):  # of a compiler that ended meanwhile

@@ -184,7 +184,6 @@ def test_ranks_that_compile_in_silence_are_not_ended_before_one_hangs(monkeypatc
     rank, told_events = SilentRank(compiles=2), list[Event]()
     run_ranks([rank], [RankFold(0, 1)], told_events.extend, StopSignal())
     end = told_events[-1]
-    assert isinstance(end, CellFinished)
     assert rank.looks == 3
     assert (end.status, (end.error or "").partition(";")[0]) == ("killed", "rank 0 hangs in forward (adapters.py:78)")
 

@@ -114,7 +114,6 @@ class InLanes(Held):
 
     def taken(self) -> tuple[int, list[int]]:
         found = self.queue.take()
-        assert isinstance(found, WaitingCell)
         numbers = [lane.lane for lane in found.lanes]
         self._running[found.cell] = found
         self.watch([CellStarted(at=0.0, cell=found.cell, lanes=tuple(numbers))])
@@ -221,7 +220,6 @@ def test_a_lane_that_is_set_aside_runs_no_more_and_its_cell_comes_next(held: InL
 def test_the_end_of_a_former_attempt_frees_no_lane_of_the_next(held: InLanes) -> None:
     queue = held.begin(2, 1, 1)
     former = queue.take()
-    assert isinstance(former, WaitingCell)
     queue.set_aside(0, "lost", 0)
     assert held.taken() == (0, [1])
     queue.over(former)

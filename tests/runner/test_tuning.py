@@ -24,11 +24,12 @@ from cs336_tui.runner.resume import BROKEN_OFF
 from cs336_tui.runner.tuning import Tuner
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader
-from cs336_tui.session.state import SessionState, fold
+from cs336_tui.session.state import fold
 from cs336_tui.session.store import info_of, standing_of
 from tests.commands import call
 from tests.made_race import race_events
 from tests.runner.running import Running
+from tests.samples import write_log
 from tests.watching import Watch, small_spec
 from tests.worker.workload.own_code import Folder
 
@@ -92,13 +93,7 @@ class Racing(Running):
 
     @property
     def race(self) -> Race:
-        return _race(self.watch.state)
-
-
-def _race(state: SessionState) -> Race:
-    race = race_of(state)
-    assert race is not None
-    return race
+        return race_of(self.watch.state)
 
 
 def entry(race: Race, name: str) -> Entry:
@@ -121,7 +116,7 @@ def test_the_fastest_that_computes_the_same_wins(tmp_path: Path, folder: Folder)
     assert best.ratio < best.high < 1
     assert wrong.ratio < best.ratio
     assert "it does not work" in entry(race, "broken").why
-    assert _race(load(running.bench.log_path)).entries == race.entries, "a replay decides as the live race"
+    assert race_of(load(running.bench.log_path)).entries == race.entries, "a replay decides as the live race"
     info = info_of(running.bench.log_path)
     assert (info.stage, info.standing.can_resume) == ("done", False)
     again = Racing(tmp_path, running.bench.session)
@@ -196,7 +191,7 @@ def test_a_race_that_was_stopped_goes_on_with_the_rest_of_its_budget(tmp_path: P
     state = load(running.bench.log_path)
     assert state.has_unfinished_race
     assert standing_of(state, runs=False).words == "stopped in a race"
-    assert _race(state).ended == ""
+    assert race_of(state).ended == ""
     spent_s = state.races[-1].spent_s
     again = Racing(tmp_path, running.bench.session)
     again.resume()
@@ -260,7 +255,7 @@ def test_the_command_resume_prints_all_of_a_session_that_went_on_after_its_race(
         CellFinished(at=at + 1, cell=cell, status="failed", error="it broke"),
     ]
     for name, events in (("race", raced), ("both", [*raced, *later])):
-        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(map(to_line, events)))
+        write_log(tmp_path / f"{name}.jsonl", events)
     words = ("--session-dir", str(tmp_path), "--format", "csv")
     race, both = (call("resume", name, *words) for name in ("race", "both"))
     assert "nothing left to run" in both.stderr
@@ -278,4 +273,4 @@ def _killed(directory: Path, tuning: Tuning, ends: int) -> tuple[Path, Race]:
     over = [at for at, event in enumerate(LogReader(running.bench.log_path)) if isinstance(event, CellFinished)]
     log = directory / "killed.jsonl"
     log.write_bytes(b"".join(lines[: over[ends - 1] + 1]))
-    return log, _race(load(log))
+    return log, race_of(load(log))

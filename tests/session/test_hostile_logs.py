@@ -69,7 +69,6 @@ def test_a_first_line_of_any_kind_is_a_problem_of_its_session_alone(name: str, t
     (tmp_path / "b.jsonl").write_bytes(to_line(HEADER))
     good, bad = store.list_sessions(tmp_path)
     assert good.problem is None
-    assert bad.problem is not None
     assert "\n" not in bad.problem
     with pytest.raises(LogError) as refused:
         store.load(tmp_path / "a.jsonl")

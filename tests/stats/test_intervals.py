@@ -1,8 +1,6 @@
 """Intervals of the mean of autocorrelated times: coverage and parts."""
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -20,6 +18,7 @@ from cs336_tui.stats.intervals import (
     t_interval,
     t_quantile,
 )
+from tests.loading import python
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.5, 0.7])
@@ -99,7 +98,7 @@ def test_the_quick_ones_need_no_numpy() -> None:
         "t_interval(t); sample_of(t); from cs336_tui.stats.ratio import paired_ratio, ratio_of; ratio_of([t], [t]);"
         "paired_ratio([list(zip(t, t))]); sys.exit('numpy' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    python(code)
 
 
 def width_of_independent(times: list[float]) -> float:

@@ -19,6 +19,5 @@ def stopped_session() -> list[Event]:
 
 def keep(folder: Path, name: str, events: list[Event]) -> Path:
     first = events[0]
-    assert isinstance(first, SessionStarted)
     renamed = SessionStarted(at=first.at, schema=first.schema, session=name, app=first.app)
     return write_log(folder / f"{name}.jsonl", [renamed, *events[1:]])

@@ -34,10 +34,10 @@ from cs336_tui.tui.dialogs.export import ExportDialog
 from cs336_tui.tui.dialogs.windows import ChoiceList, Confirm, ThemeList
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.terminal import Parser
-from tests.samples import mixed_session
+from tests.samples import DEMO_LOG, mixed_session
 from tests.terminal import Terminal
 from tests.tui.kept_sessions import DEMO, MIXED, keep
-from tests.tui.watched import DEMO_LOG, SMALL, WIDE, Benches, comes, demo, log_of, on_screen, press, replaying, until
+from tests.tui.watched import SMALL, WIDE, Benches, comes, demo, log_of, on_screen, press, replaying, until
 
 
 def heard(data: str) -> list[str]:
@@ -255,7 +255,6 @@ def meant(app: Cs336App) -> list[list[tuple[str, str, str]]]:
 
     def cells(segment: Segment) -> list[tuple[str, str, str]]:
         style = segment.style
-        assert style is not None
         both = (style.color, style.bgcolor)
         colors = [color.get_truecolor().hex.removeprefix("#") if color else "default" for color in both]
         return [(char, colors[0], colors[1]) for char in segment.text]

@@ -261,7 +261,6 @@ def test_a_log_that_is_read_at_once_is_like_one_that_came_event_by_event(tmp_pat
     assert len(came.state.samples) == 8
     one, other = ([cell.surroundings.samples for cell in each.state.cells.values()] for each in (read, came))
     assert one == other
-    assert read.cell is not None
     assert read.cell.cell in read.state.running
 
 
@@ -354,7 +353,6 @@ class _BenchOfLanes(ScriptedBench):
     def work(self) -> None:
         if self.queue.claim():
             while (taken := self.queue.take()) is not None:
-                assert isinstance(taken, WaitingCell)
                 lanes = tuple(lane.lane for lane in taken.lanes)
                 self.sink([CellStarted(at=START + 1, cell=taken.cell, lanes=lanes, device=taken.lanes[0].device)])
                 threading.Thread(target=self._run, args=(taken,), daemon=True).start()

@@ -178,7 +178,6 @@ async def test_the_largest_batch_that_fits_an_a100_is_found_with_eight_keys(benc
             answer(app, bench, by_batch)
             await pilot.pause()
         room = named_target(find_gpu("A100")).room_bytes(1)
-        assert room is not None
         for each in (7 * GB // 10, 35 * GB // 100):
             most = (room - 2 * GB) // each
             assert re.search(rf" {most} ", pane.text), most
@@ -272,7 +271,6 @@ def test_it_counts_what_the_allocator_takes_of_the_device() -> None:
         for each in specs
     }
     largest = BatchSearch().of(predictions, {}, specs[0], target)
-    assert largest.fit is not None
     assert largest.fit.largest == 6
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.counts import Auto
 from cs336_tui.config.presets import Preset, bundled
-from cs336_tui.config.spec import AXES, CUSTOM_SIZE, SpecError
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.values import ATTENTIONS, NORMS, OPTIMIZERS
 from cs336_tui.events.environment import Environment
@@ -85,7 +85,6 @@ def test_a_sweep_shown_in_the_form_reads_as_itself(sweep: Sweep, options: RunOpt
         return
     assert form.problems == ()
     assert form.options == options
-    assert form.sweep is not None
     assert form.sweep == shown_in_the_form(sweep)
 
 
@@ -120,7 +119,6 @@ def test_automatic_counts_shown_in_the_form_read_as_themselves(sweep: Sweep) -> 
 
 def test_automatic_counts_are_entered_as_words() -> None:
     form = read(DEFAULT.with_value("warmup_steps", " auto:50 ").with_value("measure_steps", "auto:200 2 %"))
-    assert form.sweep is not None
     assert (form.sweep.warmup_auto, form.sweep.warmups) == (True, (50,))
     assert (form.sweep.steps_auto, form.sweep.steps) == (0.02, 200)
     assert form.summary == "3 cells · at most 750 steps"
@@ -247,11 +245,9 @@ def test_another_workload_changes_what_was_as_usual_and_nothing_else() -> None:
 def test_a_folder_is_looked_in_for_ones_own_code_as_by_the_flags() -> None:
     entries = DEFAULT.with_value("model", "my.model:LM").with_value("model_args", "dropout=0.1, names='a, b'")
     sweep = read(entries).sweep
-    assert sweep is not None
     assert sweep == sweep_from(models=("my.model:LM",), model_args=(("dropout", "0.1"), ("names", "a, b")))
     assert sweep.model_path == (str(Path.cwd()),)
     named = read(entries.with_value("model_path", "~/repo, here")).sweep
-    assert named is not None
     assert named.model_path == (str(Path.home() / "repo"), str(Path.cwd() / "here"))
     assert read(DEFAULT).sweep == Sweep()
 
@@ -268,7 +264,6 @@ def test_a_sweep_of_millions_of_cells_is_refused_without_being_walked() -> None:
     many = ",".join(map(str, range(1, 100)))
     entries = DEFAULT.with_value("other_contexts", many).with_value("batch_size", many).with_value("warmup_steps", many)
     (problem,) = read(entries).problems
-    assert isinstance(problem, SpecError)
     assert str(problem) == f"sweep of {100 * 99 * 99 * 3} cells: expected at most 10000"
 
 
@@ -282,5 +277,4 @@ def test_timer_do_bench_has_tritons_times_where_none_were_typed() -> None:
     both = entries.with_usual_of("timer", ("step", "do_bench"))
     assert (both.warmup_steps, both.measure_steps) == ("5", "10")
     found = read(as_triton).sweep
-    assert found is not None
     assert (found.timers, found.warmup_for, found.steps_for) == (("do_bench",), 0.025, 0.1)

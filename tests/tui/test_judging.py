@@ -1,8 +1,6 @@
 """Verdicts on the screen: computed on another thread, while nothing is timed, for cells in sight and those that end."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +22,7 @@ from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.status import verdict, verdict_line
+from tests.loading import python
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, START, a_spec, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, events_of, session_of
@@ -321,8 +320,7 @@ def test_a_process_that_died_is_started_anew_and_an_error_of_judging_is_told() -
 
 
 def test_the_app_judges_without_numpy_and_other_large_modules() -> None:
-    found = subprocess.run([sys.executable, "-c", JUDGES], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == ""
+    assert python(JUDGES).stdout.strip() == ""
 
 
 def test_it_ends_when_nothing_is_asked_and_when_nobody_is_left_to_ask() -> None:

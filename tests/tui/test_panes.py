@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cs336_tui.analysis.verdicts import judge
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
 from cs336_tui.events.peaks import PeakCache
@@ -19,7 +20,7 @@ from cs336_tui.tui.tabs.device import DevicePane, Run, device_lines
 from cs336_tui.tui.tabs.live import LivePane, live_lines
 from cs336_tui.tui.tabs.status import status
 from cs336_tui.worker.measure.timing import why_stopped
-from tests.analysis.judging import a_cell, judged
+from tests.analysis.judging import a_cell
 from tests.made_memory import a_memory_report
 from tests.samples import (
     START,
@@ -28,12 +29,12 @@ from tests.samples import (
     cell_start,
     mixed_session,
     ranks_session,
+    report_events,
     session_start,
     state_of,
     steps,
 )
 from tests.session.made import Cell, session_of
-from tests.tui.one_pane import report_events
 from tests.tui.watched import WIDE, demo, in_the_middle, on_screen, replaying, text, until
 
 
@@ -246,7 +247,7 @@ def told(**spec: object) -> str:
 
 def test_the_level_of_an_interval_stands_apart_from_its_sign() -> None:
     noisy = list(0.1 * np.random.default_rng(5).lognormal(0.0, 0.5, 30))
-    assert "95 % CI ± 23 % of the mean" in judged(a_cell(noisy)).sentence
+    assert "95 % CI ± 23 % of the mean" in judge(a_cell(noisy)).sentence
     assert why_stopped(STEADY_S, 0.01).endswith("(95 %)")
     assert "of the mean (95 %)" in told()
 
@@ -260,7 +261,7 @@ def test_the_help_says_how_well_the_mean_is_known_by_default() -> None:
 @pytest.mark.parametrize("size", [WIDE, (200, 60)])
 async def test_a_session_of_reports_says_where_they_are(size: tuple[int, int], tmp_path: Path) -> None:
     (started, environment, _) = session_start([])
-    events = [started, environment, *report_events(a_memory_report())]
+    events = [started, environment, *report_events(a_memory_report(), cell=0)]
     async with on_screen(replaying(events, tmp_path), "at its end", size=size) as (app, pilot):
         live, device = app.main.query_one(LivePane), app.main.query_one(DevicePane)
         await until(pilot, lambda _: bool(app.state.reports) and "no cells" in live.text)

@@ -115,7 +115,6 @@ def test_export(size: str, snap_compare: Any, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("size", SIZES)
 def test_the_roofline(size: str, snap_compare: Any, tmp_path: Path) -> None:
     environment = fold(demo()).environment
-    assert environment is not None
     peaks = PeakCache(tmp_path / "peaks")
     for precision, flops_per_s in (("fp32", 48.2e12), ("bf16-mixed", 702e12)):
         peaks.put(peak_key(environment, "cuda:0", precision), made_peak(flops_per_s, 2.61e12, precision))

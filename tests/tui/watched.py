@@ -28,11 +28,10 @@ from cs336_tui.session.log import LogReader, SessionRecorder, Sink
 from cs336_tui.session.state import fold
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.widgets.lines import Line
-from tests.samples import ENVIRONMENT, START, write_log
+from tests.samples import DEMO_LOG, ENVIRONMENT, START, write_log
 from tests.watching import PATIENCE_S
 
 _T = TypeVar("_T")
-DEMO_LOG = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 """A session of synthetic data, shaped like one on an H100: no such run took place."""
 WIDE = (120, 40)
 SMALL = (80, 24)

@@ -164,7 +164,6 @@ def test_a_lost_gpu_keeps_its_identity_and_no_value_and_comes_back(nvml_library:
     bare = GpuSample(uuid="GPU-a", name="NVIDIA H100 80GB HBM3")
     sample, why = monitor.sample(1.0)
     assert sample == bare
-    assert why is not None
     assert f"NVML error {code}" in why
     assert nvml_library.open == 0
 

@@ -2,8 +2,6 @@
 
 import os
 import queue
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +15,7 @@ from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.device import sampler as sampler_module
 from cs336_tui.runner.device.nvml import NO_LIBRARY
 from cs336_tui.runner.device.sampler import OPENING, DeviceSampler
+from tests.loading import python
 from tests.runner.device import fake_nvml as fake
 from tests.runner.device.conftest import Install
 from tests.runner.device.fake_nvml import FakeGpu, FakeNvmlLibrary
@@ -256,8 +255,7 @@ def test_making_one_loads_nothing_heavy_and_a_program_ends_though_its_sampler_wa
         "made = DeviceSampler(lambda _: None, interval_s=60, idle_interval_s=60); "
         "print([name for name in ('pynvml', 'psutil', 'torch', 'textual') if name in sys.modules]); made.start()"
     )
-    run = subprocess.run([sys.executable, "-c", code], timeout=30, capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+    assert python(code).stdout.strip() == "[]"
 
 
 @pytest.mark.usefixtures("nvml_library")

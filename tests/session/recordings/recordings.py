@@ -20,7 +20,6 @@ def cells_of(path: Path, opening: Opening | None = None) -> tuple[Recorded, ...]
 def report_of(path: Path, opening: Opening | None = None) -> KernelReport:
     """The report on kernels of a file's only cell."""
     (cell,) = cells_of(path, opening)
-    assert isinstance(cell.report, KernelReport)
     return cell.report
 
 

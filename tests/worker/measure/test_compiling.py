@@ -1,8 +1,6 @@
 """torch.compile on a CPU: it ends before the first step, changes no result, and its time and graphs are counted."""
 
 import os
-import subprocess
-import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,6 +20,7 @@ from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.compile_and_capture import compiled, run_whole, why_cannot_compile
 from cs336_tui.worker.workload.passes import Step, Training
 from cs336_tui.worker.workload.transformer import random_batch
+from tests.loading import python
 from tests.worker.measure.cells import USERS_MODELS, Report, Rounded, can_compile, compiles, of_user, run, small_spec
 from tests.worker.measure.users_models import Plain
 
@@ -166,7 +165,7 @@ from tests.worker.measure.cells import run, small_spec
 finished = run(small_spec(compile="default", num_layers=1, pass_="inference")).finished
 print(finished.stage, finished.error)
 """
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    done = python(source)
     (line,) = done.stdout.splitlines()
     assert line.startswith("compiling CompileError: ")
     assert line.endswith("; choose --compile off to run the model as it is written")
@@ -201,10 +200,7 @@ for compiler in (None, "no-such-compiler"):
     print(run(small_spec(compile="default")).finished.error)
 """
     kept = {name: value for name, value in os.environ.items() if name not in ("CXX", processes.CACHE_FOLDER)}
-    done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, check=True, env=kept | {"PATH": ""}
-    )
-    lines = done.stdout.splitlines()
+    lines = python(source, env=kept | {"PATH": ""}).stdout.splitlines()
     for told in ("needs a C++ compiler: install", "CXX=no-such-compiler names none"):
         why, error = lines.pop(0), lines.pop(0)
         assert told in why

@@ -14,7 +14,7 @@ from cs336_tui.analysis import kernels as findings
 from cs336_tui.analysis.kernel_cells import attention_split
 from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.config.values import PHASES
-from cs336_tui.events.events import Event, ReportFinished, ReportStage
+from cs336_tui.events.events import Event, ReportStage
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate import predict
@@ -178,7 +178,6 @@ def test_it_says_how_far_it_is_and_stops_when_asked() -> None:
 
     request = ReportRequest(kind="kernels", spec=spec_of(pass_="forward"))
     make_report(request, 0, events.append, lambda: "profiling" in stages())
-    assert isinstance(events[-1], ReportFinished)
     assert events[-1].status == "cancelled"
     # A machine that is busy enough to take seconds over a step is not warmed up twice.
     assert [stage for stage in stages() if stage != "warm-up 2"] == ["building", "warm-up 1", "profiling"]

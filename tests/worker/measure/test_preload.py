@@ -3,16 +3,13 @@
 import ctypes.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from cs336_tui.worker.measure.process import driver_initialised
+from tests.loading import python
 from tests.worker.measure.cells import c_library
-
-ROOT = Path(__file__).parents[3]
 
 SERVER = """
 import gc, json, os, sys
@@ -55,14 +52,7 @@ with open(sys.argv[1], "w") as file:
 def serve(tmp_path: Path, code: str, **environment: str) -> tuple[dict[str, object], str]:
     """Run the server's code in a fresh interpreter; returns its report and its output."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_NUM_THREADS", "CS336_TUI_SERVER_OUTPUT")}
-    result = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "report.json")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=inherited | environment,
-        check=True,
-    )
+    result = python(code, str(tmp_path / "report.json"), env=inherited | environment)
     return json.loads((tmp_path / "report.json").read_text()), result.stdout + result.stderr
 
 
@@ -133,5 +123,5 @@ try:
 except Exception as error:
     open(sys.argv[1] + "/met", "w").write(repr(error))
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, cwd=ROOT, capture_output=True)
+    python(code, str(tmp_path))
     assert (tmp_path / "met").read_text() == "OSError('no room')"

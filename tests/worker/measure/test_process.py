@@ -3,7 +3,6 @@ while real processes compete for a core."""
 
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from cs336_tui.worker.measure.process import RunQueueMeter, usable_cores
 from cs336_tui.worker.measure.reporter import effective_allocator, read_effective_settings
 from cs336_tui.worker.workload.building import build, facts_of
 from cs336_tui.worker.workload.transformer import Attention
+from tests.loading import python
 from tests.watching import Watch
 from tests.watching import small_spec as bench_spec
 from tests.worker.measure.cells import c_library, run, small_spec
@@ -71,8 +71,7 @@ def faults():
 keep_freed_memory()
 print(effective_malloc(), faults(), faults(), sep="|")
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    said, first, again = run.stdout.split("|")
+    said, first, again = python(code).stdout.split("|")
     assert said.endswith(", keeps freed memory")
     assert int(again) < int(first) / 2
 
@@ -90,10 +89,7 @@ def test_a_malloc_loaded_in_place_of_the_c_librarys_is_named(tmp_path: Path) -> 
     source = "#include <stddef.h>\nvoid *__libc_malloc(size_t);\nvoid *malloc(size_t n) { return __libc_malloc(n); }\n"
     library = c_library(tmp_path / "libother.so", source)
     code = "from cs336_tui.worker.measure.process import *; keep_freed_memory(); print(effective_malloc())"
-    run = subprocess.run(
-        [sys.executable, "-c", code], env={"LD_PRELOAD": library}, capture_output=True, text=True, timeout=60
-    )
-    assert run.stdout == "malloc of libother.so, default settings\n"
+    assert python(code, env={"LD_PRELOAD": library}).stdout == "malloc of libother.so, default settings\n"
 
 
 def test_the_cuda_allocator_and_its_settings_and_one_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,9 +155,7 @@ finally:
 @pytest.mark.parametrize("where", ["here", "in a thread begun since"])
 def test_a_rival_on_the_same_core_makes_a_busy_process_wait(where: str) -> None:
     """Two equals share a core: to have it for 0.3 s takes about as long again."""
-    run = subprocess.run([sys.executable, "-c", CONTEST, where], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
-    found_s, not_running_s = map(float, run.stdout.split())
+    found_s, not_running_s = map(float, python(CONTEST, where).stdout.split())
     assert found_s > 0.1
     # Of a process with one busy thread the clock tells as much: what it did not run, it waited, save for what a
     # hypervisor took.
@@ -215,9 +209,8 @@ if len(cores) > 1:  # as OpenMP may tie each thread to a core of its own
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which cores a process may use")
 def test_cores_that_any_thread_may_use_are_usable() -> None:
-    run = subprocess.run([sys.executable, "-c", AFFINITY], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
-    (allowed, found), one, *two = (list(map(int, line.split())) for line in run.stdout.splitlines())
+    lines = python(AFFINITY).stdout.splitlines()
+    (allowed, found), one, *two = (list(map(int, line.split())) for line in lines)
     assert (found, one) == (allowed, [1])
     assert two in ([], [[2]])
 
