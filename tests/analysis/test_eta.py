@@ -12,26 +12,14 @@ from benchmarks.eta import TROUBLES, Trouble, events_of, factors, judge, nothing
 from cs336_tui.analysis.eta import Ends, ends_s, prices, remaining_s, share_done, steps_so_far
 from cs336_tui.config.order import Order, relative_work
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import (
-    CellFinished,
-    CellStarted,
-    Event,
-    JobSubmitted,
-    Lane,
-    LaneSetAside,
-    LanesOpened,
-    ModelPrepared,
-    Notice,
-    StageChanged,
-    StepsTimed,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.session.state import SessionState
 from tests import samples
 from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, steps, without_gaps
 from tests.strategies import run_specs
 
 
-def state_of(events: Iterable[Event]) -> SessionState:
+def state_of(events: Iterable[ev.Event]) -> SessionState:
     return samples.state_of(without_gaps(events))
 
 
@@ -46,7 +34,7 @@ def state_of(events: Iterable[Event]) -> SessionState:
     ],
 )
 def test_a_running_cell_is_priced_by_its_own_steps_and_a_queued_one_by_its_work(
-    specs: list[CellSpec], events: list[Event], left_s: float | None
+    specs: list[CellSpec], events: list[ev.Event], left_s: float | None
 ) -> None:
     assert remaining_s(state_of([*session_start(specs), *events])) == (left_s and pytest.approx(left_s))
 
@@ -136,8 +124,8 @@ def test_counts_by_time_take_their_time_however_steps_stall() -> None:
 def test_a_window_by_time_counts_down_though_it_reports_no_step() -> None:
     start = [*session_start([by_time(timer="do_bench")]), *cell_start(0)]
     for stage, passed, left in (("warm-up", 0.5, 7.5), ("warm-up", 9.0, 6.0), ("measuring", 2.5, 3.5)):
-        begun = StageChanged(at=START + 20, cell=0, stage=stage)  # type: ignore[arg-type]
-        assert remaining_s(state_of([*start, begun, Notice(at=START + 20 + passed, text="")])) == pytest.approx(left)
+        begun = ev.StageChanged(at=START + 20, cell=0, stage=stage)  # type: ignore[arg-type]
+        assert remaining_s(state_of([*start, begun, ev.Notice(at=START + 20 + passed, text="")])) == pytest.approx(left)
 
 
 def test_a_time_shorter_than_a_step_takes_a_step() -> None:
@@ -180,22 +168,22 @@ def test_nobody_can_tell_how_long_the_first_compiling_takes() -> None:
     specs = [a_spec(), compiled()]
     timed = [*session_start(specs), *cell_start(0), *steps(0, (0.1,) * 2, (0.1,) * 4)]
     assert remaining_s(state_of(timed)) is None
-    begun = [*timed, cell_end(0), *cell_start(1), StageChanged(at=START + 21, cell=1, stage="compiling")]
+    begun = [*timed, cell_end(0), *cell_start(1), ev.StageChanged(at=START + 21, cell=1, stage="compiling")]
     assert remaining_s(state_of(begun)) is None
 
 
 def test_compiling_is_expected_to_take_as_long_as_it_took_before() -> None:
     specs = [compiled(), compiled(), compiled(batch_size=8)]
     done = [
-        *session_start(specs), *cell_start(0), ModelPrepared(at=START + 15, cell=0, compile_s=30.0),
+        *session_start(specs), *cell_start(0), ev.ModelPrepared(at=START + 15, cell=0, compile_s=30.0),
         *steps(0, (0.1,) * 2, (0.1,) * 4), cell_end(0),
     ]  # fmt: skip
     assert remaining_s(state_of(done)) == pytest.approx((30 + 0.6) + (30 + 1.2))
-    begun = [*done, *cell_start(1), StageChanged(at=START + 21, cell=1, stage="compiling")]
+    begun = [*done, *cell_start(1), ev.StageChanged(at=START + 21, cell=1, stage="compiling")]
     for passed, left in ((12.0, 18.0), (40.0, 0.0)):
-        later = [*begun, Notice(at=START + 21 + passed, text="")]
+        later = [*begun, ev.Notice(at=START + 21 + passed, text="")]
         assert remaining_s(state_of(later)) == pytest.approx((left + 0.6) + (30 + 1.2))
-    over = [*begun, ModelPrepared(at=START + 40, cell=1, compile_s=19.0)]
+    over = [*begun, ev.ModelPrepared(at=START + 40, cell=1, compile_s=19.0)]
     assert remaining_s(state_of(over)) == pytest.approx(0.6 + (19 + 1.2))
 
 
@@ -209,25 +197,28 @@ def test_work_is_positive_and_grows_with_the_batch(spec: CellSpec) -> None:
 STEP_S, STEPS = 1.0, 6
 
 
-def begun(cell: int, *lanes: int, done: int = 0, job: str | None = None) -> list[Event]:
+def begun(cell: int, *lanes: int, done: int = 0, job: str | None = None) -> list[ev.Event]:
     """A cell that starts in its lanes and has done so many of its 6 steps of a second, a warm-up step first."""
     timed = [
-        StepsTimed(at=START, cell=cell, kind="measured" if n else "warm-up", first=max(n - 1, 0), times_s=(STEP_S,))
+        ev.StepsTimed(at=START, cell=cell, kind="measured" if n else "warm-up", first=max(n - 1, 0), times_s=(STEP_S,))
         for n in range(done)
     ]
-    start = [CellStarted(at=START, cell=cell, lanes=lanes, job=job), StageChanged(at=START, cell=cell, stage="warm-up")]
+    start = [
+        ev.CellStarted(at=START, cell=cell, lanes=lanes, job=job),
+        ev.StageChanged(at=START, cell=cell, stage="warm-up"),
+    ]
     return [*start, *timed]
 
 
-def opened(lanes: int) -> Event:
-    return LanesOpened(at=START, lanes=tuple(Lane(lane=n, device=f"cuda:{n}") for n in range(lanes)))
+def opened(lanes: int) -> ev.Event:
+    return ev.LanesOpened(at=START, lanes=tuple(ev.Lane(lane=n, device=f"cuda:{n}") for n in range(lanes)))
 
 
-def ended(cell: int) -> Event:
-    return CellFinished(at=START, cell=cell, status="ok", warmup_steps_done=1)
+def ended(cell: int) -> ev.Event:
+    return ev.CellFinished(at=START, cell=cell, status="ok", warmup_steps_done=1)
 
 
-def cells(number: int, **changes: Any) -> list[Event]:
+def cells(number: int, **changes: Any) -> list[ev.Event]:
     spec = a_spec(warmup_steps=1, measure_steps=STEPS - 1)
     return session_start([*[spec] * (number - 1), msgspec.structs.replace(spec, **changes)])
 
@@ -236,7 +227,7 @@ FIRST_THREE = [*begun(0, 0, done=STEPS), ended(0), *begun(1, 0, done=2), *begun(
 """One is over, one has four seconds to go in its lane, and one beside it one."""
 
 
-def ends_of(events: list[Event]) -> Ends:
+def ends_of(events: list[ev.Event]) -> Ends:
     state = state_of(events)
     return ends_s(state, prices(state))
 
@@ -251,7 +242,7 @@ def test_waiting_cells_take_the_lane_that_is_free_first() -> None:
 def test_a_lane_set_aside_takes_none_and_a_free_one_takes_the_first_at_once() -> None:
     events = [*cells(4), opened(3), *begun(0, 0, done=STEPS), ended(0), *begun(1, 0, done=2)]
     assert ends_of(events).waiting == pytest.approx([6.0, 6.0])
-    assert ends_of([*events, LaneSetAside(at=START, lane=1, reason="lost")]).waiting == pytest.approx([6.0, 10.0])
+    assert ends_of([*events, ev.LaneSetAside(at=START, lane=1, reason="lost")]).waiting == pytest.approx([6.0, 10.0])
 
 
 def test_a_cell_of_several_ranks_waits_for_as_many_lanes_and_those_behind_it_too() -> None:
@@ -267,7 +258,7 @@ def test_the_rest_of_a_session_is_shared_and_its_share_counts_the_work_of_all() 
 
 
 def test_of_jobs_as_many_go_on_as_run_now() -> None:
-    jobs = [JobSubmitted(at=START, job=str(n), launcher="slurm", id=f"7_{n}", cells=(n,)) for n in range(5)]
+    jobs = [ev.JobSubmitted(at=START, job=str(n), launcher="slurm", id=f"7_{n}", cells=(n,)) for n in range(5)]
     run = [*begun(0, done=STEPS, job="0"), ended(0), *begun(1, done=2, job="1"), *begun(2, done=4, job="2")]
     assert ends_of([*cells(5), *jobs, *run]).waiting == pytest.approx([8.0, 10.0])
 

@@ -8,9 +8,9 @@ import msgspec
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
-from cs336_tui.events.events import CellsQueued, EnvironmentRead, Event, SessionAnnotated, SessionStarted
+from cs336_tui.events.events import SCHEMA, CellsQueued, EnvironmentRead, Event, SessionAnnotated, SessionStarted
 from cs336_tui.session.state import SessionState
-from tests.samples import ENVIRONMENT, SCHEMA, START, a_spec, cell_end, cell_start, state_of, steps
+from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, state_of, steps
 
 LAPTOP = msgspec.structs.replace(
     ENVIRONMENT,
