@@ -1,14 +1,12 @@
 """A precision report, made up but plausible, for tests of its consumers."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
-from tests.samples import START, a_spec
+from tests.samples import a_spec
 
 
 def a_precision_report(spec: CellSpec | None = None, **changes: Any) -> PrecisionReport:
@@ -47,12 +45,6 @@ def a_cpu_report(spec: CellSpec | None = None, **changes: Any) -> PrecisionRepor
         "rules": "aten/src/ATen/autocast_mode.h of torch 2.13",
     }
     return a_precision_report(spec or a_spec(device="cpu", precision="bf16-mixed"), **(fields | changes))
-
-
-def precision_events(report: PrecisionReport, number: int = 0, cell: int | None = 0) -> Iterator[Event]:
-    """The events of a report that was made."""
-    yield ReportStarted(at=START + 100, report=number, kind="precision", spec=report.spec, cell=cell)
-    yield ReportFinished(at=START + 101, report=number, status="ok", content=report)
 
 
 def _toy(autocast: str) -> ToyDtypes:

@@ -10,6 +10,8 @@ from cs336_tui.config.spec import CellSpec, dims_of
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import DeviceInfo, Environment, GpuSample, HostSample, RankSample
+from cs336_tui.events.kernel_report import KernelReport
+from cs336_tui.events.reports import AgreementReport, OomReport, PrecisionReport, Report, ReportKind
 from cs336_tui.session.state import fold
 from cs336_tui.stats.summaries import Summary, summarize
 
@@ -31,6 +33,16 @@ ENVIRONMENT = Environment(
     ),
 )
 
+LAPTOP = msgspec.structs.replace(
+    ENVIRONMENT,
+    host="laptop",
+    cuda=None,
+    driver=None,
+    devices=(
+        DeviceInfo(name="cpu", label="Some Laptop CPU", precisions=("fp32",)),
+        DeviceInfo(name="mps", label="Some Laptop GPU", precisions=("fp32",)),
+    ),
+)
 HEADER = ev.SessionStarted(at=0.0, schema=ev.SCHEMA, session="s", app="0.1.0")
 """The first line of a log whose session and times do not matter."""
 
@@ -187,6 +199,21 @@ def mixed_session() -> list[ev.Event]:
 
 
 state_of = fold
+
+
+_KINDS: dict[type, ReportKind] = {
+    KernelReport: "kernels", PrecisionReport: "precision", OomReport: "oom", AgreementReport: "agreement",
+}  # fmt: skip
+
+
+def report_events(
+    *made: Report, first: int = 0, cell: int | None = None, at: float = START + 100
+) -> Iterator[ev.Event]:
+    """The events of these reports, numbered from `first`."""
+    for number, content in enumerate(made, first):
+        kind = _KINDS.get(type(content), "memory")
+        yield ev.ReportStarted(at=at, report=number, kind=kind, spec=content.spec, cell=cell)
+        yield ev.ReportFinished(at=at, report=number, status="ok", content=content)
 
 
 def write_log(path: Path, events: Iterable[ev.Event]) -> Path:

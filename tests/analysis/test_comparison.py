@@ -9,7 +9,7 @@ from cs336_tui.config.spec import dims_of
 from cs336_tui.events.events import EffectiveSettings, ModelBuilt
 from cs336_tui.session.state import SessionState
 from tests.samples import START, a_spec
-from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, results_of, session_of
+from tests.session.made import OLD_LAPTOP, OTHER_GPU, Cell, cell, results_of, session_of
 
 SLOW, FAST = [0.2000, 0.2001, 0.1999, 0.2000] * 3, [0.1000, 0.1001, 0.0999, 0.1000] * 3
 
@@ -50,7 +50,7 @@ def test_what_differs_in_every_pair_is_said_once() -> None:
 
 
 def test_a_laptop_pairs_with_a_gpu_box() -> None:
-    a = results_of(cell(SLOW, device="mps"), cell(SLOW, device="mps", pass_="forward"), environment=LAPTOP)
+    a = results_of(cell(SLOW, device="mps"), cell(SLOW, device="mps", pass_="forward"), environment=OLD_LAPTOP)
     b = results_of(cell(FAST), cell(FAST, pass_="forward"), cell(FAST, pass_="backward"))
     found = compare(a, b)
     assert len(found.pairs) == 2
@@ -60,7 +60,7 @@ def test_a_laptop_pairs_with_a_gpu_box() -> None:
 
 
 def test_devices_must_agree_where_a_side_has_several() -> None:
-    a = results_of(cell(SLOW, device="cpu"), cell(SLOW, device="mps"), environment=LAPTOP)
+    a = results_of(cell(SLOW, device="cpu"), cell(SLOW, device="mps"), environment=OLD_LAPTOP)
     found = compare(a, results_of(cell(FAST), cell(FAST, pass_="forward")))
     assert (found.pairs, len(found.only_a), len(found.only_b)) == ((), 2, 2)
     nothing = compare((), ())

@@ -10,7 +10,7 @@ from cs336_tui.analysis.merge import merge
 from cs336_tui.events.environment import Environment
 from cs336_tui.stats.ratio import ratio_of
 from tests.samples import a_spec
-from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, results_of, session_of
+from tests.session.made import OLD_LAPTOP, OTHER_GPU, Cell, cell, results_of, session_of
 
 SLOW, FAST = (0.100, 0.101, 0.099, 0.100) * 3, (0.050, 0.0505, 0.0495, 0.050) * 3
 
@@ -159,7 +159,7 @@ def test_an_automatic_warm_up_stands_beside_the_fixed_ones() -> None:
 def test_machines_are_not_mixed_and_sessions_are_told_apart() -> None:
     one = session_of(cell(STEADY, device="cpu", warmup_steps=0))
     two = session_of(cell(STEADY, device="cpu", warmup_steps=1))
-    laptop = session_of(cell(STEADY, device="cpu", warmup_steps=1), environment=LAPTOP)
+    laptop = session_of(cell(STEADY, device="cpu", warmup_steps=1), environment=OLD_LAPTOP)
     groups = warmup_groups(merge([("one", one), ("two", two), ("laptop", laptop)]))
     assert [[trace.result.session for trace in group.traces] for group in groups] == [["one", "two"], ["laptop"]]
 

@@ -33,7 +33,7 @@ from cs336_tui.session.state import SessionState
 from tests.attention_cells import attention_spec
 from tests.made_predictions import made_prediction, on
 from tests.samples import ENVIRONMENT, START, a_spec, state_of, without_gaps
-from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, events_of, session_of
+from tests.session.made import OLD_LAPTOP, OTHER_GPU, Cell, cell, events_of, session_of
 
 H100 = named_target(find_gpu("H100"))
 CPU, GPU = ENVIRONMENT.devices
@@ -253,7 +253,7 @@ def test_a_cell_of_another_machine_tells_of_its_own_device_only_and_none_without
     assert measured_cells(state, HERE) == ()
     assert len(measured_cells(state, named_target(find_gpu("A100")))) == 1
     assert len(measured_cells(predicted(cell([0.1] * 3)), H100)) == 1
-    assert measured_cells(predicted(cell([0.1] * 3, device="mps"), environment=LAPTOP), H100) == ()
+    assert measured_cells(predicted(cell([0.1] * 3, device="mps"), environment=OLD_LAPTOP), H100) == ()
     assert measured_cells(session_of(cell([0.1] * 3)), H100) == ()
 
 

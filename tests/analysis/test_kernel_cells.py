@@ -16,7 +16,7 @@ from cs336_tui.events.kernel_report import KernelGroup, KernelReport, KernelSumm
 from cs336_tui.session.state import SessionState
 from tests.made_kernels import ADAM, ADD, GEMM, SMALL_GEMM, SOFTMAX, STEP, a_group, a_kernel_report, an_operator_report
 from tests.samples import START, a_spec, cell_end, cell_start, state_of
-from tests.session.made import LAPTOP, Cell, cell, events_of
+from tests.session.made import OLD_LAPTOP, Cell, cell, events_of
 
 TRAIN = a_spec(pass_="train-step")
 PHASES_S = {
@@ -162,7 +162,7 @@ def test_a_profile_of_another_session_counts_on_the_same_device_alone() -> None:
     assert [part.part for part in found] == ["forward", "forward+backward", "step"]
     assert all(part.profiled for part in found)
     assert found[-1].timed.mean_s == pytest.approx(0.0015)
-    elsewhere = a_session(cells=[Cell(TRAIN, [0.001])], session="c", environment=LAPTOP)
+    elsewhere = a_session(cells=[Cell(TRAIN, [0.001])], session="c", environment=OLD_LAPTOP)
     assert len(parts_of(elsewhere, profiles)) == 2 + 3, "of the cell what it timed, of the profile all its parts"
 
 

@@ -14,10 +14,10 @@ from cs336_tui.analysis.measures import MEASURES, Energy, Runs, energy_of, peak_
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.tuning import visit_peak_bytes
 from cs336_tui.events.environment import GpuSample
-from cs336_tui.events.events import Event, ReportFinished, ReportStarted
+from cs336_tui.events.events import Event
 from tests.analysis.judging import AT, ON_CPU, a_cell, events_of_cell, sample
 from tests.made_memory import a_memory_report
-from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
+from tests.samples import a_spec, cell_end, cell_start, report_events, session_start, state_of, steps
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +60,7 @@ def result_of(*, device: str = "cuda:0", reported: int | None = None, in_turns: 
     events: list[Event] = [*session_start([spec]), *cell_start(0), *steps(0, (), (0.1, 0.3)), cell_end(0, **end)]
     if reported is not None:
         content = msgspec.structs.replace(a_memory_report(), spec=spec, peak_bytes=reported)
-        events.append(ReportStarted(at=50.0, report=0, kind="memory", spec=spec))
-        events.append(ReportFinished(at=51.0, report=0, status="ok", content=content))
+        events += report_events(content)
     state = state_of(events)
     state.cells[0].in_turns = in_turns
     return Result(0, "one", state, state.cells[0])

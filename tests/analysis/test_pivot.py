@@ -25,7 +25,7 @@ from cs336_tui.config.spec import PASSES, PRECISIONS, CellSpec
 from cs336_tui.stats.summaries import summarize
 from tests.attention_cells import attention_spec
 from tests.samples import ENVIRONMENT, a_spec, cell_start, session_start, sized, state_of, steps
-from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, results_of, session_of
+from tests.session.made import OLD_LAPTOP, OTHER_GPU, Cell, cell, results_of, session_of
 
 GRID = results_of(
     *(
@@ -103,7 +103,7 @@ def test_a_speed_up_over_a_cell_that_did_not_fit_says_so() -> None:
 
 
 def test_a_baseline_in_another_machine_is_found() -> None:
-    laptop = session_of(cell([1.0, 1.1], device="cpu"), cell([0.5, 0.5], device="mps"), environment=LAPTOP)
+    laptop = session_of(cell([1.0, 1.1], device="cpu"), cell([0.5, 0.5], device="mps"), environment=OLD_LAPTOP)
     results = merge([("laptop", laptop), ("box", session_of(cell([0.1, 0.1])))])
     found = pivot(results, [], ["device", "machine"], "speedup", {"device": "cpu"})
     on_the_gpu = found.figure((), ("cuda:0", "NVIDIA H100 80GB HBM3 · gpu-box"))
@@ -141,7 +141,7 @@ def test_a_cell_that_ran_on_another_gpu_is_marked() -> None:
 
 
 def test_one_machine_a_device_needs_no_mark_but_is_said() -> None:
-    laptop, box = session_of(cell([1.0], device="cpu"), environment=LAPTOP), session_of(cell([0.1]))
+    laptop, box = session_of(cell([1.0], device="cpu"), environment=OLD_LAPTOP), session_of(cell([0.1]))
     found = pivot(merge([("laptop", laptop), ("box", box)]), ["device"], [])
     assert all(figure.marks == () for figure in found.figures.values())
     assert "torch differs: cpu: 2.9.0; cuda:0: 2.13.0" in found.notes
@@ -234,7 +234,7 @@ def test_select_keeps_what_was_asked_for() -> None:
 
 
 def test_every_field_shows_and_orders_every_result() -> None:
-    results = (*GRID, *results_of(cell(status=None, size="custom", device="cpu", threads=3), environment=LAPTOP))
+    results = (*GRID, *results_of(cell(status=None, size="custom", device="cpu", threads=3), environment=OLD_LAPTOP))
     for key, field in FIELDS.items():
         assert all(isinstance(field.show(result), str) for result in results)
         assert values(results, key)

@@ -1,5 +1,6 @@
 """Published peaks of memory and kernels beside one's own."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -16,14 +17,14 @@ from cs336_tui.analysis.reference_profiles import (
     profiles_said,
 )
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import CellsPredicted, Event, ReportFinished, ReportStarted
+from cs336_tui.events.events import CellsPredicted, Event
 from cs336_tui.session.state import SessionState
 from tests.analysis.test_kernel_cells import a_session, report
 from tests.analysis.test_reference import OURS
 from tests.made_kernels import a_kernel_report, an_operator_report
 from tests.made_memory import a_memory_report
 from tests.made_predictions import made_prediction
-from tests.samples import START, a_spec, sized
+from tests.samples import START, a_spec, report_events, sized
 from tests.session.made import Cell
 
 BIG = a_spec(**sized("2.7B", "2025"), pass_="train-step", context_length=128)
@@ -46,12 +47,8 @@ def kernels(state: SessionState, *rows: Published) -> list[KernelsBeside]:
     return list(kernels_beside([state], merge([("one", state)]), rows or None))
 
 
-def memory(spec: CellSpec, **changes: Any) -> list[Event]:
-    content = a_memory_report(spec=spec, **changes)
-    return [
-        ReportStarted(at=START, report=900, kind="memory", spec=spec),
-        ReportFinished(at=START, report=900, status="ok", content=content),
-    ]
+def memory(spec: CellSpec, **changes: Any) -> Iterator[Event]:
+    return report_events(a_memory_report(spec=spec, **changes), first=900)
 
 
 def predicted(state: SessionState, spec: CellSpec, **changes: Any) -> SessionState:

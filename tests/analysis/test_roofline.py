@@ -24,7 +24,7 @@ from cs336_tui.session.state import SessionState
 from tests.made_peaks import made_peak
 from tests.made_predictions import made_prediction
 from tests.samples import ENVIRONMENT, START, a_spec
-from tests.session.made import LAPTOP, Cell, results_of, session_of
+from tests.session.made import OLD_LAPTOP, Cell, results_of, session_of
 
 KEY = peak_key(ENVIRONMENT, "cuda:0", "fp32")
 
@@ -143,7 +143,7 @@ def test_a_peak_that_others_may_have_lowered_is_doubted() -> None:
 def test_a_peak_with_other_threads_or_of_another_machine_does_not_count() -> None:
     spec = a_spec(device="cpu")
     assert point(spec, {peak_key(ENVIRONMENT, "cpu", "fp32", 1): made_peak()}).measured is None
-    assert point(spec, {peak_key(LAPTOP, "cpu", "fp32", 32): made_peak()}).measured is None
+    assert point(spec, {peak_key(OLD_LAPTOP, "cpu", "fp32", 32): made_peak()}).measured is None
 
 
 def test_the_bound_is_by_the_intensity_and_the_measured_ceiling_goes_before_the_data_sheets() -> None:

@@ -12,7 +12,7 @@ from cs336_tui.cli.compare import compare, keep_command, reference_view
 from cs336_tui.cli.main import cli
 from cs336_tui.session.log import LogError
 from tests.samples import sized, write_log
-from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, events_of
+from tests.session.made import OLD_LAPTOP, OTHER_GPU, Cell, cell, events_of
 
 SLOW, FAST = [0.2000, 0.2001, 0.1999, 0.2000] * 3, [0.1000, 0.1001, 0.0999, 0.1000] * 3
 
@@ -84,7 +84,7 @@ def test_sessions_of_one_name_are_told_by_their_ids(tmp_path: Path) -> None:
 
 
 def test_nothing_in_common_is_said(tmp_path: Path) -> None:
-    put(tmp_path, "one", cell(FAST, device="cpu"), cell(FAST, device="mps"), environment=LAPTOP)
+    put(tmp_path, "one", cell(FAST, device="cpu"), cell(FAST, device="mps"), environment=OLD_LAPTOP)
     put(tmp_path, "two", cell(FAST), cell(FAST, pass_="forward"))
     assert "A and B have no cell in common." in compared("one", "two", tmp_path)
 

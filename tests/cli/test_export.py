@@ -14,12 +14,11 @@ from click.testing import CliRunner, Result
 from cs336_tui.cli.main import cli
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.export.writeups import LAYOUTS
 from tests.attention_cells import attention_spec
-from tests.export.grids import LAPTOP, SMALL, by, grid_events
+from tests.export.grids import SMALL, by, grid_events
 from tests.made_kernels import a_group, a_kernel_report
-from tests.samples import START, write_log
+from tests.samples import LAPTOP, report_events, write_log
 
 GRID = by(pass_=["forward", "train-step"], precision=["fp32", "bf16-mixed"])
 
@@ -160,12 +159,7 @@ def noisy(spec: CellSpec) -> list[float]:
 def noisy_session(tmp_path: Path) -> Path:
     """A session that asked for a ddof of 1, with a kernel report of one kernel."""
     report = a_kernel_report(SPECS[0], groups=(a_group("gemm", "matrix multiply", "forward", "", DURATIONS),))
-    events: list[Event] = [
-        *grid_events(SPECS, times=noisy),
-        ReportStarted(at=START + 100, report=0, kind="kernels", spec=report.spec),
-        ReportFinished(at=START + 101, report=0, status="ok", content=report),
-    ]
-    write_log(tmp_path / "one.jsonl", events)
+    write_log(tmp_path / "one.jsonl", [*grid_events(SPECS, times=noisy), *report_events(report)])
     return tmp_path
 
 

@@ -3,17 +3,16 @@
 import json
 import subprocess
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from cs336_tui.events.events import ReportFinished, ReportStarted, StepsTimed
-from cs336_tui.events.reports import Report, ReportKind
+from cs336_tui.events.events import StepsTimed
+from cs336_tui.events.reports import Report
 from cs336_tui.session.log import LogReader
 from tests.commands import DIMS, SMALL, call, running
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
-from tests.samples import START, a_spec, session_start, write_log
+from tests.samples import a_spec, report_events, session_start, write_log
 from tests.watching import small_spec
 
 
@@ -52,16 +51,13 @@ def test_sessions_are_listed_newest_first_or_there_are_none(finished: Path) -> N
 def test_the_reports_that_a_session_has_are_those_whose_command_is_named(tmp_path: Path) -> None:
     spec = a_spec()
 
-    def last_line(**reports: Report) -> str:
-        events = [*session_start([spec])]
-        for number, (kind, report) in enumerate(reports.items()):
-            events.append(ReportStarted(at=START, report=number, kind=cast(ReportKind, kind), spec=spec))
-            events.append(ReportFinished(at=START, report=number, status="ok", content=report))
+    def last_line(*reports: Report) -> str:
+        events = [*session_start([spec]), *report_events(*reports)]
         return call("show", str(write_log(tmp_path / "log.jsonl", events))).stdout.splitlines()[-1]
 
-    only = last_line(memory=a_memory_report())
+    only = last_line(a_memory_report())
     assert only == "`cs336-tui export log --report memory` shows what a report found."
-    both = last_line(memory=a_memory_report(), kernels=a_kernel_report())
+    both = last_line(a_memory_report(), a_kernel_report())
     assert both == "`cs336-tui export log --report kernels` (or memory) shows what a report found."
 
 

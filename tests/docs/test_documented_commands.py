@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 from unittest import mock
 
 import click
@@ -23,8 +23,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import Event, ReportFinished, ReportStarted
-from cs336_tui.events.reports import ReportKind
+from cs336_tui.events.events import Event
 from tests.analysis.test_agreement import report_of
 from tests.analysis.test_scaling import events_of
 from tests.docs.test_docs import ROOT, WRITTEN, tokens
@@ -33,7 +32,7 @@ from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
 from tests.made_predictions import MadePredictor
 from tests.made_race import race_events
-from tests.samples import START, a_spec, cell_end, cell_start, machine_of_gpus, session_start, steps
+from tests.samples import a_spec, cell_end, cell_start, machine_of_gpus, report_events, session_start, steps
 from tests.session.recordings.nsys_exports import A_STEP, export
 
 PAGES = [page for page in sorted(WRITTEN) if page == "README.md" or page.startswith("docs/")]
@@ -154,19 +153,10 @@ def session(name: str) -> bytes:
         spec = a_spec()
         kernels = a_kernel_report(spec)
         in_step = [msgspec.structs.replace(group, path=("step 3", group.phase)) for group in kernels.groups]
-        made = {
-            "kernels": msgspec.structs.replace(kernels, groups=tuple(in_step)),
-            "memory": a_memory_report(spec=spec),
-        }
+        kernels = msgspec.structs.replace(kernels, groups=tuple(in_step))
         sdpa = msgspec.structs.replace(report_of().spec, attention="sdpa")
-        agreements = [report_of(), report_of(spec=sdpa)]
-        reports = [*made.items(), *(("agreement", report) for report in agreements)]
-        events = grid_events([spec])
-        for number, (kind, report) in enumerate(reports):
-            events += (
-                ReportStarted(at=START, report=number, kind=cast(ReportKind, kind), spec=report.spec),
-                ReportFinished(at=START, report=number, status="ok", content=report),
-            )
+        reports = (kernels, a_memory_report(spec=spec), report_of(), report_of(spec=sdpa))
+        events = [*grid_events([spec]), *report_events(*reports)]
     else:
         events = grid_events(cells_of(name), times=lambda _: [0.01, 0.011] * 6)
     return b"".join(map(to_line, events))

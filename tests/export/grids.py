@@ -7,7 +7,7 @@ import msgspec
 
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellsQueued, EnvironmentRead, Event, ModelBuilt, SessionStarted
 from cs336_tui.export.writing.tables import Table
 from cs336_tui.session.state import SessionState
@@ -15,16 +15,6 @@ from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, sess
 
 SMALL: dict[str, Any] = {"size": "small", "d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
 MEDIUM: dict[str, Any] = {"size": "medium", "d_model": 1024, "d_ff": 4096, "num_layers": 24, "num_heads": 16}
-LAPTOP = msgspec.structs.replace(
-    ENVIRONMENT,
-    host="laptop",
-    cuda=None,
-    driver=None,
-    devices=(
-        DeviceInfo(name="cpu", label="Some Laptop CPU", precisions=("fp32",)),
-        DeviceInfo(name="mps", label="Some Laptop GPU", precisions=("fp32",)),
-    ),
-)
 
 MAGIC = {"svg": b"<?xml", "pdf": b"%PDF-", "png": b"\x89PNG\r\n\x1a\n"}
 """First bytes of a figure's file, by format."""

@@ -29,7 +29,7 @@ from cs336_tui.export.writing.tables import Table
 from cs336_tui.stats.summaries import summarize
 from tests.export.keeping import as_drawn, kept
 from tests.made_ranks import a_rank_memory_report
-from tests.samples import ENVIRONMENT, HEADER, a_spec, sized, state_of
+from tests.samples import ENVIRONMENT, HEADER, a_spec, report_events, sized, state_of
 
 SYNCS_S = ((0.052, 0.050), (0.011, 0.012))
 """Gradient sync of rank 0, which waits for rank 1, and of rank 1, in two steps."""
@@ -189,10 +189,7 @@ def test_without_an_allocator_the_peak_is_that_of_tensors_as_reports_count_them_
     cells = [Ran(ranks_spec(way, device="cpu"), 0.5, 0.5, allocator=False) for way in ("ddp", "zero1")]
     events = events_of(cells)
     resident = sharding_tables(merge([("s", state_of(events))]), None)
-    for number, ran in enumerate(cells):
-        events.append(ev.ReportStarted(at=4.0, report=number, kind="memory", spec=ran.spec))
-        report = a_rank_memory_report(ran.spec)
-        events.append(ev.ReportFinished(at=5.0, report=number, status="ok", content=report))
+    events += report_events(*(a_rank_memory_report(ran.spec) for ran in cells), at=5.0)
     assert kept(*resident, *sharding_tables(merge([("s", state_of(events))]), None)) == snapshot
 
 

@@ -18,10 +18,10 @@ from cs336_tui.export.subjects.estimates import (
 from cs336_tui.export.writing.formats import render_all
 from cs336_tui.export.writing.tables import Table
 from cs336_tui.session.state import SessionState
-from tests.export.grids import LAPTOP, SMALL, by, grid_events, merged
+from tests.export.grids import SMALL, by, grid_events, merged
 from tests.export.keeping import csv_rows, kept
 from tests.made_predictions import MIB, made_prediction
-from tests.samples import START, a_spec, state_of
+from tests.samples import LAPTOP, START, a_spec, state_of
 from tests.session.made import Cell, session_of
 
 H100 = named_target(find_gpu("H100"))

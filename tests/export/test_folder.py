@@ -11,9 +11,9 @@ from cs336_tui.export import folder as folders
 from cs336_tui.export.folder import Source, write_summary
 from cs336_tui.export.writing.files import AlreadyThere, ExportError
 from cs336_tui.session import store
-from tests.export.grids import LAPTOP, SMALL, by, grid_events
+from tests.export.grids import SMALL, by, grid_events
 from tests.export.html_reader import Reader
-from tests.samples import write_log
+from tests.samples import LAPTOP, write_log
 
 GRID = by(pass_=["forward", "forward+backward"], warmup_steps=[0, 2])
 

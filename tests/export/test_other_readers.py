@@ -13,18 +13,18 @@ import pytest
 from PIL import Image
 
 from cs336_tui.config.axis import UserError
-from cs336_tui.events.events import Notice, ReportFinished, ReportStarted
+from cs336_tui.events.events import Notice
 from cs336_tui.export.catalogue import SUMMARY, Choice, formats_of, offers, text_of
 from cs336_tui.export.folder import Source, write_summary
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writing.files import SUFFIXES
 from cs336_tui.export.writing.formats import render, render_all
-from cs336_tui.session.state import SessionState
+from cs336_tui.session.state import SessionState, fold
 from cs336_tui.session.store import load
 from tests.export.grids import by, grid
 from tests.export.test_formats import TABLES, wide_table
 from tests.made_kernels import a_kernel_report
-from tests.samples import DEMO_LOG, START, a_spec
+from tests.samples import DEMO_LOG, START, a_spec, report_events
 
 READERS = {"latex": "latex", "typst": "typst", "markdown": "gfm", "html": "html"}
 GROUPED, WIDE = TABLES["groups of columns"], wide_table(12, "one note", "[another] note")
@@ -144,9 +144,7 @@ addEventListener("message", each => { told.push(each.data); document.title = JSO
 def a_session(contexts: Sequence[int]) -> SessionState:
     """Cells of long names, one out of memory, a profile with names of kernels that have no spaces."""
     state = grid(by(pass_=["forward", "forward+backward", "train-step"], context_length=contexts), oom=[5])
-    state.apply(ReportStarted(at=START, report=0, kind="kernels", spec=a_spec()))
-    state.apply(ReportFinished(at=START, report=0, status="ok", content=a_kernel_report(a_spec())))
-    state.apply(Notice(at=START, text="long/" * 40))
+    fold([*report_events(a_kernel_report(a_spec())), Notice(at=START, text="long/" * 40)], state)
     state.commands.append("cs336-tui bench " + " ".join(f"--option-{number} some-value" for number in range(30)))
     return state
 

@@ -7,16 +7,15 @@ from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, pivot
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import ReportFinished, ReportStarted
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reference import reference_table, reference_tables
 from cs336_tui.export.subjects.comparison import comparison_table
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writing.tables import Table
-from tests.export.grids import LAPTOP, SMALL, by, grid, merged, usual_times
+from tests.export.grids import SMALL, by, grid, merged, usual_times
 from tests.export.keeping import kept
 from tests.made_memory import a_memory_report
-from tests.samples import START, a_spec, session_start, sized, state_of
+from tests.samples import LAPTOP, a_spec, report_events, session_start, sized, state_of
 from tests.session.made import Cell, results_of
 
 GRID = by(pass_=["forward", "train-step"])
@@ -102,11 +101,8 @@ def test_published_peaks_and_kernels_are_tables_of_their_own(snapshot: SnapshotA
 
 def test_a_session_of_reports_alone_has_its_published_peaks(snapshot: SnapshotAssertion) -> None:
     spec = a_spec(**sized("2.7B", "2025"), pass_="train-step", context_length=512)
-    events = [
-        ReportStarted(at=START, report=0, kind="memory", spec=spec),
-        ReportFinished(at=START, report=0, status="ok", content=a_memory_report(spec=spec)),
-    ]
-    assert kept(*reference_tables((), states=[state_of([*session_start([]), *events])], caption="mine")) == snapshot
+    state = state_of([*session_start([]), *report_events(a_memory_report(spec=spec))])
+    assert kept(*reference_tables((), states=[state], caption="mine")) == snapshot
 
 
 def test_cells_for_which_nothing_is_published_have_times_alone() -> None:

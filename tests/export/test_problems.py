@@ -15,7 +15,7 @@ from cs336_tui.config.problem import Problem
 from cs336_tui.config.problems import every_problem, problem_named
 from cs336_tui.config.spec import recorded_spec
 from cs336_tui.config.tuning import Over
-from cs336_tui.events.events import Event, ReportFinished, ReportStarted
+from cs336_tui.events.events import Event, ReportFinished
 from cs336_tui.events.kernel_report import KINDS, KernelReport
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.problems import Exported, export_problem, figures_for, tables_of
@@ -23,13 +23,13 @@ from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.export.writing.formats import Section
 from cs336_tui.session.state import SessionState
 from tests.analysis.racing import Made
-from tests.export.grids import LAPTOP, grid
+from tests.export.grids import grid
 from tests.export.html_reader import Reader
 from tests.export.keeping import csv_rows, kept
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
 from tests.made_problems import problem_state
-from tests.samples import START, a_spec, session_start, state_of
+from tests.samples import LAPTOP, START, a_spec, report_events, session_start, state_of
 from tests.strategies import any_event
 
 EVERY = list(every_problem())
@@ -45,12 +45,7 @@ def exported(name: str, *states: SessionState) -> Exported:
 
 def of_recordings(*reports: KernelReport | MemoryReport) -> SessionState:
     """A session of these reports alone."""
-    kind = "kernels" if isinstance(reports[0], KernelReport) else "memory"
-    events: list[Event] = session_start([report.spec for report in reports])
-    for number, report in enumerate(reports):
-        events.append(ReportStarted(at=START, report=number, kind=kind, spec=report.spec))
-        events.append(ReportFinished(at=START, report=number, status="ok", content=report))
-    return state_of(events)
+    return state_of([*session_start([report.spec for report in reports]), *report_events(*reports)])
 
 
 def sections_of(name: str, *states: SessionState) -> dict[str, Section]:
@@ -232,10 +227,7 @@ def test_visits_of_a_race_answer_nothing_and_a_profile_of_a_visited_candidate_do
     )
     problem, edition = problem_named("2026/nsys_profile")
     report = a_kernel_report(made.candidates[1])
-    made.tell(
-        ReportStarted(at=made.at, report=9, kind="kernels", spec=report.spec),
-        ReportFinished(at=made.at, report=9, status="ok", content=report),
-    )
+    made.tell(*report_events(report, first=9, at=made.at))
     assert progress_of(problem, edition, [made.state], results_of(made.state)).mark == "◐"
     parts = sections_of("2026/nsys_profile", made.state)
     assert {record["timed_s"] for record in parts["b"].tables[0].records} == {None}

@@ -23,7 +23,7 @@ from cs336_tui.export.writing.provenance import setting_notes
 from cs336_tui.session.state import SessionState
 from tests.export.grids import MEDIUM, SMALL, by, grid
 from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, session_start, state_of, steps
-from tests.session.made import LAPTOP, Cell, cell, session_of
+from tests.session.made import OLD_LAPTOP, Cell, cell, session_of
 
 TIMES = [0.1000, 0.1001, 0.0999, 0.1000]
 NEW_TORCH = msgspec.structs.replace(ENVIRONMENT, torch="2.14.0")
@@ -113,7 +113,7 @@ MIXTURES: dict[str, tuple[tuple[Result, ...], tuple[str, ...]]] = {
         ("threads 2 (a, cell 1), 4 (a, cell 2, b)",),
     ),
     "sessions of two machines": (
-        results(("box", session({})), ("laptop", session_of(cell(TIMES), environment=LAPTOP))),
+        results(("box", session({})), ("laptop", session_of(cell(TIMES), environment=OLD_LAPTOP))),
         ("host gpu-box, torch 2.13.0 (box); host laptop, torch 2.9.0 (laptop)",),
     ),
 }

@@ -19,11 +19,12 @@ from cs336_tui.export.writing.formats import render
 from cs336_tui.export.writing.tables import Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import Notation
-from tests.export.grids import LAPTOP, SMALL, by, grid, merged, moved_session
+from tests.export.grids import SMALL, by, grid, merged, moved_session
 from tests.export.keeping import by_header, kept
 from tests.made_peaks import made_peak
 from tests.samples import (
     ENVIRONMENT,
+    LAPTOP,
     a_spec,
     cell_end,
     mixed_session,

@@ -10,14 +10,25 @@ from markdown_it import MarkdownIt
 from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import ChildOutput, Event, Notice, ReportFinished, ReportStarted, SessionEnded, StepsTimed
+from cs336_tui.events.events import ChildOutput, Event, Notice, SessionEnded, StepsTimed
 from cs336_tui.export.findings import findings
 from cs336_tui.export.summary import OUTPUT_LINES, SPARKLINE_BARS, first_table, summary_markdown
 from cs336_tui.session.state import SessionState
-from tests.export.grids import LAPTOP, SMALL, by, grid, grid_events, merged
+from tests.export.grids import SMALL, by, grid, grid_events, merged
 from tests.export.keeping import kept
 from tests.made_kernels import a_kernel_report
-from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
+from tests.samples import (
+    LAPTOP,
+    START,
+    a_spec,
+    cell_end,
+    cell_start,
+    mixed_session,
+    report_events,
+    session_start,
+    state_of,
+    steps,
+)
 
 
 def sections(text: str) -> dict[str, str]:
@@ -151,10 +162,7 @@ def doubled(spec: CellSpec) -> list[float]:
 
 
 def profiled() -> SessionState:
-    state = grid([a_spec()])
-    state.apply(ReportStarted(at=START, report=0, kind="kernels", spec=a_spec()))
-    state.apply(ReportFinished(at=START, report=0, status="ok", content=a_kernel_report(a_spec())))
-    return state
+    return state_of([*grid_events([a_spec()]), *report_events(a_kernel_report(a_spec()))])
 
 
 def doubted() -> SessionState:

@@ -21,7 +21,7 @@ from cs336_tui.export.writing.tables import Table
 from tests.export.grids import MEDIUM, SMALL
 from tests.export.keeping import csv_rows, kept, shown
 from tests.made_memory import a_memory_report, a_prediction
-from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of
+from tests.samples import START, a_spec, cell_end, cell_start, report_events, session_start, state_of
 
 GB = 10**9
 
@@ -72,10 +72,7 @@ def results_of(*cells: Cell) -> tuple[Result, ...]:
             events.append(ev.CellsPredicted(at=START, predictions=(prediction,)))
         if cell.recorded:
             content = msgspec.structs.replace(a_memory_report(), spec=cell.spec, peak_bytes=cell.recorded)
-            events += [
-                ev.ReportStarted(at=START, report=number, kind="memory", spec=cell.spec),
-                ev.ReportFinished(at=START, report=number, status="ok", content=content),
-            ]
+            events += report_events(content, first=number)
     return merge([("one", state_of(events))])
 
 

@@ -14,9 +14,9 @@ from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
 from cs336_tui.export.writing.formats import render, render_all
-from tests.export.grids import LAPTOP, SMALL, by, grid, merged
+from tests.export.grids import SMALL, by, grid, merged
 from tests.export.keeping import csv_rows, kept
-from tests.samples import a_spec, cell_end, cell_start, session_start, sized, state_of, steps
+from tests.samples import LAPTOP, a_spec, cell_end, cell_start, session_start, sized, state_of, steps
 
 GRID = by(pass_=["forward", "forward+backward"], warmup_steps=[0, 5])
 

@@ -14,14 +14,14 @@ from cs336_tui.analysis.kernels import by_range, idle_share, matmul_shares, name
 from cs336_tui.analysis.merge import merge
 from cs336_tui.config.spec import PASSES
 from cs336_tui.config.values import PHASES
-from cs336_tui.events.events import CellsQueued, ReportFinished, ReportStarted
+from cs336_tui.events.events import CellsQueued
 from cs336_tui.worker.measure.kernel_events import kernels_of
 from cs336_tui.worker.measure.kernels import raw_events
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.compile_and_capture import run_whole
 from cs336_tui.worker.workload.ranges import name_step
 from tests.gpu.cells import LAYERS, assert_ok, gpu_spec, needs, needs_memory, profiled, shallow_spec
-from tests.samples import START, state_of
+from tests.samples import START, report_events, state_of
 from tests.worker.measure.cells import run
 
 PRODUCTS = {
@@ -101,8 +101,7 @@ def test_the_profiled_forward_takes_what_the_timed_one_does(pass_: Any) -> None:
     state = state_of([
         CellsQueued(at=START, first=7, specs=(spec,)),
         *timed.events,
-        ReportStarted(at=START, report=0, kind="kernels", spec=spec),
-        ReportFinished(at=START, report=0, status="ok", content=content),
+        *report_events(content),
     ])  # fmt: skip
     forward, *others = kernel_cells([state], merge([("one", state)]))
     assert [part.part for part in others] == (["forward+backward", "step"] if pass_ == "train-step" else [])

@@ -10,17 +10,9 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import SCHEMA, CellsQueued, EnvironmentRead, Event, SessionAnnotated, SessionStarted
 from cs336_tui.session.state import SessionState
-from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, state_of, steps
+from tests.samples import ENVIRONMENT, LAPTOP, START, a_spec, cell_end, cell_start, state_of, steps
 
-LAPTOP = msgspec.structs.replace(
-    ENVIRONMENT,
-    host="laptop",
-    torch="2.9.0",
-    devices=(
-        DeviceInfo(name="cpu", label="Laptop CPU", precisions=("fp32",)),
-        DeviceInfo(name="mps", label="Laptop GPU", precisions=("fp32",)),
-    ),
-)
+OLD_LAPTOP = msgspec.structs.replace(LAPTOP, torch="2.9.0")
 OTHER_GPU = msgspec.structs.replace(
     ENVIRONMENT,
     host="other-box",

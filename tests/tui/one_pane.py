@@ -10,8 +10,8 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import Event, ReportFinished, ReportStarted
-from cs336_tui.events.reports import MemoryReport, OomReport, Report
+from cs336_tui.events.events import Event
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.preferences import VARIABLE_DEFAULTS
@@ -20,7 +20,7 @@ from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_memory import MB, a_memory_report, an_oom_report
-from tests.samples import MEASURED_S, START, a_spec, cell_end, cell_start, session_start, state_of, steps
+from tests.samples import MEASURED_S, a_spec, cell_end, cell_start, report_events, session_start, state_of, steps
 from tests.tui.configuring import STYLES, Asked, recording
 from tests.tui.watched import comes
 
@@ -90,14 +90,6 @@ async def read(pilot: Pilot[None], *keys: str) -> str:
     return await comes(pilot, shown)
 
 
-def report_events(content: Report, number: int = 0, cell: int | None = 0) -> list[Event]:
-    kind: Any = "oom" if isinstance(content, OomReport) else "memory"
-    return [
-        ReportStarted(at=START + 50, report=number, kind=kind, spec=content.spec, cell=cell),
-        ReportFinished(at=START + 55, report=number, status="ok", content=content),
-    ]
-
-
 def timed(cell: int, **end: Any) -> list[Event]:
     return [*cell_start(cell), *steps(cell, (), MEASURED_S), cell_end(cell, **end)]
 
@@ -108,7 +100,7 @@ def session(*more: Event, specs: tuple[CellSpec, ...] = (SPEC,)) -> SessionState
 
 def about(report: MemoryReport) -> Subject:
     """A session whose one cell has this report."""
-    return Subject(session(*report_events(report), specs=(report.spec,)), report.spec, 0, can_ask=True)
+    return Subject(session(*report_events(report, cell=0), specs=(report.spec,)), report.spec, 0, can_ask=True)
 
 
 @asynccontextmanager

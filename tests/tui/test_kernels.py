@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from cs336_tui.analysis.kernels import by_range
 from cs336_tui.config.spec import recorded_spec
-from cs336_tui.events.events import Event, ReportFinished, ReportStage, ReportStarted
+from cs336_tui.events.events import ReportStage, ReportStarted
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.export.subjects.kernel_use import shades
 from cs336_tui.session.state import SessionState, fold
@@ -27,7 +27,7 @@ from cs336_tui.tui.widgets.lines import width_of
 from tests.analysis.test_kernel_cells import TRAIN, a_session, report, timed, train_state
 from tests.made_kernels import ADD, GEMM, SOFTMAX, STEP, a_group, a_kernel_report, a_prediction_for, an_operator_report
 from tests.made_ranks import a_traffic_report
-from tests.samples import a_spec
+from tests.samples import a_spec, report_events, state_of
 from tests.session.made import Cell, cell
 from tests.tui import one_pane
 from tests.tui.one_pane import OnePane, pressed, read
@@ -38,11 +38,7 @@ COMPACT, WIDE, LOWER_PANEL = (78, 21), (198, 20), (118, 8)
 
 
 def made(report: KernelReport, **more: Any) -> Subject:
-    events: list[Event] = [
-        ReportStarted(at=1.0, report=0, kind="kernels", spec=report.spec),
-        ReportFinished(at=3.0, report=0, status="ok", content=report),
-    ]
-    return Subject(fold(events), report.spec, **more)
+    return Subject(state_of(report_events(report)), report.spec, **more)
 
 
 def showing(

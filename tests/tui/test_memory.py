@@ -15,7 +15,7 @@ from cs336_tui.tui.tabs.memory_timeline import summary
 from cs336_tui.tui.tabs.report import Subject
 from tests.made_memory import MB, MemoryMaker, a_memory_report, a_prediction, an_oom_report, many_events
 from tests.made_ranks import a_rank_memory_report
-from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of
+from tests.samples import START, a_spec, cell_end, cell_start, report_events, session_start, state_of
 from tests.tui.one_pane import (
     COMPACT,
     LARGE,
@@ -26,7 +26,6 @@ from tests.tui.one_pane import (
     pressed,
     read,
     recorded,
-    report_events,
     session,
     showing,
     timed,
@@ -55,7 +54,7 @@ def test_activation_peaks_of_groups_stay_in_a_narrow_list() -> None:
         report = a_memory_report(spec=spec, activation_peak_bytes=activations * MB)
         phases = tuple(replace(span, peak_bytes=span.peak_bytes + number * MB) for span in report.phases)
         report = replace(report, peak_bytes=report.peak_bytes + number * MB, phases=phases)
-        events += report_events(report, number)
+        events += report_events(report, first=number, cell=0)
     page = peaks_page(session(*events), None, 48)
     names, *rows = (row.split() for row in text([page.heading[-1], *page.rows]).splitlines())
     assert names[-1] == "activ."
@@ -70,8 +69,8 @@ def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicted() ->
         *timed(1, peak_allocated_bytes=503 * MB),
         *cell_start(3),
         cell_end(3, "oom"),
-        *report_events(a_memory_report()),
-        *report_events(a_memory_report(spec=longer, prediction=None), 1, 1),
+        *report_events(a_memory_report(), cell=0),
+        *report_events(a_memory_report(spec=longer, prediction=None), first=1, cell=1),
         CellsPredicted(at=START + 60, predictions=(a_prediction(half, peak_bytes=200 * MB),)),
         specs=(SPEC, longer, half, too_long),
     )
@@ -156,8 +155,7 @@ async def test_memory_of_each_rank_is_shown_in_every_view(size: tuple[int, int])
         a_spec(pass_="train-step", ranks=ranks, parallel=parallel)
         for ranks, parallel in ((2, "zero1"), (2, "ddp"), (4, "zero1"))
     )
-    made = [*report_events(a_rank_memory_report(whole)), *report_events(a_rank_memory_report(other), 1)]
-    made += report_events(a_rank_memory_report(spec), 2)
+    made = report_events(*map(a_rank_memory_report, (whole, other, spec)), cell=0)
     subject = Subject(state_of([*session_start([spec]), *cell_start(0), cell_end(0), *made]), spec, 0)
     async with showing(MemoryPane(), subject, size) as (pilot, _, _app):
         for keys in ((), ("left", "right"), ("plus",), ("h",), ("enter",), ("v", "v"), ("v",), ("v",), ("v",)):
@@ -321,7 +319,7 @@ async def test_a_large_record_is_read_while_the_screen_goes_on() -> None:
 
 
 async def test_a_cell_that_ran_out_of_memory_says_why_first() -> None:
-    async with showing(MemoryPane(), out_of_memory(*report_events(an_oom_report()))) as (pilot, pane, _app):
+    async with showing(MemoryPane(), out_of_memory(*report_events(an_oom_report(), cell=0))) as (pilot, pane, _app):
         assert not absent(pane.text, "Memory ran out in forward: 2.15 GB was asked for with 80.0 GB", "Observed")
         assert "predicted to need 96.0 GB in backward, 15.0 GB more" in pane.text
         rows = {row.split("  ")[0]: row.split()[-3:] for row in pane.text.splitlines()}
@@ -341,7 +339,7 @@ async def test_the_reason_can_be_asked_for_and_comes_by_itself() -> None:
         assert app.asked == [("make_report", ("oom", subject.spec, 0))]
         waits = replace(subject, asked=frozenset({("oom", subject.spec)}))
         assert "Next: the reason" in await app.about(pilot, waits)
-        started, finished = report_events(an_oom_report())
+        started, finished = report_events(an_oom_report(), cell=0)
         subject.state.apply(started)
         subject.state.apply(ReportStage(at=START + 51, report=0, stage="forward"))
         assert "finding out why: forward" in await app.about(pilot, subject)
@@ -352,7 +350,7 @@ async def test_the_reason_can_be_asked_for_and_comes_by_itself() -> None:
 async def test_stepping_over_a_cell_that_did_not_fit_comes_back_to_the_view_before() -> None:
     async with recorded() as (pilot, _, app):
         assert "Allocations of at least 1 MB" in await pressed(pilot, "v", "v")
-        assert "Memory ran out" in await app.about(pilot, out_of_memory(*report_events(an_oom_report())))
+        assert "Memory ran out" in await app.about(pilot, out_of_memory(*report_events(an_oom_report(), cell=0)))
         text = await app.about(pilot, about(a_memory_report()))
         assert "OOM" not in text
         assert "Allocations of at least 1 MB" in text

@@ -29,12 +29,12 @@ from tests.samples import (
     cell_start,
     mixed_session,
     ranks_session,
+    report_events,
     session_start,
     state_of,
     steps,
 )
 from tests.session.made import Cell, session_of
-from tests.tui.one_pane import report_events
 from tests.tui.watched import WIDE, demo, in_the_middle, on_screen, replaying, text, until
 
 
@@ -261,7 +261,7 @@ def test_the_help_says_how_well_the_mean_is_known_by_default() -> None:
 @pytest.mark.parametrize("size", [WIDE, (200, 60)])
 async def test_a_session_of_reports_says_where_they_are(size: tuple[int, int], tmp_path: Path) -> None:
     (started, environment, _) = session_start([])
-    events = [started, environment, *report_events(a_memory_report())]
+    events = [started, environment, *report_events(a_memory_report(), cell=0)]
     async with on_screen(replaying(events, tmp_path), "at its end", size=size) as (app, pilot):
         live, device = app.main.query_one(LivePane), app.main.query_one(DevicePane)
         await until(pilot, lambda _: bool(app.state.reports) and "no cells" in live.text)

@@ -11,8 +11,8 @@ from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.tabs import precision
 from cs336_tui.tui.tabs.precision import PrecisionPane
 from cs336_tui.tui.tabs.report import Subject
-from tests.made_precision import a_cpu_report, a_precision_report, precision_events
-from tests.samples import START, a_spec
+from tests.made_precision import a_cpu_report, a_precision_report
+from tests.samples import START, a_spec, report_events
 from tests.session.made import Cell, cell, events_of, session_of
 from tests.tui import one_pane
 from tests.tui.one_pane import OnePane, read
@@ -28,7 +28,7 @@ CELLS = (
 
 
 def session(*cells: Cell, report: bool = True) -> SessionState:
-    made = precision_events(a_precision_report(MIXED)) if report else ()
+    made = report_events(a_precision_report(MIXED), cell=0) if report else ()
     return fold([*events_of(*(cells or CELLS)), *made])
 
 
@@ -58,7 +58,7 @@ async def test_everything_can_be_read_by_scrolling(size: tuple[int, int]) -> Non
 
 
 async def test_the_experiments_are_those_of_another_cell_where_the_subject_has_no_report() -> None:
-    other = precision_events(a_cpu_report(a_spec(precision="fp32")))
+    other = report_events(a_cpu_report(a_spec(precision="fp32")), cell=0)
     async with showing(fold([*events_of(*CELLS), *other]), (80, 80)) as (_, pane, _app):
         assert pane.text.index("▼ faster") < pane.text.index("Press n to make it")
         assert "dtypes in this cell's model" not in pane.text
@@ -97,7 +97,7 @@ async def test_a_cell_that_ends_adds_its_speed_up_at_once() -> None:
 
 async def test_the_note_of_a_report_is_shown() -> None:
     note = "Pass forward has no backward, so there are no gradients."
-    made = precision_events(a_precision_report(MIXED, note=note, toy=()))
+    made = report_events(a_precision_report(MIXED, note=note, toy=()), cell=0)
     async with showing(fold([*events_of(*CELLS), *made]), (100, 50)) as (_, pane, _app):
         assert not absent(pane.text, f"! {note}", "This device supports autocast neither to bf16 nor to fp16.")
 

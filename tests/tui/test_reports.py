@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events.events import Event, ReportFinished, ReportStarted
+from cs336_tui.events.events import Event, ReportFinished
 from cs336_tui.tui.tabs.report import ReportPane
 from tests.made_kernels import a_kernel_report
-from tests.samples import START, a_spec, mixed_session
+from tests.samples import START, a_spec, mixed_session, report_events
 from tests.tui.test_queue import opened
 from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, on_screen, press, replaying, screen_text, until
 
@@ -130,10 +130,7 @@ async def test_a_chosen_cell_stays_while_others_run(bench: Benches) -> None:
 async def test_a_replayed_report_is_shown_and_none_can_be_asked_for(tmp_path: Path) -> None:
     events: list[Event] = demo(in_the_middle)
     spec = next(event for event in events if hasattr(event, "specs")).specs[5]
-    events += [
-        ReportStarted(at=events[-1].at, report=0, kind="kernels", spec=spec, cell=5),
-        ReportFinished(at=events[-1].at, report=0, status="ok", content=a_kernel_report(spec)),
-    ]
+    events += report_events(a_kernel_report(spec), cell=5, at=events[-1].at)
     async with on_screen(replaying(events, tmp_path), "at its end") as (app, pilot):
         await pilot.press("9")
         pane = app.main.query_one("#kernels", ReportPane)
@@ -155,11 +152,8 @@ async def test_the_command_palette_makes_reports_and_names_gpus(bench: Benches) 
 
 async def test_a_log_of_nothing_but_reports_shows_each_of_them(tmp_path: Path) -> None:
     (start, environment, *_) = mixed_session()
-    specs = [a_spec(context_length=128), a_spec(context_length=256)]
-    events: list[Event] = [start, environment]
-    for number, spec in enumerate(specs):
-        events.append(ReportStarted(at=START + number, report=number, kind="kernels", spec=spec))
-        events.append(ReportFinished(at=START + number, report=number, status="ok", content=a_kernel_report(spec)))
+    reports = (a_kernel_report(a_spec(context_length=context)) for context in (128, 256))
+    events = [start, environment, *report_events(*reports)]
     async with on_screen(replaying(events, tmp_path), size=SMALL) as (_, pilot):
         await press(pilot, "9", seen="ctx 256")
         await press(pilot, "left_square_bracket", seen="ctx 128")

@@ -37,10 +37,19 @@ from cs336_tui.tui.widgets.columns import Laid, Sort, lay_out, on_screen
 from cs336_tui.tui.widgets.lines import Lines, width_of
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import an_oom_report
-from tests.samples import DEMO_LOG, a_spec, jobs_session, lanes_session, mixed_session, ranks_session, state_of
+from tests.samples import (
+    DEMO_LOG,
+    a_spec,
+    jobs_session,
+    lanes_session,
+    mixed_session,
+    ranks_session,
+    report_events,
+    state_of,
+)
 from tests.session.made import Cell, session_of
 from tests.tui import test_precision, watched
-from tests.tui.one_pane import out_of_memory, recorded, report_events, showing
+from tests.tui.one_pane import out_of_memory, recorded, showing
 from tests.tui.test_kernels import made
 from tests.tui.test_roofline import app_of
 from tests.tui.watched import SMALL, demo, until
@@ -422,7 +431,7 @@ TURNED = {
 def shown_tab(tab: str) -> AbstractAsyncContextManager[tuple[Pilot[None], Any, Any]]:
     match tab.split():
         case ["memory", "OOM"]:
-            return showing(MemoryPane(), out_of_memory(*report_events(an_oom_report())), SMALL)
+            return showing(MemoryPane(), out_of_memory(*report_events(an_oom_report(), cell=0)), SMALL)
         case ["memory", _]:
             return recorded(size=SMALL)
         case ["kernels", _]:
