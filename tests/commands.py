@@ -68,6 +68,15 @@ def running(*words: str, cwd: Path, **more: Any) -> Iterator[subprocess.Popen[st
         process.communicate()
 
 
+def stopped(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> str:
+    """What a command prints that a terminal's signal ends, with 130 and no traceback."""
+    os.killpg(process.pid, number)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    return out
+
+
 def once_measuring(process: subprocess.Popen[str], sessions: Path) -> Path:
     """The log of the session, once it holds measured steps."""
     give_up_at = time.monotonic() + PATIENCE_S

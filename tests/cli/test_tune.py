@@ -1,9 +1,7 @@
 """`cs336-tui tune` as scripts call it."""
 
 import json
-import os
 import shlex
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -21,11 +19,10 @@ from cs336_tui.config.tuning import Tuning
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.session.load import load
 from tests.cli import here
-from tests.commands import DIMS, call, running
+from tests.commands import DIMS, call, running, stopped
 from tests.made_predictions import MadePredictor, made_prediction
 from tests.made_race import race_events
 from tests.samples import state_of
-from tests.watching import PATIENCE_S
 
 SMALL = [*DIMS, *"--context 8 --batch 4 --device cpu --threads 1".split()]
 OVER = ["--over", "attention=naive,sdpa", "--over", "optimizer=adamw,adamw-for-loop", "--over", "checkpoint=0,1"]
@@ -79,10 +76,7 @@ def test_a_race_that_is_stopped_prints_the_best_so_far(tmp_path: Path) -> None:
     with running(*words, cwd=tmp_path) as process:
         while not process.stderr.readline().startswith("round 1: "):
             assert process.poll() is None
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
+        out = stopped(process)
     assert "Race of 2 candidates" in out
     assert "run it: cs336-tui bench " in out
 
