@@ -9,7 +9,6 @@ from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellsQueued, EnvironmentRead, Event, ModelBuilt, SessionStarted
-from cs336_tui.export.writing.tables import Table
 from cs336_tui.session.state import SessionState
 from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, session_start, state_of, steps
 
@@ -104,8 +103,3 @@ def with_in_force(events: Iterable[Event], **changes: Any) -> list[Event]:
         change(each, in_force=change(each.in_force, **changes)) if isinstance(each, ModelBuilt) else each
         for each in events
     ]
-
-
-def unranked(table: Table) -> Table:
-    """The table with no column that gives way to others."""
-    return msgspec.structs.replace(table, columns=tuple(column._replace(rank=0) for column in table.columns))

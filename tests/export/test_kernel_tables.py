@@ -2,7 +2,6 @@
 cells."""
 
 import json
-import re
 from pathlib import Path
 
 import msgspec
@@ -24,11 +23,10 @@ from cs336_tui.export.subjects.kernels import (
 )
 from cs336_tui.export.subjects.results import results_of
 from cs336_tui.export.writing.files import FORMATS
-from cs336_tui.export.writing.formats import render, render_all
+from cs336_tui.export.writing.formats import render_all
 from cs336_tui.export.writing.tables import Table
 from cs336_tui.session.state import SessionState
 from tests.analysis.test_kernel_cells import TRAIN, a_session, report, train_state
-from tests.export.grids import unranked
 from tests.export.keeping import kept
 from tests.made_kernels import GEMM, STEP, a_group, a_kernel_report, a_prediction_for, an_operator_report
 from tests.made_ranks import a_traffic_report
@@ -64,14 +62,6 @@ def test_records_of_a_table_have_the_same_keys_and_labels_differ() -> None:
         assert len(table.records) == len(table.rows)
         assert len({record["table"] for record in table.records}) == 1
     assert len({table.label for table in tables}) == len(tables)
-
-
-def test_latex_leaves_out_what_a_page_has_no_room_for_and_names_it() -> None:
-    name = GEMM.replace("_", r"\_")
-    text = render(kernel_table(REPORT), "latex").replace("-{}-", "--")
-    assert name not in text
-    assert re.search(r"columns left out to fit the page: .*Name", text)
-    assert name in render(unranked(kernel_table(REPORT)), "latex").replace("-{}-", "--")
 
 
 def test_the_document_is_plain_data_that_agrees_with_the_report() -> None:

@@ -11,7 +11,6 @@ from cs336_tui.session.log import LogError
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.form import entry_axes
 from cs336_tui.tui.help import VERDICTS, help_page
-from cs336_tui.tui.requests import RunOptions
 from cs336_tui.tui.tabs.live import LogPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from tests.samples import START
@@ -83,12 +82,6 @@ async def test_the_cursor_of_the_results_chooses_what_live_shows_and_enter_or_a_
         await until(pilot, "cell 2/19")
         await pilot.click("#results", offset=(20, 3))
         await until(pilot, "Measured steps, ms")
-
-
-async def test_options_of_the_command_line_reach_the_form(bench: Benches) -> None:
-    async with on_screen(Cs336App(bench, options=RunOptions(ddof=0, timeout_s=90.0)), "NVIDIA") as (_, pilot):
-        await press(pilot, "r", seen="▶ running")
-        assert (bench.ddof, bench.timeout_s) == (0, 90.0)
 
 
 async def test_the_log_tells_how_a_cell_in_the_middle_of_a_sweep_failed(tmp_path: Path) -> None:

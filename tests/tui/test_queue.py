@@ -42,8 +42,8 @@ def order(app: Cs336App) -> list[int]:
     return [cell + 1 for cell in app.live.state.waiting]
 
 
-async def test_before_a_run_the_queue_shows_what_run_would_add_and_the_oom_rule_is_turned(bench: Benches) -> None:
-    async with opened(bench, options=RunOptions(repeats=2)) as (_, pilot):
+async def test_before_a_run_the_queue_shows_what_run_would_add_and_options_reach_it(bench: Benches) -> None:
+    async with opened(bench, options=RunOptions(repeats=2, ddof=0, timeout_s=90.0)) as (_, pilot):
         text = await press(pilot, "6", seen="Run would add 6 cells")
         assert "after OOM: skip larger" in text
         rows = [line.split() for line in text.splitlines() if line.strip().startswith("+")]
@@ -54,7 +54,7 @@ async def test_before_a_run_the_queue_shows_what_run_would_add_and_the_oom_rule_
         assert not bench.commands
         await press(pilot, "M", seen="after OOM: try all")
         await press(pilot, "r", seen="▶ running")
-        assert bench.skip_after_oom is False
+        assert (bench.skip_after_oom, bench.ddof, bench.timeout_s) == (False, 0, 90.0)
         await press(pilot, "M", seen="after OOM: skip larger")
         assert bench.made[0].skip_after_oom is True
 
