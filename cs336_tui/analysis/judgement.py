@@ -11,10 +11,12 @@ from cs336_tui.stats.intervals import MeanInterval
 VerdictName = Literal[
     "steady", "still-warming", "drifting", "two-levels", "periodic", "quantised", "outliers", "too-few-steps",
     "throttled", "contended", "launch-bound", "allocator-retry", "slowed-by-settings",
+    "work-outside-steps", "impossible", "less-work", "differs", "remembers-inputs", "other-precision", "more-work",
+    "checked", "unchecked",
 ]  # fmt: skip
-"""Names of verdicts. `steady` and `launch-bound` describe it; all others are reasons to doubt it."""
+"""Names of verdicts. Those of `DESCRIBING` describe it; all others are reasons to doubt it."""
 
-DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound")
+DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound", "more-work", "checked", "unchecked")
 
 
 class Finding(msgspec.Struct, frozen=True):

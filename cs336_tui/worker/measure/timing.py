@@ -149,21 +149,35 @@ class WindowBroken(Exception):
 
 
 class StepTimer:
-    """Times single steps by the host's clock, from one idle device to the next. Neighbours share a boundary. `flush` is
-    called before each step, and then `barrier`, which waits for other ranks; both outside of its time."""
+    """Times single steps by the host's clock, from one idle device to the next. Neighbours share a boundary. `refresh`,
+    which may change the batch, is called before each step, then `flush`, then `barrier`, which waits for other ranks;
+    all outside of its time. `between_s` is the workload's own time outside of the steps, of each since it was emptied:
+    before the step and after it."""
 
     def __init__(
-        self, step: ReadyStep, clock: Clock, flush: Flush | None = None, barrier: Callable[[], object] | None = None
+        self,
+        step: ReadyStep,
+        clock: Clock,
+        flush: Flush | None = None,
+        barrier: Callable[[], object] | None = None,
+        refresh: Callable[[], object] | None = None,
     ) -> None:
         self._step = step
         self._clock = clock
         self._flush = flush or _nothing
         self._barrier = barrier or _nothing
+        self._refresh = refresh or _nothing
         self._marks = [clock.mark() for _ in range(len(step.phases) + 1)]
+        self.between_s: list[float] = []
 
     def time(self) -> StepTime:
         step, first, after = self._step, self._marks[0], self._marks[1:]
+        self._refresh()
+        began = perf_counter()
         step.prepare()
+        if self._flush is _nothing:
+            self._clock.synchronize()
+        before_s = 0.0 if step.prepares else perf_counter() - began
         self._flush()
         self._clock.synchronize()
         self._barrier()
@@ -174,7 +188,9 @@ class StepTimer:
         self._clock.synchronize()
         total = perf_counter() - first.host_s
         timed = StepTime(total, _between(self._marks), _host(self._marks))
+        ended = perf_counter()
         step.clear()
+        self.between_s.append(before_s + perf_counter() - ended)
         return timed
 
 
