@@ -1,0 +1,262 @@
+"""Verdicts on work that was not done: cells that cheat and honest ones (`tests/referee/corpus.py`), run by the tool.
+
+    python -m benchmarks.referee --only 'model/Memoised*' --load 4
+
+A cheat is found if one of its verdicts is said of it; an honest cell is doubted wrongly if one of the referee's is. A
+sample of cheats is run by `ab` against their honest twins, in turns: none may be called faster. Cells of one run share
+a session; each run has another seed of parameters and tokens.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from benchmarks.reporting import publish, table, verdict
+from cs336_tui.analysis.ab import turns_of
+from cs336_tui.analysis.merge import merge
+from cs336_tui.analysis.verdicts import judge
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.events import Event, StepsTimed
+from cs336_tui.runner.bench import Bench
+from cs336_tui.session.state import SessionState
+from cs336_tui.session.states import CellState
+from tests.referee.corpus import CHEATS, DOUBTS, FAILED, HONEST, Cheat, Honest, spec_of
+
+LEAST_FOUND, MOST_DOUBTED, MOST_STEPS = 0.95, 1 / 60, 3.0
+"""The share of cheats to be found, of honest cells that may be doubted, and the cost of the check in steps."""
+
+
+class Outcome(NamedTuple):
+    """What was said of one cell of a case."""
+
+    case: Cheat | Honest
+    status: str
+    said: frozenset[str]
+    """Its verdicts, `FAILED` among them if it has no result."""
+    error: str
+    after_steps: float | None
+    """The time from the last measured step to the end of the cell, in steps; the check lies in it."""
+
+    @property
+    def is_right(self) -> bool:
+        if isinstance(self.case, Cheat):
+            return bool(self.said & self.case.verdicts)
+        return self.status == "ok" and not self.said & DOUBTS
+
+    @property
+    def words(self) -> str:
+        """The verdicts, those that count first."""
+        if self.status != "ok":
+            return f"{self.status}: {self.error}"
+        return ", ".join(sorted(self.said, key=lambda name: (name not in DOUBTS, name)))
+
+
+class Turns(NamedTuple):
+    """A cheat in turns with its honest twin."""
+
+    id: str
+    outcome: str
+    ratio: str
+
+    @property
+    def is_fooled(self) -> bool:
+        return self.outcome == "faster"
+
+
+@contextmanager
+def load(processes: int) -> Iterator[None]:
+    """Keep so many processors busy."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+
+
+class Session:
+    """The session of what is run on a bench."""
+
+    def __init__(self) -> None:
+        self.state = SessionState()
+        self.last_step_at: dict[int, float] = {}
+        """Unix seconds of the last step of each cell."""
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.state.apply(event)
+            if isinstance(event, StepsTimed):
+                self.last_step_at[event.cell] = event.at
+
+    def after_steps(self, cell: CellState) -> float | None:
+        """The time from a cell's last measured step to its end, in steps."""
+        at, finished = self.last_step_at.get(cell.cell), cell.finished
+        if finished is None or at is None or not cell.step_times_s:
+            return None
+        return (finished.at - at) / statistics.fmean(cell.step_times_s)
+
+
+def run(work: Callable[[Bench], None]) -> Session:
+    session = Session()
+
+    with tempfile.TemporaryDirectory() as home:
+        bench = Bench(session, session_dir=Path(home), explain_oom=False)
+        bench.prepare()
+        try:
+            work(bench)
+        finally:
+            bench.close()
+    return session
+
+
+def outcomes(cases: Sequence[Cheat | Honest], seed: int, reference: bool) -> list[Outcome]:
+    """Run a cell of each case, one after the other."""
+    specs = [spec_of(case, seed=seed, reference=reference) for case in cases]
+    session = run(lambda bench: bench.run(specs, "python -m benchmarks.referee"))
+    return [outcome(case, session.state.cells[number], session) for number, case in enumerate(cases)]
+
+
+def outcome(case: Cheat | Honest, cell: CellState, session: Session) -> Outcome:
+    judgement = judge(cell)
+    said: set[str] = set(judgement.names) if judgement else {FAILED}
+    error = (cell.finished.error if cell.finished else cell.skipped_because) or ""
+    return Outcome(case, cell.status, frozenset(said), error, session.after_steps(cell))
+
+
+def in_turns(case: Cheat, seed: int, rounds: int, reference: bool) -> Turns:
+    """The cheat as A and its honest twin as B."""
+    specs: tuple[CellSpec, ...] = tuple(
+        spec_of(case, seed=seed, twin=twin, reference=reference) for twin in (False, True)
+    )
+    results = merge([("referee", run(lambda bench: bench.run_ab(specs[0], specs[1], rounds)).state)])
+    turns = turns_of(list(zip(results[::2], results[1::2], strict=True)))
+    return Turns(case.id, str(turns.outcome), str(turns.ratio) if turns.ratio else turns.explanation)
+
+
+def can_take_turns(case: Cheat) -> bool:
+    """True for a cell of one rank whose own process is no other cell's: a clock that is replaced is so for both."""
+    return case.changes.get("ranks", 1) == 1 and "/Patches" not in case.id
+
+
+def chosen(only: Sequence[str]) -> list[Cheat | Honest]:
+    cases: list[Cheat | Honest] = [*CHEATS, *HONEST]
+    return [case for case in cases if not only or any(fnmatch.fnmatch(case.id, glob) for glob in only)]
+
+
+def table_of_cheats(found: Sequence[Outcome]) -> str:
+    rows = []
+    for case in dict.fromkeys(each.case.id for each in found):
+        of_case = [each for each in found if each.case.id == case]
+        first = of_case[0].case
+        assert isinstance(first, Cheat)
+        right = sum(each.is_right for each in of_case)
+        said = Counter(each.words for each in of_case)
+        rows.append(
+            [
+                f"{case}{' (blind)' if first.blind else ''}",
+                ", ".join(sorted(first.verdicts)),
+                "; ".join(words if len(of_case) == 1 else f"{words} ({n})" for words, n in said.most_common()),
+                "yes" if right == len(of_case) else "**no**" if not right else f"**{right} of {len(of_case)}**",
+            ]
+        )
+    return table(["cheat", "one of", "said", "right"], rows)
+
+
+def table_of_honest(found: Sequence[Outcome]) -> str:
+    wrong = [each for each in found if not each.is_right]
+    rows = [[each.case.id, each.words.replace("|", "/")] for each in wrong]
+    return table(["honest cell", "said"], rows) if rows else "No honest cell is doubted."
+
+
+def summary(found: Sequence[Outcome], turns: Sequence[Turns]) -> str:
+    rows = []
+    for name, blind in (("cheats found", False), ("of these told by comparison alone", True)):
+        cheats = [each for each in found if isinstance(each.case, Cheat) and (each.case.blind or not blind)]
+        if cheats:
+            right = sum(each.is_right for each in cheats)
+            share = right / len(cheats)
+            mark = "" if blind else f"at least {LEAST_FOUND:.0%}: {verdict(share, LEAST_FOUND, 1)}"
+            rows.append([name, f"{right} of {len(cheats)}, {share:.1%}", mark])
+    honest = [each for each in found if isinstance(each.case, Honest)]
+    if honest:
+        wrong = sum(not each.is_right for each in honest)
+        mark = f"at most 1 in {1 / MOST_DOUBTED:.0f}: {verdict(wrong / len(honest), 0, MOST_DOUBTED)}"
+        rows.append(["honest cells doubted", f"{wrong} of {len(honest)}, {wrong / len(honest):.1%}", mark])
+    after = [each.after_steps for each in found if each.after_steps is not None and each.case in HONEST]
+    if after:
+        quantile = sorted(after)[int(0.9 * (len(after) - 1))]
+        cost = f"median {statistics.median(after):.1f}, 90 % below {quantile:.1f}"
+        mark = f"check: at most {MOST_STEPS:g} more than without"
+        rows.append(["from an honest cell's last step to its end, in steps", cost, mark])
+    if turns:
+        fooled = sum(each.is_fooled for each in turns)
+        rows.append(["cheats that ab calls faster", f"{fooled} of {len(turns)}", f"none: {verdict(fooled, 0, 0)}"])
+    return table(["", "found", "mark"], rows)
+
+
+@click.command()
+@click.option("--runs", default=1, show_default=True, help="Runs of the whole corpus, each with a seed of its own.")
+@click.option("--seed", default=0, show_default=True, help="Of the first run.")
+@click.option("--only", multiple=True, help="Only cases whose id is such a pattern; may be repeated.")
+@click.option("--load", "busy", default=0, show_default=True, help="Processes that keep processors busy meanwhile.")
+@click.option("--turns", default=8, show_default=True, help="Cheats that ab runs against their honest twins.")
+@click.option("--rounds", default=2, show_default=True, help="Rounds of each ab.")
+@click.option("--slow/--no-slow", default=True, show_default=True, help="With cells that compile.")
+@click.option(
+    "--reference/--no-reference", default=True, show_default=True, help="Name an honest model to compare with."
+)
+@click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
+def main(
+    runs: int,
+    seed: int,
+    only: tuple[str, ...],
+    busy: int,
+    turns: int,
+    rounds: int,
+    slow: bool,
+    reference: bool,
+    output: Path | None,
+) -> None:
+    cases = [case for case in chosen(only) if slow or not (isinstance(case, Honest) and case.slow)]
+    cheats = [case for case in cases if isinstance(case, Cheat) and can_take_turns(case)]
+    sample = random.Random(seed).sample(cheats, min(turns, len(cheats)))
+    found: list[Outcome] = []
+    raced: list[Turns] = []
+    with load(busy):
+        for number in range(seed, seed + runs):
+            of_run = outcomes(cases, number, reference)
+            found += of_run
+            right = sum(each.is_right for each in of_run)
+            click.echo(f"seed {number}: right of {right} of {len(of_run)} cells", err=True)
+        for case in sample:
+            raced.append(in_turns(case, seed, rounds, reference))
+            click.echo(f"{raced[-1].id} in turns: {raced[-1].outcome}, {raced[-1].ratio}", err=True)
+    parts = [summary(found, raced)]
+    if any(isinstance(each.case, Cheat) for each in found):
+        parts.append(table_of_cheats([each for each in found if isinstance(each.case, Cheat)]))
+    if any(isinstance(each.case, Honest) for each in found):
+        parts.append(table_of_honest([each for each in found if isinstance(each.case, Honest)]))
+    if raced:
+        rows = [[each.id, each.outcome, each.ratio, "**yes**" if each.is_fooled else "no"] for each in raced]
+        parts.append(table(["cheat against its honest twin", "outcome", "ratio", "called faster"], rows))
+    words = [f"--runs {runs} --seed {seed} --turns {turns} --load {busy}", *(f"--only '{glob}'" for glob in only)]
+    words += [] if slow else ["--no-slow"]
+    words += [] if reference else ["--no-reference"]
+    publish("The referee", f"python -m benchmarks.referee {' '.join(words)}", "\n\n".join(parts), output)
+
+
+if __name__ == "__main__":
+    main()
