@@ -75,6 +75,19 @@ def refereed(cell: CellState) -> Mapping[VerdictName, Finding]:
     }
 
 
+def disqualified(cell: CellState) -> str:
+    """The first verdict with which the cell's time is not that of its work, with its evidence; empty without one."""
+    if cell.finished is None or cell.finished.status != "ok" or not cell.step_times_s:
+        return ""
+    found = refereed(cell)
+    return next((f"{name}: {found[name].evidence}" for name in DISQUALIFYING if found[name].holds), "")
+
+
+def checked_word(cell: CellState) -> str:
+    """``checked``, ``unchecked`` or the verdict that disqualifies it, in one word."""
+    return disqualified(cell).partition(":")[0] or ("checked" if refereed(cell)["checked"].holds else "unchecked")
+
+
 def _checked_words(audit: Audit) -> str:
     results = audit.results
     assert results is not None

@@ -195,10 +195,13 @@ class CellRun:
             return
         assert self.workload is not None
         assert self.step is not None
+        assert self.timer is not None
         times_s = self.reporter.times_s["measured"]
         repeated = FreshTokens.repeated(len(times_s)) if self._tokens else ()
         inputs = Inputs(fresh=self._tokens is not None, repeated=repeated, why_fixed=self._why_fixed)
-        self.reporter.end["audit"] = audited(self.spec, self.workload, self.step, times_s, self._books, inputs)
+        self.reporter.end["audit"] = audited(
+            self.spec, self.workload, self.step, self.timer, times_s, self._books, inputs
+        )
 
     def read_peaks(self) -> None:
         self.peaks = self._meter.read() if self._meter else None

@@ -170,9 +170,11 @@ class StepTimer:
         self._marks = [clock.mark() for _ in range(len(step.phases) + 1)]
         self.between_s: list[float] = []
 
-    def time(self) -> StepTime:
+    def time(self, *, keep: bool = False) -> StepTime:
+        """Time a step. With `keep` it has the tokens of the step before, and its results are left for `Step.clear`."""
         step, first, after = self._step, self._marks[0], self._marks[1:]
-        self._refresh()
+        if not keep:
+            self._refresh()
         began = perf_counter()
         step.prepare()
         if self._flush is _nothing:
@@ -188,6 +190,8 @@ class StepTimer:
         self._clock.synchronize()
         total = perf_counter() - first.host_s
         timed = StepTime(total, _between(self._marks), _host(self._marks))
+        if keep:
+            return timed
         ended = perf_counter()
         step.clear()
         self.between_s.append(before_s + perf_counter() - ended)

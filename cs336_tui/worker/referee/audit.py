@@ -16,12 +16,12 @@ from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.audit import Audit, Books, Difference, Inputs, Results, Speed
 from cs336_tui.worker.measure.failures import in_one_line, is_out_of_memory
-from cs336_tui.worker.measure.timing import clock_for
+from cs336_tui.worker.measure.timing import StepTimer, clock_for
 from cs336_tui.worker.referee.reference import Reference, Referred, Unchecked, reference_of
 from cs336_tui.worker.referee.results import Moves, Part, difference, gradient_parts, logits_parts
 from cs336_tui.worker.referee.work import count_work, product_speed
 from cs336_tui.worker.workload.building import Workload
-from cs336_tui.worker.workload.compile_and_capture import CapturedStep, ReadyStep, run_whole
+from cs336_tui.worker.workload.compile_and_capture import CapturedStep, ReadyStep
 from cs336_tui.worker.workload.import_problems import raise_interrupt
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.transformer import FreshTokens
@@ -36,12 +36,18 @@ T = TypeVar("T")
 
 
 def audited(
-    spec: CellSpec, workload: Workload, step: ReadyStep, times_s: list[float], books: Books | None, inputs: Inputs
+    spec: CellSpec,
+    workload: Workload,
+    step: ReadyStep,
+    timer: StepTimer,
+    times_s: list[float],
+    books: Books | None,
+    inputs: Inputs,
 ) -> Audit:
     """All that can be found out about a cell whose steps are measured. Whatever fails is left out with its reason: it
     never costs the cell its result."""
     began = perf_counter()
-    check = _Check(spec, workload, step, median(times_s))
+    check = _Check(spec, workload, step, timer, median(times_s))
     results = check.results()
     speed = check.guarded(check.speed)
     if speed and check.reference_s:
@@ -51,8 +57,8 @@ def audited(
 
 
 class _Check:
-    def __init__(self, spec: CellSpec, workload: Workload, step: ReadyStep, step_s: float) -> None:
-        self._spec, self._workload, self._step = spec, workload, step
+    def __init__(self, spec: CellSpec, workload: Workload, step: ReadyStep, timer: StepTimer, step_s: float) -> None:
+        self._spec, self._workload, self._step, self._timer = spec, workload, step, timer
         self._within_s = max(_STEPS * step_s, _LEAST_S)
         self._device = workload.batch.targets.device
         self._synchronize = clock_for(self._device).synchronize
@@ -108,10 +114,8 @@ class _Check:
             self.reference_s = referred.took_s if backward else None
             moves = Moves(self._workload) if self._workload.training else None
             before = _generator_state(self._device)
-            self._step.prepare()
-            run_whole(self._step)
-            self._synchronize()
-            if still.must and not torch.equal(before, _generator_state(self._device)):
+            self._timer.time(keep=True)  # as it was measured
+            if not torch.equal(before, _generator_state(self._device)):
                 raise Unchecked("its step draws random numbers")
             differences += self._of_step(referred, backward=backward)
             unmoved: tuple[str, ...] = ()
@@ -160,7 +164,6 @@ class _Still:
 
     def __init__(self, workload: Workload, spec: CellSpec) -> None:
         self._model = workload.runs
-        self.must = True
         self._off = bool(spec.dropout or spec.attention_dropout) and workload.model.training
         self.words = ""
         if self._off and (spec.compile != "off" or spec.cuda_graph != "off"):
