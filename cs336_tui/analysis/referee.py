@@ -20,7 +20,7 @@ DISQUALIFYING: tuple[VerdictName, ...] = (
 )  # fmt: skip
 """Verdicts with which a cell's time is not that of its work: it is never called faster."""
 
-BETWEEN, BETWEEN_S = 0.25, 0.0005
+BETWEEN, BETWEEN_S = 0.1, 0.0005
 """Work between two steps from this share of a step, and so many seconds, on."""
 THREADS = 0.05
 """Processor time of other Python threads, of the window's length."""
@@ -186,6 +186,9 @@ def _differs(cell: CellState, results: Results | None) -> Finding:
     if results.unmoved:
         more = f" and {len(results.unmoved) - 1} more" if len(results.unmoved) > 1 else ""
         found.append(f"the optimizer left {results.unmoved[0]}{more} as it was")
+    if results.unequal:
+        more = f" and {len(results.unequal) - 1} more" if len(results.unequal) > 1 else ""
+        found.append(f"ranks have unequal {results.unequal[0]}{more}")
     if found:
         return Finding(True, f"from {results.reference}: {', '.join(dict.fromkeys(found))}", "do not compare its time")
     return Finding(False, f"its results are those of {results.reference}")

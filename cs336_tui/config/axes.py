@@ -276,7 +276,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="On CUDA: zero a buffer larger than the L2 before each step, outside of its time.",
     )] = False
     inputs: Annotated[Inputs, Axis(
-        section="How it runs", sweep="inputs", group="more", kinds=(), compared="name",
+        section="How it runs", sweep="inputs", group="variants", kinds=(), compared="name",
         workloads=_OF_MODEL,
         help="Tokens of the measured steps: {values}; fresh: others in each step but every fourth, put there outside "
         "of its time; auto: fresh where steps are timed one by one",
@@ -284,7 +284,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="fresh: other tokens in each step, so that none is answered from memory; fixed: the same in all.",
     )] = "auto"
     check: Annotated[str, Axis(
-        section="How it runs", sweep="check", values=("auto", "off"), own="Class", group="more", kinds=(),
+        section="How it runs", sweep="checks", values=("auto", "off"), own="Class", group="variants", kinds=(),
         compared="name", widget="text", hint="auto", said=lambda _: (),
         help="After the measured steps compare results with a reference: {values}; of your own model name another one "
         "as package.module:Class, auto compares it with a fresh copy of itself",

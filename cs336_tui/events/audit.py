@@ -64,9 +64,10 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     reference: str = ""
     """Such as ``naive attention``, in words."""
     differences: tuple[Difference, ...] = ()
-    not_finite: tuple[str, ...] = ()
     unmoved: tuple[str, ...] = ()
     """Parameters that have a gradient and that the optimizer left as they were."""
+    unequal: tuple[str, ...] = ()
+    """Parameters that are not equal on all ranks after the step, where each has them whole."""
     unchecked: str = ""
     """Why nothing, or not all, could be compared."""
     partly: str = ""

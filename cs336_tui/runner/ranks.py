@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from cs336_tui.events import events as ev
-from cs336_tui.events.audit import Audit
+from cs336_tui.events.audit import Audit, Results
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.reports import RankMemoryReport, Report
 from cs336_tui.runner.launcher import Rank
@@ -356,14 +356,22 @@ class RankFold(_Fold[ev.CellFinished]):
         )
 
     def _audit(self, ends: Sequence[ev.CellFinished]) -> Audit | None:
-        """The checks of the first rank, with those results that are wrong on another one."""
+        """The checks of the first rank, with the results of the rank that is furthest from its reference."""
         audits = [end.audit for end in ends if end.audit]
         if not audits:
             return None
-        first = audits[0]
-        if first.books:
-            first = msgspec.structs.replace(first, books=msgspec.structs.replace(first.books, parent_s=self._window_s))
-        return first
+        books = audits[0].books
+        if books:
+            books = msgspec.structs.replace(books, parent_s=self._window_s)
+        return msgspec.structs.replace(audits[0], books=books, results=max((a.results for a in audits), key=_wrong))
+
+
+def _wrong(results: Results | None) -> tuple[int, float]:
+    """Order of results: those without, those that are right, by the largest difference, parameters that stay."""
+    if results is None:
+        return -1, 0.0
+    errors = [each.worst_error for each in results.differences]
+    return len(results.unmoved) + len(results.unequal), max(errors, default=0.0)
 
 
 class ReportFold(_Fold[ev.ReportFinished]):

@@ -15,12 +15,12 @@ from cs336_tui.config import processes
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
-from cs336_tui.events.audit import Books, Inputs
+from cs336_tui.events.audit import Audit, Books, Inputs, Results
 from cs336_tui.events.events import Status, StepKind
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure import settings, timing
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
-from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, is_out_of_memory
+from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, in_one_line, is_out_of_memory
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
 from cs336_tui.worker.measure.process import RunQueueMeter
 from cs336_tui.worker.measure.reporter import CellReporter, Emit
@@ -199,9 +199,14 @@ class CellRun:
         times_s = self.reporter.times_s["measured"]
         repeated = FreshTokens.repeated(len(times_s)) if self._tokens else ()
         inputs = Inputs(fresh=self._tokens is not None, repeated=repeated, why_fixed=self._why_fixed)
-        self.reporter.end["audit"] = audited(
-            self.spec, self.workload, self.step, self.timer, times_s, self._books, inputs
-        )
+        try:
+            found = audited(
+                self.spec, self.workload, self.step, self.timer, self.group.place, times_s, self._books, inputs
+            )
+        except Exception as error:  # which never costs the cell its result
+            why = f"the check failed: {in_one_line(error)}"
+            found = Audit(books=self._books, inputs=inputs, results=Results(unchecked=why))
+        self.reporter.end["audit"] = found
 
     def read_peaks(self) -> None:
         self.peaks = self._meter.read() if self._meter else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from cs336_tui.config.flops import step_flops
@@ -17,8 +19,9 @@ from cs336_tui.config.variants import is_imported
 from cs336_tui.events.audit import Audit, Books, Difference, Inputs, Results, Speed
 from cs336_tui.worker.measure.failures import in_one_line, is_out_of_memory
 from cs336_tui.worker.measure.timing import StepTimer, clock_for
+from cs336_tui.worker.ranks import Place
 from cs336_tui.worker.referee.reference import Reference, Referred, Unchecked, reference_of
-from cs336_tui.worker.referee.results import Moves, Part, difference, gradient_parts, logits_parts
+from cs336_tui.worker.referee.results import Moves, Part, difference, gradient_parts, logits_parts, unequal_parameters
 from cs336_tui.worker.referee.work import count_work, product_speed
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.compile_and_capture import CapturedStep, ReadyStep
@@ -40,6 +43,7 @@ def audited(
     workload: Workload,
     step: ReadyStep,
     timer: StepTimer,
+    place: Place,
     times_s: list[float],
     books: Books | None,
     inputs: Inputs,
@@ -47,7 +51,7 @@ def audited(
     """All that can be found out about a cell whose steps are measured. Whatever fails is left out with its reason: it
     never costs the cell its result."""
     began = perf_counter()
-    check = _Check(spec, workload, step, timer, median(times_s))
+    check = _Check(spec, workload, step, timer, place, median(times_s))
     results = check.results()
     speed = check.guarded(check.speed)
     if speed and check.reference_s:
@@ -57,7 +61,10 @@ def audited(
 
 
 class _Check:
-    def __init__(self, spec: CellSpec, workload: Workload, step: ReadyStep, timer: StepTimer, step_s: float) -> None:
+    def __init__(
+        self, spec: CellSpec, workload: Workload, step: ReadyStep, timer: StepTimer, place: Place, step_s: float
+    ) -> None:
+        self._place = place
         self._spec, self._workload, self._step, self._timer = spec, workload, step, timer
         self._within_s = max(_STEPS * step_s, _LEAST_S)
         self._device = workload.batch.targets.device
@@ -93,8 +100,6 @@ class _Check:
     def _refuse(self) -> None:
         if isinstance(self._step, CapturedStep) and not self._step.training:
             raise Unchecked("a CUDA graph keeps no logits")
-        if self._spec.parallel == "none" and self._spec.ranks > 1 and self._spec.pass_ not in WITHOUT_BACKWARD:
-            return
         if self._workload.shared.whole is not None:
             raise Unchecked("the wrapper shards the parameters itself")
 
@@ -103,35 +108,56 @@ class _Check:
         backward = self._spec.pass_ not in WITHOUT_BACKWARD
         with _Still(self._workload, self._spec) as still:
             if isinstance(self._step, Step):
-                referred = reference.run(self._workload.batch, backward=False, within_s=self._within_s)
+                referred = self._referred(reference, backward=False)
                 self._forward(self._step)
-                logits = self._logits()
-                differences.append(difference("logits", "timed", logits_parts(logits, referred)))
+                differences.append(difference("logits", "timed", logits_parts(self._logits(), referred)))
                 self._step.end_trial()
-            if self._refreshes:
-                FreshTokens(self._workload.batch, self._spec.vocab_size, self._spec.seed + _SEED)()
-            referred = reference.run(self._workload.batch, backward=backward, within_s=self._within_s)
+            if not self._spec.is_alone:
+                seed = self._spec.seed + _SEED + self._place.rank
+                FreshTokens(self._workload.batch, self._spec.vocab_size, seed)()
+            referred = self._referred(reference, backward=backward)
             self.reference_s = referred.took_s if backward else None
             moves = Moves(self._workload) if self._workload.training else None
             before = _generator_state(self._device)
             self._timer.time(keep=True)  # as it was measured
-            if not torch.equal(before, _generator_state(self._device)):
+            draws = not torch.equal(before, _generator_state(self._device))
+            found = self._of_step(referred, backward=backward)
+            if draws:
                 raise Unchecked("its step draws random numbers")
-            differences += self._of_step(referred, backward=backward)
-            unmoved: tuple[str, ...] = ()
-            partly = still.words
+            unmoved, unequal, partly = tuple[str, ...](), tuple[str, ...](), still.words
             if moves is not None:
                 parts, unmoved, left_out = moves.compared()
-                differences.append(difference("moves", "unseen", parts))
+                found.append(difference("moves", "unseen", parts))
                 partly = ", ".join(filter(None, (partly, left_out)))
+                unequal = unequal_parameters(self._workload) if self._shares else ()
             self._step.clear()
-        found = tuple(each for each in differences if each)
-        return Results(reference=reference.words, differences=found, unmoved=unmoved, partly=partly)
+        return Results(
+            reference=reference.words,
+            differences=tuple(each for each in (*differences, *found) if each),
+            unmoved=unmoved,
+            unequal=unequal,
+            partly=partly,
+        )
+
+    def _referred(self, reference: Reference, *, backward: bool) -> Referred:
+        """The reference's results. Of ranks that share a step all have them, or none goes on."""
+        if not self._shares:
+            return reference.run(self._workload.batch, backward=backward, within_s=self._within_s)
+        why, referred = "", None
+        try:
+            referred = reference.run(self._workload.batch, backward=backward, within_s=math.inf)
+        except Exception as error:
+            why = str(error) or type(error).__name__
+        lost = torch.tensor(int(referred is None), device=self._device)
+        dist.all_reduce(lost)
+        if referred is None or int(lost):
+            raise Unchecked(why or "another rank has no reference")
+        return referred
 
     @property
-    def _refreshes(self) -> bool:
-        """True if other tokens can be put into the batch."""
-        return not self._spec.is_alone
+    def _shares(self) -> bool:
+        """True if ranks share the step."""
+        return self._place.ranks > 1 and self._spec.parallel != "none"
 
     def _of_step(self, referred: Referred, *, backward: bool) -> list[Difference | None]:
         found = [difference("logits", "unseen", logits_parts(self._logits(), referred))]
@@ -140,7 +166,7 @@ class _Check:
             apart, norm = float((loss.detach().float() - referred.loss).abs()), float(referred.loss.abs())
             found.append(difference("loss", "unseen", [Part("loss", apart, norm, 1)]))
         if backward:
-            ranks = self._spec.ranks if self._spec.parallel != "none" else 1
+            ranks = self._place.ranks if self._shares else 1
             found.append(difference("gradients", "unseen", gradient_parts(self._workload, referred, ranks)))
         return found
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from cs336_tui.events.audit import Difference
@@ -86,6 +87,19 @@ def gradient_parts(workload: Workload, referred: Referred, ranks: int) -> Iterat
             yield Part(name, norm, norm, count)
             continue
         yield Part(name, float((whole(parameter.grad).float() - expected).norm()), norm, count)
+
+
+@torch.no_grad()
+def unequal_parameters(workload: Workload) -> tuple[str, ...]:
+    """Parameters that each rank has whole and that are not the first rank's; each rank calls it."""
+    names = []
+    for name, parameter in named_parameters(workload.model):
+        if not isinstance(parameter, DTensor):
+            first = parameter.detach().clone()
+            dist.broadcast(first, src=0)
+            if not torch.equal(first, parameter.detach()):
+                names.append(name)
+    return tuple(names)
 
 
 class _Sample(NamedTuple):

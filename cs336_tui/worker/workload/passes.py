@@ -221,7 +221,7 @@ class Step:
             self._result = self._seen()
         if not self.back_to_back:
             self._logits = self._loss = None
-            nn.Module.zero_grad(self._model, set_to_none=True)  # not a model's own, which might work outside the step
+            self._model.zero_grad(set_to_none=True)
 
     def run_trial(self) -> None:
         """Run what comes before the timed phases, and them, without the optimizer."""
