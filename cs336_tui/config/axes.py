@@ -281,14 +281,14 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         help="Tokens of the measured steps: {values}; fresh: others in each step but every fourth, put there outside "
         "of its time; auto: fresh where steps are timed one by one",
         said=lambda which: (f"{which} tokens",),
-        tip="fresh: other tokens in each step, so that none is answered from memory; fixed: the same in all.",
+        tip="fresh: other tokens in each step, so that none is answered from memory.",
     )] = "auto"
     check: Annotated[str, Axis(
         section="How it runs", sweep="checks", values=("auto", "off"), own="Class", group="variants", kinds=(),
         compared="name", widget="text", hint="auto", said=lambda _: (),
         help="After the measured steps compare results with a reference: {values}; of your own model name another one "
         "as package.module:Class, auto compares it with a fresh copy of itself",
-        tip="auto: after the measurement a step is compared with a reference; off: not; or your module:Class.",
+        tip="auto: afterwards a step is compared with a reference; or your module:Class.",
     )] = "auto"
     within: Annotated[int | None, Axis(
         section="How long",

@@ -23,12 +23,12 @@ from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backwa
 from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, in_one_line, is_out_of_memory
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
 from cs336_tui.worker.measure.process import RunQueueMeter
+from cs336_tui.worker.measure.referee.audit import audited, why_fixed
+from cs336_tui.worker.measure.referee.books import Bookkeeper
 from cs336_tui.worker.measure.reporter import CellReporter, Emit
 from cs336_tui.worker.measure.timing import L2Flush, StepTime, StepTimer, WindowTiming, clock_for
 from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
-from cs336_tui.worker.referee.audit import audited, why_fixed
-from cs336_tui.worker.referee.books import Bookkeeper
 from cs336_tui.worker.workload.building import Workload, build, collect_garbage, configure_torch
 from cs336_tui.worker.workload.compile_and_capture import ReadyStep
 from cs336_tui.worker.workload.import_problems import raise_interrupt

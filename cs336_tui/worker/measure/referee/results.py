@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from cs336_tui.events.audit import Difference
+from cs336_tui.worker.measure.referee.reference import Referred, whole
 from cs336_tui.worker.measure.report import named_parameters
-from cs336_tui.worker.referee.reference import Referred, whole
 from cs336_tui.worker.workload.building import Workload
 
 RANGES = 8

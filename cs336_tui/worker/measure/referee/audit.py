@@ -18,11 +18,18 @@ from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.audit import Audit, Books, Difference, Inputs, Results, Speed
 from cs336_tui.worker.measure.failures import in_one_line, is_out_of_memory
+from cs336_tui.worker.measure.referee.reference import Reference, Referred, Unchecked, reference_of
+from cs336_tui.worker.measure.referee.results import (
+    Moves,
+    Part,
+    difference,
+    gradient_parts,
+    logits_parts,
+    unequal_parameters,
+)
+from cs336_tui.worker.measure.referee.work import count_work, product_speed
 from cs336_tui.worker.measure.timing import StepTimer, clock_for
 from cs336_tui.worker.ranks import Place
-from cs336_tui.worker.referee.reference import Reference, Referred, Unchecked, reference_of
-from cs336_tui.worker.referee.results import Moves, Part, difference, gradient_parts, logits_parts, unequal_parameters
-from cs336_tui.worker.referee.work import count_work, product_speed
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.compile_and_capture import CapturedStep, ReadyStep
 from cs336_tui.worker.workload.import_problems import raise_interrupt
