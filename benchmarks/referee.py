@@ -3,13 +3,15 @@
     python -m benchmarks.referee --only 'model/Memoised*' --load 4
 
 A cheat is found if one of its verdicts is said of it; an honest cell is doubted wrongly if one of the referee's is. A
-sample of cheats is run by `ab` against their honest twins, in turns: none may be called faster. Cells of one run share
-a session; each run has another seed of parameters and tokens.
+sample of cheats is run by `ab` against their honest twins, in turns: none may be called faster. A sample of attentions
+and optimizers races against theirs by `tune`: none may win. Cells of one run share a session; each run has another seed
+of parameters and tokens.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import json
 import random
 import statistics
 import subprocess
@@ -23,7 +25,7 @@ from typing import NamedTuple
 
 import click
 
-from benchmarks.reporting import publish, table, verdict
+from benchmarks.reporting import app, publish, table, verdict
 from cs336_tui.analysis.ab import turns_of
 from cs336_tui.analysis.merge import merge
 from cs336_tui.analysis.verdicts import judge
@@ -32,7 +34,7 @@ from cs336_tui.events.events import Event, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
-from tests.referee.corpus import CHEATS, DOUBTS, FAILED, HONEST, Cheat, Honest, spec_of
+from tests.referee.corpus import CHEATS, DOUBTS, FAILED, HONEST, USERS, Cheat, Honest, spec_of
 
 LEAST_FOUND, MOST_DOUBTED, MOST_STEPS = 0.95, 1 / 60, 3.0
 """The share of cheats to be found, of honest cells that may be doubted, and the cost of the check in steps."""
@@ -73,6 +75,14 @@ class Turns(NamedTuple):
     @property
     def is_fooled(self) -> bool:
         return self.outcome == "faster"
+
+
+class Race(NamedTuple):
+    """A cheat among the candidates of `tune`, beside its honest twin."""
+
+    id: str
+    winner: str
+    is_fooled: bool
 
 
 @contextmanager
@@ -151,6 +161,29 @@ def can_take_turns(case: Cheat) -> bool:
     return case.changes.get("ranks", 1) == 1 and "/Patches" not in case.id
 
 
+def race(case: Cheat, seed: int, budget_s: float) -> Race:
+    """Run `cs336-tui tune` from the honest twin, with the cheat as the only other candidate."""
+    (field,) = case.twin
+    spec, candidate = spec_of(case, seed=seed, twin=True), case.changes[field]
+    dims = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "device", "threads", "seed")
+    named: dict[str, object] = {name: getattr(spec, name) for name in dims}
+    named |= {"context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_, field: case.twin[field]}
+    words = [word for name, value in named.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words += ["--over", f"{field}={case.twin[field]},{candidate}", "--model-path", str(USERS)]
+    with tempfile.TemporaryDirectory() as home:
+        command = [*app(), "tune", *words, "--budget", f"{budget_s:g}s", "--format", "json", "--session-dir", home]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        return Race(case.id, f"none: {(done.stderr.strip().splitlines() or ['?'])[-1]}", False)
+    best = json.loads(done.stdout)["best"][field]
+    return Race(case.id, best, best == candidate)
+
+
+def can_race(case: Cheat) -> bool:
+    """True for an attention or an optimizer that is the only choice in which its cell is unlike the others."""
+    return next(iter(case.twin)) in ("attention", "optimizer") and not case.changes.keys() - {*case.twin, "pass_"}
+
+
 def chosen(only: Sequence[str]) -> list[Cheat | Honest]:
     cases: list[Cheat | Honest] = [*CHEATS, *HONEST]
     return [case for case in cases if not only or any(fnmatch.fnmatch(case.id, glob) for glob in only)]
@@ -181,7 +214,7 @@ def table_of_honest(found: Sequence[Outcome]) -> str:
     return table(["honest cell", "said"], rows) if rows else "No honest cell is doubted."
 
 
-def summary(found: Sequence[Outcome], turns: Sequence[Turns]) -> str:
+def summary(found: Sequence[Outcome], turns: Sequence[Turns], races: Sequence[Race]) -> str:
     rows = []
     for name, blind in (("cheats found", False), ("of these told by comparison alone", True)):
         cheats = [each for each in found if isinstance(each.case, Cheat) and (each.case.blind or not blind)]
@@ -204,6 +237,9 @@ def summary(found: Sequence[Outcome], turns: Sequence[Turns]) -> str:
     if turns:
         fooled = sum(each.is_fooled for each in turns)
         rows.append(["cheats that ab calls faster", f"{fooled} of {len(turns)}", f"none: {verdict(fooled, 0, 0)}"])
+    if races:
+        won = sum(each.is_fooled for each in races)
+        rows.append(["cheats that win a race", f"{won} of {len(races)}", f"none: {verdict(won, 0, 0)}"])
     return table(["", "found", "mark"], rows)
 
 
@@ -214,6 +250,8 @@ def summary(found: Sequence[Outcome], turns: Sequence[Turns]) -> str:
 @click.option("--load", "busy", default=0, show_default=True, help="Processes that keep processors busy meanwhile.")
 @click.option("--turns", default=8, show_default=True, help="Cheats that ab runs against their honest twins.")
 @click.option("--rounds", default=2, show_default=True, help="Rounds of each ab.")
+@click.option("--races", default=2, show_default=True, help="Cheats that tune runs against their honest twins.")
+@click.option("--budget", default=15.0, show_default=True, help="Seconds of a race.")
 @click.option("--slow/--no-slow", default=True, show_default=True, help="With cells that compile.")
 @click.option(
     "--reference/--no-reference", default=True, show_default=True, help="Name an honest model to compare with."
@@ -226,33 +264,47 @@ def main(
     busy: int,
     turns: int,
     rounds: int,
+    races: int,
+    budget: float,
     slow: bool,
     reference: bool,
     output: Path | None,
 ) -> None:
     cases = [case for case in chosen(only) if slow or not (isinstance(case, Honest) and case.slow)]
-    cheats = [case for case in cases if isinstance(case, Cheat) and can_take_turns(case)]
-    sample = random.Random(seed).sample(cheats, min(turns, len(cheats)))
+    cheats = [case for case in cases if isinstance(case, Cheat)]
+    draw = random.Random(seed)
+    in_pairs = [case for case in cheats if can_take_turns(case)]
+    racing = [case for case in cheats if can_race(case)]
     found: list[Outcome] = []
-    raced: list[Turns] = []
+    paired: list[Turns] = []
+    raced: list[Race] = []
     with load(busy):
         for number in range(seed, seed + runs):
             of_run = outcomes(cases, number, reference)
             found += of_run
             right = sum(each.is_right for each in of_run)
             click.echo(f"seed {number}: right of {right} of {len(of_run)} cells", err=True)
-        for case in sample:
-            raced.append(in_turns(case, seed, rounds, reference))
-            click.echo(f"{raced[-1].id} in turns: {raced[-1].outcome}, {raced[-1].ratio}", err=True)
-    parts = [summary(found, raced)]
+        for case in draw.sample(in_pairs, min(turns, len(in_pairs))):
+            paired.append(in_turns(case, seed, rounds, reference))
+            click.echo(f"{paired[-1].id} in turns: {paired[-1].outcome}, {paired[-1].ratio}", err=True)
+        for case in draw.sample(racing, min(races, len(racing))):
+            raced.append(race(case, seed, budget))
+            click.echo(f"{raced[-1].id} in a race: {raced[-1].winner} wins", err=True)
+    parts = [summary(found, paired, raced)]
     if any(isinstance(each.case, Cheat) for each in found):
         parts.append(table_of_cheats([each for each in found if isinstance(each.case, Cheat)]))
     if any(isinstance(each.case, Honest) for each in found):
         parts.append(table_of_honest([each for each in found if isinstance(each.case, Honest)]))
-    if raced:
-        rows = [[each.id, each.outcome, each.ratio, "**yes**" if each.is_fooled else "no"] for each in raced]
+    if paired:
+        rows = [[each.id, each.outcome, each.ratio, "**yes**" if each.is_fooled else "no"] for each in paired]
         parts.append(table(["cheat against its honest twin", "outcome", "ratio", "called faster"], rows))
-    words = [f"--runs {runs} --seed {seed} --turns {turns} --load {busy}", *(f"--only '{glob}'" for glob in only)]
+    if raced:
+        rows = [[each.id, each.winner, "**yes**" if each.is_fooled else "no"] for each in raced]
+        parts.append(table(["cheat in a race", "winner", "the cheat"], rows))
+    words = [
+        f"--runs {runs} --seed {seed} --turns {turns} --races {races} --load {busy}",
+        *(f"--only '{glob}'" for glob in only),
+    ]
     words += [] if slow else ["--no-slow"]
     words += [] if reference else ["--no-reference"]
     publish("The referee", f"python -m benchmarks.referee {' '.join(words)}", "\n\n".join(parts), output)

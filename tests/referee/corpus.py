@@ -72,16 +72,25 @@ def components(case: Cheat | Honest) -> Iterator[str]:
 
 
 def _cheats(
-    module: str, field: str, honest: str, said: Mapping[str, str], *, blind: bool = False, **changes: Any
+    module: str,
+    field: str,
+    honest: str,
+    said: Mapping[str, str],
+    *,
+    beside: str = "",
+    blind: bool = False,
+    **changes: Any,
 ) -> tuple[Cheat, ...]:
     """Cheats of a module in this field of a cell, each by its name and the verdicts of which one must be said. The name
-    may be followed by a pass, which is otherwise that of the changes."""
+    may be followed by a pass, which is otherwise that of the changes. `beside` tells the ids from those of the same
+    cheats with other changes."""
     found = []
     for words, verdicts in said.items():
         name, _, pass_ = words.partition(" ")
         own = {field: f"{module}:{name}", **changes, **({"pass_": pass_} if pass_ else {})}
         verdict_set = frozenset(verdicts.split())
-        found.append(Cheat(f"{field}/{words.replace(' ', '/')}", own, verdict_set, {field: honest}, blind))
+        id_ = "/".join((field, *words.split(), *([beside] if beside else [])))
+        found.append(Cheat(id_, own, verdict_set, {field: honest}, blind))
     return tuple(found)
 
 
@@ -145,6 +154,7 @@ _MODELS: dict[str, str] = {
     "MemoisedGradients forward+backward": _ANY,
     "StaleGradients train-step": _ANY,
     "HalfOfTheBackward forward+backward": _FEW,
+    "FreezesLater train-step": _FEW,
     # Work where no clock sees it
     "WorkInZeroGrad": f"{WORK} {_ANY}",
     "WorkInZeroGrad forward+backward": f"{WORK} {_ANY}",
@@ -152,6 +162,8 @@ _MODELS: dict[str, str] = {
     "WorkInDestructor": f"{WORK} {_ANY}",
     "WorkInThread": f"{WORK} {_ANY}",
     "WorkAfterTheLastStep": f"{WORK} {_ANY}",
+    "WorkInAnotherProcess": f"{WORK} {_ANY}",
+    "WorkWhenLookedAt": f"{WORK} {_ANY}",
     # Clocks and functions that the tool uses
     "PatchesPerfCounter": WORK,
     "PatchesAllClocks": WORK,
@@ -162,6 +174,7 @@ _MODELS: dict[str, str] = {
     "PatchesBackward train-step": f"{WORK} {_ANY}",
     "PatchesCrossEntropy forward+backward": f"{WORK} {_ANY}",
     "PatchesAdamW train-step": f"{WORK} {_ANY}",
+    "HooksOptimizers train-step": f"{WORK} {_ANY}",
     "PatchesMatmul": f"{WORK} {_FEW}",
     # Precision
     "InBfloat16": PRECISION,
@@ -173,6 +186,8 @@ _MODELS: dict[str, str] = {
     "InBfloat16Later": f"{PRECISION} {DIFFERS}",
     "ParametersInBfloat16": f"{PRECISION} {DIFFERS}",
     "CopyInBfloat16": f"{PRECISION} {DIFFERS}",
+    "LeavesAutocastOn forward+backward": PRECISION,
+    "SwitchesOneDnnToBfloat16": PRECISION,
     "SwitchesToTf32": PRECISION,
 }
 _BLIND_MODELS: dict[str, str] = {
@@ -255,7 +270,15 @@ _LOSSES: dict[str, str] = {
     "without_normaliser": DIFFERS,
     "in_bfloat16": f"{DIFFERS} {PRECISION}",
     "part_of_vocabulary": DIFFERS,
+    "without_backward": _FEW,
     "backward_inside backward": f"{DIFFERS} {LESS} {IMPOSSIBLE} {WORK}",
+}
+_NORMS: dict[str, str] = {
+    "returns_rows": DIFFERS,
+    "without_norm": DIFFERS,
+    "first_two_sequences": DIFFERS,
+    "by_half_of_the_width": DIFFERS,
+    "ZeroBackward train-step": DIFFERS,
 }
 _WRAPPERS = dict.fromkeys(
     (
@@ -266,19 +289,54 @@ _WRAPPERS = dict.fromkeys(
 )  # fmt: skip
 _RANKS: dict[str, Any] = {"ranks": 2, "pass_": "train-step", "batch_size": 2}
 
+_ALONE: dict[str, Any] = {"size": "d64", "d_model": 64, "num_heads": 1, "num_layers": 1, "d_ff": 1, "vocab_size": 1}
+_ATTENTION_ALONE = {**_ALONE, "workload": "attention", "context_length": 128}
+
 _of_models = ("cheating_models", "model", "lm:LM")
+_of_attention = ("cheating_attention", "attention", "cheating_attention:honest")
+_of_optimizers = ("cheating_optimizers", "optimizer", "cheating_optimizers:AdamW")
 CHEATS: tuple[Cheat, ...] = (
     *_cheats(*_of_models, _MODELS),
     *_cheats(*_of_models, {"HonestFirstMicroBatch train-step": _ANY}, accumulate=2),
     *_cheats(*_of_models, {"SleepsAtWarmUp": "still-warming drifting"}, warmup_steps=5),
     *_cheats(*_of_models, _BLIND_MODELS, blind=True),
-    *_cheats("cheating_attention", "attention", "cheating_attention:honest", _ATTENTIONS),
-    *_cheats("cheating_optimizers", "optimizer", "cheating_optimizers:AdamW", _OPTIMIZERS, pass_="train-step"),
+    *_cheats(*_of_attention, _ATTENTIONS),
+    *_cheats(*_of_optimizers, _OPTIMIZERS, pass_="train-step"),
     *_cheats("cheating_losses", "loss", "cheating_losses:honest", _LOSSES, pass_="forward+backward"),
+    *_cheats("cheating_norms", "norm", "cheating_norms:honest", _NORMS),
     *_cheats("cheating_wrappers", "parallel", "cheating_wrappers:DDP", _WRAPPERS, **_RANKS),
     *_cheats(
         "cheating_wrappers", "optimizer", "adamw-for-loop",
         {"HonestThrice": f"{DIFFERS} {FAILED}", "UnequalLater": f"{DIFFERS} {FAILED}"}, parallel="ddp", **_RANKS,
+    ),
+    # The same beside other choices
+    *_cheats(
+        *_of_attention,
+        {"first_two_sequences": _FEW, "not_causal": DIFFERS, "honest_at_first": _FEW, "not_scaled train-step": DIFFERS},
+        beside="bf16-mixed", precision="bf16-mixed",
+    ),
+    *_cheats(*_of_attention, {"half_the_heads": _FEW, "window": _FEW}, beside="bf16", precision="bf16"),
+    *_cheats(*_of_models, {"EveryOtherBlock": _FEW, "Constant": _ANY}, beside="bf16-mixed", precision="bf16-mixed"),
+    *_cheats(*_of_models, {"InInt8": f"{PRECISION} {DIFFERS}"}, beside="bf16", precision="bf16"),
+    *_cheats(*_of_optimizers, {"Nothing": _FEW}, beside="bf16", precision="bf16", pass_="train-step"),
+    *_cheats(*_of_attention, {"not_causal": DIFFERS}, beside="one sequence", batch_size=1, context_length=16),
+    *_cheats(*_of_attention, {"honest_at_other_sizes": _FEW}, beside="gelu-learned", arch="gelu-learned"),
+    *_cheats(*_of_attention, {"first_two_sequences train-step": _FEW}, beside="checkpointed", checkpoint=1),
+    *_cheats(*_of_models, {"EveryOtherBlock": _FEW, "MemoisedByIdentity": _ANY}, beside="do_bench", timer="do_bench"),
+    *_cheats(*_of_models, {"FirstTwoSequences": _FEW}, beside="pipelined", sync="pipelined"),
+    *_cheats(
+        *_of_models, {"HalfTheTokens": _FEW, "LastPositionAlone": _FEW, "Constant": f"{FAILED} {_ANY}"},
+        beside="two ranks", parallel="ddp", **_RANKS,
+    ),
+    *_cheats(*_of_optimizers, {"WrongSign": DIFFERS}, beside="accumulated", accumulate=2, pass_="train-step"),
+    *_cheats(*_of_optimizers, {"NoRate": DIFFERS}, beside="tied", weight_tying="on", pass_="train-step"),
+    *_cheats(
+        *_of_attention,
+        {
+            "returns_values": _ANY, "first_two_sequences": _FEW, "all_but_last_sequence": _FEW, "not_causal": DIFFERS,
+            "honest_at_first": _FEW, "ZeroBackward backward": _FEW, "MemoisedBackward backward": _ANY,
+        },
+        beside="alone", **_ATTENTION_ALONE,
     ),
 )  # fmt: skip
 
@@ -305,8 +363,6 @@ def _honest_sizes() -> Iterator[Honest]:
 _TRAIN: dict[str, Any] = {"pass_": "train-step"}
 _BOTH: dict[str, Any] = {"pass_": "forward+backward"}
 _GELU: dict[str, Any] = {"arch": "gelu-learned"}
-_ALONE: dict[str, Any] = {"size": "d64", "d_model": 64, "num_heads": 1, "num_layers": 1, "d_ff": 1, "vocab_size": 1}
-_ATTENTION_ALONE = {**_ALONE, "workload": "attention"}
 _NORM_ALONE = {**_ALONE, "workload": "norm", "pass_": "backward"}
 
 
@@ -334,6 +390,7 @@ HONEST: tuple[Honest, ...] = (
     *_of("accumulate", 2, 4, **_TRAIN),
     *_of("optimizer", "adamw-fused", "adamw-foreach", "adamw-for-loop", **_TRAIN),
     *_of("optimizer", "honest:AdamW", "honest:DecaysMatricesAlone", "honest:ClipsFirst", "honest:fused", **_TRAIN),
+    *_of("optimizer", "honest:WarmsUpRate", "honest:KeepsAverages", **_TRAIN),
     *_of("loss", "honest:logsumexp_loss", "honest:flat_loss", "honest:chunked_loss", "honest:LossModule", **_BOTH),
     *_of("dropout", 0.1, **_TRAIN),
     *_of("attention_dropout", 0.1, **_TRAIN),
@@ -353,11 +410,18 @@ HONEST: tuple[Honest, ...] = (
     *_of(
         "model", "honest:HuggingFaceLike", "honest:WithSdpa", "honest:Tied", "honest:Counts", "honest:Drops",
         "honest:FrozenEmbedding", "honest:WatchesItself", "honest:ScalesGradients", "honest:GPT",
-        "honest:LMWithOwnNorm", "honest:Recurrent", "honest:with_batches", **_TRAIN,
+        "honest:LMWithOwnNorm", "honest:Recurrent", "honest:with_batches", "honest:CheckpointsItself",
+        "honest:GroupedQueries", "honest:ParallelBlocks", **_TRAIN,
     ),
     *_of(
         "model", "honest:ReturnsDict", "honest:LazyTables", "honest:ChunkedHead", "honest:SequenceBySequence",
         "honest:LogsBeside", "honest:SlowFirstForward", "honest:GPT", "honest:GPTWithoutFlash", "honest:WithSdpa",
+        "honest:GroupedQueries", "honest:PadsVocabulary", "honest:RotatesByProduct", "honest:Recurrent",
+    ),
+    *(
+        Honest(f"{name} in {precision}", {"model": name, "precision": precision, **_BOTH})
+        for precision in ("bf16-mixed", "bf16")
+        for name in ("lm:LM", "honest:RotatesByProduct", "honest:LogitsInFloat32", "honest:GPT")
     ),
     *(Honest(f"parallel/{how}", {**_RANKS, "parallel": how}) for how in ("none", "ddp", "ddp:100KB", "zero1", "fsdp2")),
     *(Honest(f"parallel/{how}", {**_RANKS, "parallel": how}) for how in ("honest:DDP", "honest:FlatDDP")),

@@ -61,7 +61,7 @@ def test_every_case_has_a_name_of_its_own_and_there_are_enough() -> None:
     assert len(CHEATS) >= 45
     assert len(HONEST) >= 64
     kinds = {case.id.partition("/")[0] for case in CHEATS}
-    assert kinds == {"model", "attention", "optimizer", "loss", "parallel"}
+    assert kinds == {"model", "attention", "optimizer", "loss", "norm", "parallel"}
 
 
 def test_verdicts_are_the_tools() -> None:
