@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cs336_tui.config.spec import CellSpec, dims_of, size_names
+from cs336_tui.config.spec import PASSES, CellSpec, dims_of, size_names
 
 USERS = Path(__file__).with_name("users")
 
@@ -353,9 +353,8 @@ def _small(size: str, edition: str) -> dict[str, int]:
 
 
 def _honest_sizes() -> Iterator[Honest]:
-    passes = ("forward", "train-step", "forward+backward", "inference", "backward", "forward+loss")
     for edition, arch in (("2024", "gelu-learned"), ("2025", "swiglu-rope"), ("2026", "swiglu-rope")):
-        for size, pass_ in zip(size_names(edition), passes, strict=True):
+        for size, pass_ in zip(size_names(edition), PASSES[::-1], strict=True):
             changes = {"edition": edition, "arch": arch, "pass_": pass_, **_small(size, edition)}
             yield Honest(f"size/{edition}/{size}/{pass_}", changes)
 
@@ -374,7 +373,7 @@ def _of(field: str, *values: Any, **changes: Any) -> tuple[Honest, ...]:
 
 HONEST: tuple[Honest, ...] = (
     *_honest_sizes(),
-    *_of("pass_", "inference", "forward", "forward+loss", "backward", "forward+backward", "train-step"),
+    *(Honest(f"pass/{pass_}", {"pass_": pass_}) for pass_ in PASSES),
     *_of("attention", "sdpa", "flash", "math", "honest:by_mask", "honest:by_sdpa", "honest:Tiled"),
     *_of("attention", "sdpa", "flash", "honest:by_mask", "honest:in_place_of_heads", "honest:Tiled", **_TRAIN),
     *(
