@@ -2,10 +2,11 @@
 
     python -m benchmarks.referee --only 'model/Memoised*' --load 4
 
-A cheat is found if one of its verdicts is said of it; an honest cell is doubted wrongly if one of the referee's is. A
-sample of cheats is run by `ab` against their honest twins, in turns: none may be called faster. A sample of attentions
-and optimizers races against theirs by `tune`: none may win. Cells of one run share a session; each run has another seed
-of parameters and tokens.
+A cheat is found if one of its verdicts is said of it. Of one whose results are right nothing need be said if it is no
+faster than its honest twin, as the tool may have taken its trick away. An honest cell is doubted wrongly if one of the
+referee's doubts is said of it. A sample of cheats is run by `ab` against their twins, in turns: none may be called
+faster. A sample of attentions and optimizers races against theirs by `tune`: none may win. Cells of one run share a
+session; each run has another seed of parameters and tokens.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from tests.referee.corpus import CHEATS, DOUBTS, FAILED, HONEST, USERS, Cheat, H
 
 LEAST_FOUND, MOST_DOUBTED, MOST_STEPS = 0.95, 1 / 60, 3.0
 """The share of cheats to be found, of honest cells that may be doubted, and the cost of the check in steps."""
+NO_GAIN = 0.9
+"""From this time over its twin's on a cheat gains nothing."""
 
 
 class Outcome(NamedTuple):
@@ -50,11 +53,14 @@ class Outcome(NamedTuple):
     error: str
     after_steps: float | None
     """The time from the last measured step to the end of the cell, in steps; the check lies in it."""
+    evidence: str
+    """That of the referee's doubts."""
+    gains_nothing: bool = False
 
     @property
     def is_right(self) -> bool:
         if isinstance(self.case, Cheat):
-            return bool(self.said & self.case.verdicts)
+            return self.gains_nothing or bool(self.said & self.case.verdicts)
         return self.status == "ok" and not self.said & DOUBTS
 
     @property
@@ -62,7 +68,8 @@ class Outcome(NamedTuple):
         """The verdicts, those that count first."""
         if self.status != "ok":
             return f"{self.status}: {self.error}"
-        return ", ".join(sorted(self.said, key=lambda name: (name not in DOUBTS, name)))
+        names = sorted(self.said, key=lambda name: (name not in DOUBTS, name))
+        return ", ".join((*names, "but gains nothing") if self.gains_nothing else names)
 
 
 class Turns(NamedTuple):
@@ -70,7 +77,9 @@ class Turns(NamedTuple):
 
     id: str
     outcome: str
-    ratio: str
+    words: str
+    ratio: float | None
+    """Its time over that of its twin."""
 
     @property
     def is_fooled(self) -> bool:
@@ -136,14 +145,26 @@ def outcomes(cases: Sequence[Cheat | Honest], seed: int, reference: bool) -> lis
     """Run a cell of each case, one after the other."""
     specs = [spec_of(case, seed=seed, reference=reference) for case in cases]
     session = run(lambda bench: bench.run(specs, "python -m benchmarks.referee"))
-    return [outcome(case, session.state.cells[number], session) for number, case in enumerate(cases)]
+    found = [outcome(case, session.state.cells[number], session) for number, case in enumerate(cases)]
+    return [each._replace(gains_nothing=gains_nothing(each, seed, reference)) for each in found]
+
+
+def gains_nothing(found: Outcome, seed: int, reference: bool) -> bool:
+    """True for a cheat of right results that was not found and is no faster than its twin."""
+    case = found.case
+    if not isinstance(case, Cheat) or not case.in_time_alone or found.is_right:
+        return False
+    ratio = in_turns(case, seed, 2, reference).ratio
+    return ratio is not None and ratio >= NO_GAIN
 
 
 def outcome(case: Cheat | Honest, cell: CellState, session: Session) -> Outcome:
     judgement = judge(cell)
     said: set[str] = set(judgement.names) if judgement else {FAILED}
     error = (cell.finished.error if cell.finished else cell.skipped_because) or ""
-    return Outcome(case, cell.status, frozenset(said), error, session.after_steps(cell))
+    doubts = [check for check in judgement.checks if check.holds and check.name in DOUBTS] if judgement else []
+    evidence = "; ".join(f"{check.name}: {check.evidence}" for check in doubts)
+    return Outcome(case, cell.status, frozenset(said), error, session.after_steps(cell), evidence)
 
 
 def in_turns(case: Cheat, seed: int, rounds: int, reference: bool) -> Turns:
@@ -153,7 +174,8 @@ def in_turns(case: Cheat, seed: int, rounds: int, reference: bool) -> Turns:
     )
     results = merge([("referee", run(lambda bench: bench.run_ab(specs[0], specs[1], rounds)).state)])
     turns = turns_of(list(zip(results[::2], results[1::2], strict=True)))
-    return Turns(case.id, str(turns.outcome), str(turns.ratio) if turns.ratio else turns.explanation)
+    words = str(turns.ratio) if turns.ratio else turns.explanation
+    return Turns(case.id, str(turns.outcome), words, turns.ratio.ratio if turns.ratio else None)
 
 
 def can_take_turns(case: Cheat) -> bool:
@@ -210,8 +232,8 @@ def table_of_cheats(found: Sequence[Outcome]) -> str:
 
 def table_of_honest(found: Sequence[Outcome]) -> str:
     wrong = [each for each in found if not each.is_right]
-    rows = [[each.case.id, each.words.replace("|", "/")] for each in wrong]
-    return table(["honest cell", "said"], rows) if rows else "No honest cell is doubted."
+    rows = [[each.case.id, each.words, each.evidence] for each in wrong]
+    return table(["honest cell", "said", "evidence"], rows) if rows else "No honest cell is doubted."
 
 
 def summary(found: Sequence[Outcome], turns: Sequence[Turns], races: Sequence[Race]) -> str:
@@ -286,7 +308,7 @@ def main(
             click.echo(f"seed {number}: right of {right} of {len(of_run)} cells", err=True)
         for case in draw.sample(in_pairs, min(turns, len(in_pairs))):
             paired.append(in_turns(case, seed, rounds, reference))
-            click.echo(f"{paired[-1].id} in turns: {paired[-1].outcome}, {paired[-1].ratio}", err=True)
+            click.echo(f"{paired[-1].id} in turns: {paired[-1].outcome}, {paired[-1].words}", err=True)
         for case in draw.sample(racing, min(races, len(racing))):
             raced.append(race(case, seed, budget))
             click.echo(f"{raced[-1].id} in a race: {raced[-1].winner} wins", err=True)
@@ -296,7 +318,7 @@ def main(
     if any(isinstance(each.case, Honest) for each in found):
         parts.append(table_of_honest([each for each in found if isinstance(each.case, Honest)]))
     if paired:
-        rows = [[each.id, each.outcome, each.ratio, "**yes**" if each.is_fooled else "no"] for each in paired]
+        rows = [[each.id, each.outcome, each.words, "**yes**" if each.is_fooled else "no"] for each in paired]
         parts.append(table(["cheat against its honest twin", "outcome", "ratio", "called faster"], rows))
     if raced:
         rows = [[each.id, each.winner, "**yes**" if each.is_fooled else "no"] for each in raced]

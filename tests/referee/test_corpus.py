@@ -65,7 +65,7 @@ def test_every_case_has_a_name_of_its_own_and_there_are_enough() -> None:
 
 
 def test_verdicts_are_the_tools() -> None:
-    said = frozenset().union(*(case.verdicts for case in CHEATS))
+    said: frozenset[str] = frozenset().union(*(case.verdicts for case in CHEATS))
     assert said <= {*get_args(VerdictName), *DOUBTS, FAILED}
     assert said >= DOUBTS
 
