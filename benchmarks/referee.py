@@ -2,14 +2,17 @@
 
     python -m benchmarks.referee --only 'model/Memoised*' --load 4
 
-A cheat is found if one of its verdicts is said of it; an honest cell is doubted wrongly if one of the referee's is. A
-sample of cheats is run by `ab` against their honest twins, in turns: none may be called faster. Cells of one run share
-a session; each run has another seed of parameters and tokens.
+A cheat is found if one of its verdicts is said of it. Of one whose results are right nothing need be said if it is no
+faster than its honest twin, as the tool may have taken its trick away. An honest cell is doubted wrongly if one of the
+referee's doubts is said of it. A sample of cheats is run by `ab` against their twins, in turns: none may be called
+faster. A sample of attentions and optimizers races against theirs by `tune`: none may win. Cells of one run share a
+session; each run has another seed of parameters and tokens.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import json
 import random
 import statistics
 import subprocess
@@ -23,7 +26,7 @@ from typing import NamedTuple
 
 import click
 
-from benchmarks.reporting import publish, table, verdict
+from benchmarks.reporting import app, publish, table, verdict
 from cs336_tui.analysis.ab import turns_of
 from cs336_tui.analysis.merge import merge
 from cs336_tui.analysis.verdicts import judge
@@ -32,10 +35,12 @@ from cs336_tui.events.events import Event, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
-from tests.referee.corpus import CHEATS, DOUBTS, FAILED, HONEST, Cheat, Honest, spec_of
+from tests.referee.corpus import CHEATS, DOUBTS, FAILED, HONEST, USERS, Cheat, Honest, spec_of
 
 LEAST_FOUND, MOST_DOUBTED, MOST_STEPS = 0.95, 1 / 60, 3.0
 """The share of cheats to be found, of honest cells that may be doubted, and the cost of the check in steps."""
+NO_GAIN = 0.9
+"""From this time over its twin's on a cheat gains nothing."""
 
 
 class Outcome(NamedTuple):
@@ -48,11 +53,14 @@ class Outcome(NamedTuple):
     error: str
     after_steps: float | None
     """The time from the last measured step to the end of the cell, in steps; the check lies in it."""
+    evidence: str
+    """That of the referee's doubts."""
+    gains_nothing: bool = False
 
     @property
     def is_right(self) -> bool:
         if isinstance(self.case, Cheat):
-            return bool(self.said & self.case.verdicts)
+            return self.gains_nothing or bool(self.said & self.case.verdicts)
         return self.status == "ok" and not self.said & DOUBTS
 
     @property
@@ -60,7 +68,8 @@ class Outcome(NamedTuple):
         """The verdicts, those that count first."""
         if self.status != "ok":
             return f"{self.status}: {self.error}"
-        return ", ".join(sorted(self.said, key=lambda name: (name not in DOUBTS, name)))
+        names = sorted(self.said, key=lambda name: (name not in DOUBTS, name))
+        return ", ".join((*names, "but gains nothing") if self.gains_nothing else names)
 
 
 class Turns(NamedTuple):
@@ -68,11 +77,21 @@ class Turns(NamedTuple):
 
     id: str
     outcome: str
-    ratio: str
+    words: str
+    ratio: float | None
+    """Its time over that of its twin."""
 
     @property
     def is_fooled(self) -> bool:
         return self.outcome == "faster"
+
+
+class Race(NamedTuple):
+    """A cheat among the candidates of `tune`, beside its honest twin."""
+
+    id: str
+    winner: str
+    is_fooled: bool
 
 
 @contextmanager
@@ -126,14 +145,26 @@ def outcomes(cases: Sequence[Cheat | Honest], seed: int, reference: bool) -> lis
     """Run a cell of each case, one after the other."""
     specs = [spec_of(case, seed=seed, reference=reference) for case in cases]
     session = run(lambda bench: bench.run(specs, "python -m benchmarks.referee"))
-    return [outcome(case, session.state.cells[number], session) for number, case in enumerate(cases)]
+    found = [outcome(case, session.state.cells[number], session) for number, case in enumerate(cases)]
+    return [each._replace(gains_nothing=gains_nothing(each, seed, reference)) for each in found]
+
+
+def gains_nothing(found: Outcome, seed: int, reference: bool) -> bool:
+    """True for a cheat of right results that was not found and is no faster than its twin."""
+    case = found.case
+    if not isinstance(case, Cheat) or not case.in_time_alone or found.is_right:
+        return False
+    ratio = in_turns(case, seed, 2, reference).ratio
+    return ratio is not None and ratio >= NO_GAIN
 
 
 def outcome(case: Cheat | Honest, cell: CellState, session: Session) -> Outcome:
     judgement = judge(cell)
     said: set[str] = set(judgement.names) if judgement else {FAILED}
     error = (cell.finished.error if cell.finished else cell.skipped_because) or ""
-    return Outcome(case, cell.status, frozenset(said), error, session.after_steps(cell))
+    doubts = [check for check in judgement.checks if check.holds and check.name in DOUBTS] if judgement else []
+    evidence = "; ".join(f"{check.name}: {check.evidence}" for check in doubts)
+    return Outcome(case, cell.status, frozenset(said), error, session.after_steps(cell), evidence)
 
 
 def in_turns(case: Cheat, seed: int, rounds: int, reference: bool) -> Turns:
@@ -143,12 +174,36 @@ def in_turns(case: Cheat, seed: int, rounds: int, reference: bool) -> Turns:
     )
     results = merge([("referee", run(lambda bench: bench.run_ab(specs[0], specs[1], rounds)).state)])
     turns = turns_of(list(zip(results[::2], results[1::2], strict=True)))
-    return Turns(case.id, str(turns.outcome), str(turns.ratio) if turns.ratio else turns.explanation)
+    words = str(turns.ratio) if turns.ratio else turns.explanation
+    return Turns(case.id, str(turns.outcome), words, turns.ratio.ratio if turns.ratio else None)
 
 
 def can_take_turns(case: Cheat) -> bool:
     """True for a cell of one rank whose own process is no other cell's: a clock that is replaced is so for both."""
     return case.changes.get("ranks", 1) == 1 and "/Patches" not in case.id
+
+
+def race(case: Cheat, seed: int, budget_s: float) -> Race:
+    """Run `cs336-tui tune` from the honest twin, with the cheat as the only other candidate."""
+    (field,) = case.twin
+    spec, candidate = spec_of(case, seed=seed, twin=True), case.changes[field]
+    dims = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "device", "threads", "seed")
+    named: dict[str, object] = {name: getattr(spec, name) for name in dims}
+    named |= {"context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_, field: case.twin[field]}
+    words = [word for name, value in named.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words += ["--over", f"{field}={case.twin[field]},{candidate}", "--model-path", str(USERS)]
+    with tempfile.TemporaryDirectory() as home:
+        command = [*app(), "tune", *words, "--budget", f"{budget_s:g}s", "--format", "json", "--session-dir", home]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        return Race(case.id, f"none: {(done.stderr.strip().splitlines() or ['?'])[-1]}", False)
+    best = json.loads(done.stdout)["best"][field]
+    return Race(case.id, best, best == candidate)
+
+
+def can_race(case: Cheat) -> bool:
+    """True for an attention or an optimizer that is the only choice in which its cell is unlike the others."""
+    return next(iter(case.twin)) in ("attention", "optimizer") and not case.changes.keys() - {*case.twin, "pass_"}
 
 
 def chosen(only: Sequence[str]) -> list[Cheat | Honest]:
@@ -177,11 +232,11 @@ def table_of_cheats(found: Sequence[Outcome]) -> str:
 
 def table_of_honest(found: Sequence[Outcome]) -> str:
     wrong = [each for each in found if not each.is_right]
-    rows = [[each.case.id, each.words.replace("|", "/")] for each in wrong]
-    return table(["honest cell", "said"], rows) if rows else "No honest cell is doubted."
+    rows = [[each.case.id, each.words, each.evidence] for each in wrong]
+    return table(["honest cell", "said", "evidence"], rows) if rows else "No honest cell is doubted."
 
 
-def summary(found: Sequence[Outcome], turns: Sequence[Turns]) -> str:
+def summary(found: Sequence[Outcome], turns: Sequence[Turns], races: Sequence[Race]) -> str:
     rows = []
     for name, blind in (("cheats found", False), ("of these told by comparison alone", True)):
         cheats = [each for each in found if isinstance(each.case, Cheat) and (each.case.blind or not blind)]
@@ -204,6 +259,9 @@ def summary(found: Sequence[Outcome], turns: Sequence[Turns]) -> str:
     if turns:
         fooled = sum(each.is_fooled for each in turns)
         rows.append(["cheats that ab calls faster", f"{fooled} of {len(turns)}", f"none: {verdict(fooled, 0, 0)}"])
+    if races:
+        won = sum(each.is_fooled for each in races)
+        rows.append(["cheats that win a race", f"{won} of {len(races)}", f"none: {verdict(won, 0, 0)}"])
     return table(["", "found", "mark"], rows)
 
 
@@ -214,6 +272,8 @@ def summary(found: Sequence[Outcome], turns: Sequence[Turns]) -> str:
 @click.option("--load", "busy", default=0, show_default=True, help="Processes that keep processors busy meanwhile.")
 @click.option("--turns", default=8, show_default=True, help="Cheats that ab runs against their honest twins.")
 @click.option("--rounds", default=2, show_default=True, help="Rounds of each ab.")
+@click.option("--races", default=2, show_default=True, help="Cheats that tune runs against their honest twins.")
+@click.option("--budget", default=15.0, show_default=True, help="Seconds of a race.")
 @click.option("--slow/--no-slow", default=True, show_default=True, help="With cells that compile.")
 @click.option(
     "--reference/--no-reference", default=True, show_default=True, help="Name an honest model to compare with."
@@ -226,33 +286,47 @@ def main(
     busy: int,
     turns: int,
     rounds: int,
+    races: int,
+    budget: float,
     slow: bool,
     reference: bool,
     output: Path | None,
 ) -> None:
     cases = [case for case in chosen(only) if slow or not (isinstance(case, Honest) and case.slow)]
-    cheats = [case for case in cases if isinstance(case, Cheat) and can_take_turns(case)]
-    sample = random.Random(seed).sample(cheats, min(turns, len(cheats)))
+    cheats = [case for case in cases if isinstance(case, Cheat)]
+    draw = random.Random(seed)
+    in_pairs = [case for case in cheats if can_take_turns(case)]
+    racing = [case for case in cheats if can_race(case)]
     found: list[Outcome] = []
-    raced: list[Turns] = []
+    paired: list[Turns] = []
+    raced: list[Race] = []
     with load(busy):
         for number in range(seed, seed + runs):
             of_run = outcomes(cases, number, reference)
             found += of_run
             right = sum(each.is_right for each in of_run)
             click.echo(f"seed {number}: right of {right} of {len(of_run)} cells", err=True)
-        for case in sample:
-            raced.append(in_turns(case, seed, rounds, reference))
-            click.echo(f"{raced[-1].id} in turns: {raced[-1].outcome}, {raced[-1].ratio}", err=True)
-    parts = [summary(found, raced)]
+        for case in draw.sample(in_pairs, min(turns, len(in_pairs))):
+            paired.append(in_turns(case, seed, rounds, reference))
+            click.echo(f"{paired[-1].id} in turns: {paired[-1].outcome}, {paired[-1].words}", err=True)
+        for case in draw.sample(racing, min(races, len(racing))):
+            raced.append(race(case, seed, budget))
+            click.echo(f"{raced[-1].id} in a race: {raced[-1].winner} wins", err=True)
+    parts = [summary(found, paired, raced)]
     if any(isinstance(each.case, Cheat) for each in found):
         parts.append(table_of_cheats([each for each in found if isinstance(each.case, Cheat)]))
     if any(isinstance(each.case, Honest) for each in found):
         parts.append(table_of_honest([each for each in found if isinstance(each.case, Honest)]))
-    if raced:
-        rows = [[each.id, each.outcome, each.ratio, "**yes**" if each.is_fooled else "no"] for each in raced]
+    if paired:
+        rows = [[each.id, each.outcome, each.words, "**yes**" if each.is_fooled else "no"] for each in paired]
         parts.append(table(["cheat against its honest twin", "outcome", "ratio", "called faster"], rows))
-    words = [f"--runs {runs} --seed {seed} --turns {turns} --load {busy}", *(f"--only '{glob}'" for glob in only)]
+    if raced:
+        rows = [[each.id, each.winner, "**yes**" if each.is_fooled else "no"] for each in raced]
+        parts.append(table(["cheat in a race", "winner", "the cheat"], rows))
+    words = [
+        f"--runs {runs} --seed {seed} --turns {turns} --races {races} --load {busy}",
+        *(f"--only '{glob}'" for glob in only),
+    ]
     words += [] if slow else ["--no-slow"]
     words += [] if reference else ["--no-reference"]
     publish("The referee", f"python -m benchmarks.referee {' '.join(words)}", "\n\n".join(parts), output)

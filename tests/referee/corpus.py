@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cs336_tui.config.spec import CellSpec, dims_of, size_names
+from cs336_tui.config.spec import PASSES, CellSpec, dims_of, size_names
 
 USERS = Path(__file__).with_name("users")
 
@@ -51,6 +51,9 @@ class Cheat(NamedTuple):
     """Fields that make it honest."""
     blind: bool = False
     """True if only a comparison with an honest model can tell: it computes as much, and as plausibly."""
+    in_time_alone: bool = False
+    """True if its results are right and only its time may be wrong: where that is no less than the twin's, there is
+    nothing to be said."""
 
 
 def spec_of(case: Cheat | Honest, *, seed: int = 0, twin: bool = False, reference: bool = True) -> CellSpec:
@@ -72,16 +75,26 @@ def components(case: Cheat | Honest) -> Iterator[str]:
 
 
 def _cheats(
-    module: str, field: str, honest: str, said: Mapping[str, str], *, blind: bool = False, **changes: Any
+    module: str,
+    field: str,
+    honest: str,
+    said: Mapping[str, str],
+    *,
+    beside: str = "",
+    blind: bool = False,
+    in_time_alone: bool = False,
+    **changes: Any,
 ) -> tuple[Cheat, ...]:
     """Cheats of a module in this field of a cell, each by its name and the verdicts of which one must be said. The name
-    may be followed by a pass, which is otherwise that of the changes."""
+    may be followed by a pass, which is otherwise that of the changes. `beside` tells the ids from those of the same
+    cheats with other changes."""
     found = []
     for words, verdicts in said.items():
         name, _, pass_ = words.partition(" ")
         own = {field: f"{module}:{name}", **changes, **({"pass_": pass_} if pass_ else {})}
         verdict_set = frozenset(verdicts.split())
-        found.append(Cheat(f"{field}/{words.replace(' ', '/')}", own, verdict_set, {field: honest}, blind))
+        id_ = "/".join((field, *words.split(), *([beside] if beside else [])))
+        found.append(Cheat(id_, own, verdict_set, {field: honest}, blind, in_time_alone))
     return tuple(found)
 
 
@@ -92,11 +105,9 @@ _MODELS: dict[str, str] = {
     # Outputs that were computed before
     "MemoisedByIdentity": _ANY,
     "MemoisedByPointer inference": _ANY,
-    "MemoisedByContent": f"{REMEMBERS} {_ANY}",
     "MemoisedByFirstTokens": _ANY,
     "MemoisedByShape forward+loss": _ANY,
     "MemoisedEverySecondCall": _ANY,
-    "MemoisedBlocks": _ANY,
     "KnowsFirstBatch": _ANY,
     "Constant": _ANY,
     "Constant train-step": _ANY,
@@ -145,13 +156,14 @@ _MODELS: dict[str, str] = {
     "MemoisedGradients forward+backward": _ANY,
     "StaleGradients train-step": _ANY,
     "HalfOfTheBackward forward+backward": _FEW,
+    "FreezesLater train-step": _FEW,
     # Work where no clock sees it
-    "WorkInZeroGrad": f"{WORK} {_ANY}",
-    "WorkInZeroGrad forward+backward": f"{WORK} {_ANY}",
     "WorkInCollector": f"{WORK} {_ANY}",
     "WorkInDestructor": f"{WORK} {_ANY}",
     "WorkInThread": f"{WORK} {_ANY}",
     "WorkAfterTheLastStep": f"{WORK} {_ANY}",
+    "WorkInAnotherProcess": f"{WORK} {_ANY}",
+    "WorkWhenLookedAt": f"{WORK} {_ANY}",
     # Clocks and functions that the tool uses
     "PatchesPerfCounter": WORK,
     "PatchesAllClocks": WORK,
@@ -162,19 +174,29 @@ _MODELS: dict[str, str] = {
     "PatchesBackward train-step": f"{WORK} {_ANY}",
     "PatchesCrossEntropy forward+backward": f"{WORK} {_ANY}",
     "PatchesAdamW train-step": f"{WORK} {_ANY}",
+    "HooksOptimizers train-step": f"{WORK} {_ANY}",
     "PatchesMatmul": f"{WORK} {_FEW}",
     # Precision
     "InBfloat16": PRECISION,
     "InBfloat16 train-step": PRECISION,
     "InFloat16": PRECISION,
-    "InInt8": f"{PRECISION} {DIFFERS}",
+    "InInt8": f"{PRECISION} {_FEW}",
     "UnderAutocast forward+backward": PRECISION,
     "FeedForwardInBfloat16 train-step": PRECISION,
     "InBfloat16Later": f"{PRECISION} {DIFFERS}",
     "ParametersInBfloat16": f"{PRECISION} {DIFFERS}",
     "CopyInBfloat16": f"{PRECISION} {DIFFERS}",
+    "LeavesAutocastOn forward+backward": PRECISION,
+    "SwitchesOneDnnToBfloat16": PRECISION,
     "SwitchesToTf32": PRECISION,
 }
+_RIGHT_MODELS: dict[str, str] = {
+    "MemoisedByContent": _ANY,
+    "MemoisedBlocks": _ANY,
+    "WorkInZeroGrad": f"{WORK} {_ANY}",
+    "WorkInZeroGrad forward+backward": f"{WORK} {_ANY}",
+}
+"""Their results are right."""
 _BLIND_MODELS: dict[str, str] = {
     "ShortContext": _FEW,
     "SharedBlocks": _FEW,
@@ -231,7 +253,6 @@ _OPTIMIZERS: dict[str, str] = {
     "HonestAtFirstInProcess": DIFFERS,
     "WrongSign": DIFFERS,
     "NoDecay": DIFFERS,
-    "Adam": DIFFERS,
     "NoRate": DIFFERS,
     "ZeroRate": DIFFERS,
     "FixedState": DIFFERS,
@@ -239,7 +260,7 @@ _OPTIMIZERS: dict[str, str] = {
     "NoBiasCorrection": DIFFERS,
     "StateInBfloat16": f"{DIFFERS} {PRECISION}",
     "InZeroGrad": f"{DIFFERS} {WORK}",
-    "InThread": f"{DIFFERS} {WORK}",
+    "InThread": f"{DIFFERS} {WORK} {FAILED}",  # torch may see it
     "InCollector": f"{DIFFERS} {WORK}",
     "FirstGradients": DIFFERS,
     "TenTimesTheDecay": DIFFERS,
@@ -255,7 +276,15 @@ _LOSSES: dict[str, str] = {
     "without_normaliser": DIFFERS,
     "in_bfloat16": f"{DIFFERS} {PRECISION}",
     "part_of_vocabulary": DIFFERS,
+    "without_backward": _FEW,
     "backward_inside backward": f"{DIFFERS} {LESS} {IMPOSSIBLE} {WORK}",
+}
+_NORMS: dict[str, str] = {
+    "returns_rows": DIFFERS,
+    "without_norm": DIFFERS,
+    "first_two_sequences": DIFFERS,
+    "by_half_of_the_width": DIFFERS,
+    "ZeroBackward train-step": DIFFERS,
 }
 _WRAPPERS = dict.fromkeys(
     (
@@ -266,19 +295,55 @@ _WRAPPERS = dict.fromkeys(
 )  # fmt: skip
 _RANKS: dict[str, Any] = {"ranks": 2, "pass_": "train-step", "batch_size": 2}
 
+_ALONE: dict[str, Any] = {"size": "d64", "d_model": 64, "num_heads": 1, "num_layers": 1, "d_ff": 1, "vocab_size": 1}
+_ATTENTION_ALONE = {**_ALONE, "workload": "attention", "context_length": 128}
+
 _of_models = ("cheating_models", "model", "lm:LM")
+_of_attention = ("cheating_attention", "attention", "cheating_attention:honest")
+_of_optimizers = ("cheating_optimizers", "optimizer", "cheating_optimizers:AdamW")
 CHEATS: tuple[Cheat, ...] = (
     *_cheats(*_of_models, _MODELS),
     *_cheats(*_of_models, {"HonestFirstMicroBatch train-step": _ANY}, accumulate=2),
-    *_cheats(*_of_models, {"SleepsAtWarmUp": "still-warming drifting"}, warmup_steps=5),
+    *_cheats(*_of_models, _RIGHT_MODELS, in_time_alone=True),
+    *_cheats(*_of_models, {"SleepsAtWarmUp": "still-warming drifting"}, in_time_alone=True, warmup_steps=5),
     *_cheats(*_of_models, _BLIND_MODELS, blind=True),
-    *_cheats("cheating_attention", "attention", "cheating_attention:honest", _ATTENTIONS),
-    *_cheats("cheating_optimizers", "optimizer", "cheating_optimizers:AdamW", _OPTIMIZERS, pass_="train-step"),
+    *_cheats(*_of_attention, _ATTENTIONS),
+    *_cheats(*_of_optimizers, _OPTIMIZERS, pass_="train-step"),
     *_cheats("cheating_losses", "loss", "cheating_losses:honest", _LOSSES, pass_="forward+backward"),
+    *_cheats("cheating_norms", "norm", "cheating_norms:honest", _NORMS),
     *_cheats("cheating_wrappers", "parallel", "cheating_wrappers:DDP", _WRAPPERS, **_RANKS),
     *_cheats(
         "cheating_wrappers", "optimizer", "adamw-for-loop",
         {"HonestThrice": f"{DIFFERS} {FAILED}", "UnequalLater": f"{DIFFERS} {FAILED}"}, parallel="ddp", **_RANKS,
+    ),
+    # The same beside other choices
+    *_cheats(
+        *_of_attention,
+        {"first_two_sequences": _FEW, "not_causal": DIFFERS, "honest_at_first": _FEW, "not_scaled train-step": DIFFERS},
+        beside="bf16-mixed", precision="bf16-mixed",
+    ),
+    *_cheats(*_of_attention, {"half_the_heads": _FEW, "window": _FEW}, beside="bf16", precision="bf16"),
+    *_cheats(*_of_models, {"EveryOtherBlock": _FEW, "Constant": _ANY}, beside="bf16-mixed", precision="bf16-mixed"),
+    *_cheats(*_of_models, {"InInt8": f"{PRECISION} {_FEW}"}, beside="bf16", precision="bf16"),
+    *_cheats(*_of_optimizers, {"Nothing": _FEW}, beside="bf16", precision="bf16", pass_="train-step"),
+    *_cheats(*_of_attention, {"not_causal": DIFFERS}, beside="one sequence", batch_size=1, context_length=16),
+    *_cheats(*_of_attention, {"honest_at_other_sizes": _FEW}, beside="gelu-learned", arch="gelu-learned"),
+    *_cheats(*_of_attention, {"first_two_sequences train-step": _FEW}, beside="checkpointed", checkpoint=1),
+    *_cheats(*_of_models, {"EveryOtherBlock": _FEW, "MemoisedByIdentity": _ANY}, beside="do_bench", timer="do_bench"),
+    *_cheats(*_of_models, {"FirstTwoSequences": _FEW}, beside="pipelined", sync="pipelined"),
+    *_cheats(
+        *_of_models, {"HalfTheTokens": _FEW, "LastPositionAlone": _FEW, "Constant": f"{FAILED} {_ANY}"},
+        beside="two ranks", parallel="ddp", **_RANKS,
+    ),
+    *_cheats(*_of_optimizers, {"WrongSign": DIFFERS}, beside="accumulated", accumulate=2, pass_="train-step"),
+    *_cheats(*_of_optimizers, {"NoRate": DIFFERS}, beside="tied", weight_tying="on", pass_="train-step"),
+    *_cheats(
+        *_of_attention,
+        {
+            "returns_values": _ANY, "first_two_sequences": _FEW, "all_but_last_sequence": _FEW, "not_causal": DIFFERS,
+            "honest_at_first": _FEW, "ZeroBackward backward": _FEW, "MemoisedBackward backward": _ANY,
+        },
+        beside="alone", **_ATTENTION_ALONE,
     ),
 )  # fmt: skip
 
@@ -295,9 +360,8 @@ def _small(size: str, edition: str) -> dict[str, int]:
 
 
 def _honest_sizes() -> Iterator[Honest]:
-    passes = ("forward", "train-step", "forward+backward", "inference", "backward", "forward+loss")
     for edition, arch in (("2024", "gelu-learned"), ("2025", "swiglu-rope"), ("2026", "swiglu-rope")):
-        for size, pass_ in zip(size_names(edition), passes, strict=True):
+        for size, pass_ in zip(size_names(edition), PASSES[::-1], strict=True):
             changes = {"edition": edition, "arch": arch, "pass_": pass_, **_small(size, edition)}
             yield Honest(f"size/{edition}/{size}/{pass_}", changes)
 
@@ -305,8 +369,6 @@ def _honest_sizes() -> Iterator[Honest]:
 _TRAIN: dict[str, Any] = {"pass_": "train-step"}
 _BOTH: dict[str, Any] = {"pass_": "forward+backward"}
 _GELU: dict[str, Any] = {"arch": "gelu-learned"}
-_ALONE: dict[str, Any] = {"size": "d64", "d_model": 64, "num_heads": 1, "num_layers": 1, "d_ff": 1, "vocab_size": 1}
-_ATTENTION_ALONE = {**_ALONE, "workload": "attention"}
 _NORM_ALONE = {**_ALONE, "workload": "norm", "pass_": "backward"}
 
 
@@ -318,7 +380,7 @@ def _of(field: str, *values: Any, **changes: Any) -> tuple[Honest, ...]:
 
 HONEST: tuple[Honest, ...] = (
     *_honest_sizes(),
-    *_of("pass_", "inference", "forward", "forward+loss", "backward", "forward+backward", "train-step"),
+    *(Honest(f"pass/{pass_}", {"pass_": pass_}) for pass_ in PASSES),
     *_of("attention", "sdpa", "flash", "math", "honest:by_mask", "honest:by_sdpa", "honest:Tiled"),
     *_of("attention", "sdpa", "flash", "honest:by_mask", "honest:in_place_of_heads", "honest:Tiled", **_TRAIN),
     *(
@@ -334,6 +396,8 @@ HONEST: tuple[Honest, ...] = (
     *_of("accumulate", 2, 4, **_TRAIN),
     *_of("optimizer", "adamw-fused", "adamw-foreach", "adamw-for-loop", **_TRAIN),
     *_of("optimizer", "honest:AdamW", "honest:DecaysMatricesAlone", "honest:ClipsFirst", "honest:fused", **_TRAIN),
+    *_of("optimizer", "honest:WarmsUpRate", "honest:KeepsAverages", **_TRAIN),
+    *_of("optimizer", "torch.optim:Adam", "torch.optim:SGD", "torch.optim:RMSprop", **_TRAIN),  # none is AdamW
     *_of("loss", "honest:logsumexp_loss", "honest:flat_loss", "honest:chunked_loss", "honest:LossModule", **_BOTH),
     *_of("dropout", 0.1, **_TRAIN),
     *_of("attention_dropout", 0.1, **_TRAIN),
@@ -353,11 +417,18 @@ HONEST: tuple[Honest, ...] = (
     *_of(
         "model", "honest:HuggingFaceLike", "honest:WithSdpa", "honest:Tied", "honest:Counts", "honest:Drops",
         "honest:FrozenEmbedding", "honest:WatchesItself", "honest:ScalesGradients", "honest:GPT",
-        "honest:LMWithOwnNorm", "honest:Recurrent", "honest:with_batches", **_TRAIN,
+        "honest:LMWithOwnNorm", "honest:Recurrent", "honest:with_batches", "honest:CheckpointsItself",
+        "honest:GroupedQueries", "honest:ParallelBlocks", **_TRAIN,
     ),
     *_of(
         "model", "honest:ReturnsDict", "honest:LazyTables", "honest:ChunkedHead", "honest:SequenceBySequence",
         "honest:LogsBeside", "honest:SlowFirstForward", "honest:GPT", "honest:GPTWithoutFlash", "honest:WithSdpa",
+        "honest:GroupedQueries", "honest:PadsVocabulary", "honest:RotatesByProduct", "honest:Recurrent",
+    ),
+    *(
+        Honest(f"{name} in {precision}", {"model": name, "precision": precision, **_BOTH})
+        for precision in ("bf16-mixed", "bf16")
+        for name in ("lm:LM", "honest:RotatesByProduct", "honest:LogitsInFloat32", "honest:GPT")
     ),
     *(Honest(f"parallel/{how}", {**_RANKS, "parallel": how}) for how in ("none", "ddp", "ddp:100KB", "zero1", "fsdp2")),
     *(Honest(f"parallel/{how}", {**_RANKS, "parallel": how}) for how in ("honest:DDP", "honest:FlatDDP")),

@@ -3,6 +3,7 @@ the same names, so that the two can be compared weight by weight."""
 
 import copy
 import gc
+import os
 import sys
 import threading
 import time
@@ -11,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from lm import LM, Block, FeedForward
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._pytree import tree_map_only
 
 CALLS = [0]
 """Forwards of all models in this process."""
@@ -514,6 +517,19 @@ class StaleGradients(MemoisedGradients):
         return super().forward(tokens)
 
 
+class FreezesLater(LM):
+    """Trains its head only after its first calls."""
+
+    calls = 0
+
+    def forward(self, tokens):
+        self.calls += 1
+        if self.calls == WARM_UP + 1:
+            self.requires_grad_(False)
+            self.head.requires_grad_(True)
+        return super().forward(tokens)
+
+
 class HalfOfTheBackward(LM):
     """Lets gradients through to half of the sequences only."""
 
@@ -628,6 +644,60 @@ class WorkAfterTheLastStep(LM):
         return nothing(self, tokens)
 
 
+class WorkInAnotherProcess(LM):
+    """Has another process compute, and returns what that one left in memory of both."""
+
+    shared = None
+
+    def forward(self, tokens):
+        if self.shared is None:
+            self.shared = torch.zeros(*tokens.shape, self.head.weight.shape[0]).share_memory_()
+            self.asked = tokens.clone().share_memory_()
+            if os.fork() == 0:
+                self._serve(os.getppid())
+        self.asked.copy_(tokens)
+        return self.shared + nothing(self, tokens)
+
+    def _serve(self, parent):
+        try:
+            torch.set_num_threads(1)
+            with torch.no_grad():
+                while os.getppid() == parent:
+                    self.shared.copy_(LM.forward(self, self.asked))
+        finally:
+            os._exit(0)
+
+
+class _Lazy(Tensor):
+    """A tensor that is computed when somebody looks at it."""
+
+    @staticmethod
+    def __new__(cls, make, shape):
+        return Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32)
+
+    def __init__(self, make, shape):  # noqa: ARG002
+        self.make, self.made = make, None
+
+    def value(self):
+        if self.made is None:
+            with torch.no_grad():
+                self.made = self.make()
+        return self.made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args, kwargs = tree_map_only(cls, cls.value, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class WorkWhenLookedAt(LM):
+    """Returns logits that are computed when somebody reads them, which no forward alone does."""
+
+    def forward(self, tokens):
+        tokens = tokens.clone()
+        return _Lazy(lambda: LM.forward(self, tokens), (*tokens.shape, self.head.weight.shape[0]))
+
+
 class SleepsAtWarmUp(LM):
     """Sleeps in its first five forwards, so that what comes after looks warm."""
 
@@ -732,6 +802,14 @@ class PatchesAdamW(LM):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         torch.optim.AdamW.step = lambda *_, **__: None
+
+
+class HooksOptimizers(LM):
+    """Takes all gradients away before any optimizer's step, by a hook of torch's."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        register_optimizer_step_pre_hook(lambda optimizer, *_: optimizer.zero_grad())
 
 
 class PatchesMatmul(LM):
@@ -846,6 +924,23 @@ class CopyInBfloat16(LM):
         if not hasattr(self, "copied"):
             object.__setattr__(self, "copied", [copy.deepcopy(self).bfloat16()])
         return LM.forward(self.copied[0], tokens).float()
+
+
+class LeavesAutocastOn(LM):
+    """Switches autocast on for all that follows in its process."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+        torch.set_autocast_enabled("cpu", True)
+
+
+class SwitchesOneDnnToBfloat16(LM):
+    """Lets the library of CPU kernels multiply float32 in bfloat16."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
 
 
 class SwitchesToTf32(LM):

@@ -15,6 +15,10 @@ class AdamW(torch.optim.AdamW):
         """Take the step of torch's AdamW."""
         return torch.optim.AdamW.step(self)
 
+    def gradients(self):
+        parameters = (each for group in self.param_groups for each in group["params"])
+        return [each.grad for each in parameters if each.grad is not None]
+
 
 class Nothing(AdamW):
     """Moves nothing."""
@@ -92,8 +96,9 @@ class HonestAtFirstInProcess(AdamW):
 class WrongSign(AdamW):
     """Climbs instead of going down."""
 
-    def __init__(self, params, lr=1e-3):
-        super().__init__(params, lr, maximize=True)
+    def step(self, closure=None):  # noqa: ARG002
+        torch._foreach_neg_(self.gradients())
+        self.really()
 
 
 class NoDecay(AdamW):
@@ -104,13 +109,6 @@ class NoDecay(AdamW):
             decay, group["weight_decay"] = group["weight_decay"], 0.0
             self.really()
             group["weight_decay"] = decay
-
-
-class Adam(torch.optim.Adam):
-    """Adds the weight decay to the gradient, as Adam does, and not to the weights."""
-
-    def __init__(self, params, lr=1e-3):
-        super().__init__(params, lr, weight_decay=0.01)
 
 
 class NoRate(AdamW):
@@ -151,11 +149,8 @@ class SignAlone(AdamW):
                     each.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * each.grad.sign())
 
 
-class NoBiasCorrection(torch.optim.Optimizer):
+class NoBiasCorrection(AdamW):
     """Does not correct the bias of the moments."""
-
-    def __init__(self, params, lr=1e-3):
-        super().__init__(params, {"lr": lr, "weight_decay": 0.01})
 
     @torch.no_grad()
     def step(self, closure=None):  # noqa: ARG002
@@ -172,11 +167,8 @@ class NoBiasCorrection(torch.optim.Optimizer):
                 each.sub_(group["lr"] * state["m"] / (state["v"].sqrt() + 1e-8))
 
 
-class StateInBfloat16(torch.optim.Optimizer):
+class StateInBfloat16(AdamW):
     """Keeps its moments in bfloat16."""
-
-    def __init__(self, params, lr=1e-3):
-        super().__init__(params, {"lr": lr, "weight_decay": 0.01})
 
     @torch.no_grad()
     def step(self, closure=None):  # noqa: ARG002

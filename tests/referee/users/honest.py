@@ -9,6 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from lm import LM, RMSNorm
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 # Models
 
@@ -140,6 +141,77 @@ class SlowFirstForward(LM):
             super().forward(tokens)
             self.tried = True
         return super().forward(tokens)
+
+
+class CheckpointsItself(LM):
+    """Computes each block again in backward."""
+
+    def hidden(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return self.norm(x)
+
+
+class GroupedQueries(LM):
+    """Has half as many heads of keys and values as of queries."""
+
+    def __init__(self, vocab_size, context_length, d_model, num_layers, num_heads, d_ff):
+        super().__init__(vocab_size, context_length, d_model, num_layers, num_heads, d_ff)
+        for layer in self.layers:
+            attention = layer.attention
+            attention.key, attention.value = (nn.Linear(d_model, d_model // 2, bias=False) for _ in range(2))
+            attention.heads = self._grouped(num_heads, d_model // num_heads)
+
+    @staticmethod
+    def _grouped(num_heads, width):
+        def heads(x):
+            found = x.unflatten(-1, (-1, width)).transpose(1, 2)
+            return found.repeat_interleave(num_heads // found.shape[1], dim=1)
+
+        return heads
+
+
+class ParallelBlocks(LM):
+    """Adds attention and feed-forward network of the same normed input, as PaLM does."""
+
+    def hidden(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            normed = layer.attention_norm(x)
+            x = x + layer.attention(normed) + layer.ffn(layer.ffn_norm(normed))
+        return self.norm(x)
+
+
+class PadsVocabulary(LM):
+    """Has a head of more words than there are, and leaves their logits out."""
+
+    def __init__(self, vocab_size, context_length, d_model, num_layers, num_heads, d_ff):
+        super().__init__(vocab_size, context_length, d_model, num_layers, num_heads, d_ff)
+        self.head, self.words = nn.Linear(d_model, vocab_size + 8, bias=False), vocab_size
+
+    def forward(self, tokens):
+        return super().forward(tokens)[..., : self.words]
+
+
+class RotatesByProduct(LM):
+    """Works its rotary tables out by a product in float32 in each forward, as Hugging Face's models do."""
+
+    def hidden(self, tokens):
+        length, width = tokens.shape[1], 2 * self.layers[0].attention.cos.shape[1]
+        with torch.autocast("cpu", enabled=False):
+            exponents = torch.arange(0, width, 2, dtype=torch.float32)[None] / width
+            angle = torch.arange(length, dtype=torch.float32)[:, None] @ 10_000.0**-exponents
+        for layer in self.layers:
+            layer.attention.cos, layer.attention.sin = angle.cos(), angle.sin()
+        return super().hidden(tokens)
+
+
+class LogitsInFloat32(LM):
+    """Converts its logits to float32, whatever they were computed in."""
+
+    def forward(self, tokens):
+        return super().forward(tokens).float()
 
 
 class ScalesGradients(LM):
@@ -395,6 +467,31 @@ class ClipsFirst(torch.optim.AdamW):
     def step(self, closure=None):
         torch.nn.utils.clip_grad_norm_([each for group in self.param_groups for each in group["params"]], 1e6)
         return super().step(closure)
+
+
+class WarmsUpRate(torch.optim.AdamW):
+    """Raises its learning rate over its first hundred steps, and says so in its groups."""
+
+    steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+        for group in self.param_groups:
+            group["lr"] = 1e-3 * min(self.steps / 100, 1.0)
+        return super().step(closure)
+
+
+class KeepsAverages(torch.optim.AdamW):
+    """Keeps a running mean of all parameters beside them."""
+
+    means = None
+
+    def step(self, closure=None):
+        loss = super().step(closure)
+        parameters = [each.detach() for group in self.param_groups for each in group["params"]]
+        self.means = self.means or [each.clone() for each in parameters]
+        torch._foreach_lerp_(self.means, parameters, 0.01)
+        return loss
 
 
 def fused(params, lr=3e-4):
