@@ -50,7 +50,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """All that was looked for in one cell."""
 
     checks: tuple[Check, ...]
-    """Every `VerdictName`, in their order."""
+    """In the order of `VerdictName`; of the referee's all, if the cell was checked."""
     notes: tuple[str, ...]
     """Remarks that raise no doubt, such as a power cap, or that spikes were limited for the analysis alone."""
     warmup_advice: str

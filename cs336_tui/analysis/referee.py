@@ -52,14 +52,12 @@ _NOT_RECORDED = "not recorded"
 
 
 def refereed(cell: CellState) -> Mapping[VerdictName, Finding]:
-    """Each verdict on the honesty of a cell that ended well."""
+    """The verdicts on the honesty of a cell that ended well; without its checks whether it is ``checked`` alone."""
     audit = cell.finished.audit if cell.finished else None
+    if audit is None and cell.spec.check == "off":
+        return {"unchecked": Finding(True, "checks are left out (--check off)")}
     if audit is None:
-        why = "left out (--check off)" if cell.spec.check == "off" else "the cell was not checked"
-        nothing = Finding(None, why, unknown_because=_NOT_RECORDED)
-        names: tuple[VerdictName, ...] = (*DISQUALIFYING, "more-work", "checked")
-        off = Finding(True, why) if cell.spec.check == "off" else nothing
-        return {**dict.fromkeys(names, nothing), "unchecked": off}
+        return {"checked": Finding(None, "the cell was not checked", unknown_because=_NOT_RECORDED)}
     differs = _differs(cell, audit.results)
     why = _unchecked(audit.results)
     return {
@@ -80,12 +78,15 @@ def disqualified(cell: CellState) -> str:
     if cell.finished is None or cell.finished.status != "ok" or not cell.step_times_s:
         return ""
     found = refereed(cell)
-    return next((f"{name}: {found[name].evidence}" for name in DISQUALIFYING if found[name].holds), "")
+    return next(
+        (f"{name}: {found[name].evidence}" for name in DISQUALIFYING if name in found and found[name].holds), ""
+    )
 
 
 def checked_word(cell: CellState) -> str:
     """``checked``, ``unchecked`` or the verdict that disqualifies it, in one word."""
-    return disqualified(cell).partition(":")[0] or ("checked" if refereed(cell)["checked"].holds else "unchecked")
+    found = refereed(cell).get("checked")
+    return disqualified(cell).partition(":")[0] or ("checked" if found and found.holds else "unchecked")
 
 
 def _checked_words(audit: Audit) -> str:
