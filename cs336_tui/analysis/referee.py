@@ -200,7 +200,7 @@ def _seconds(time_s: float) -> str:
 
 
 def _share(error: float) -> str:
-    return two_digit_percent(error) if math.isfinite(error) else "more than can be told"
+    return two_digit_percent(error) if error < 100 else "more than can be told"
 
 
 def _remembers(cell: CellState, inputs: Inputs | None) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -56,6 +57,7 @@ class CellRun:
         self._meter: PeakMeter | None = None
         self._expected: Expected | None = None  # Gradients with which the compiled step of all ranks is compared
         self._taken_before: int | None = None  # Optimizer steps before the measured ones, if some may be skipped
+        self._threads = frozenset((*threading.enumerate(), threading.current_thread()))  # Before a user's code runs
         self._tokens: FreshTokens | None = None  # None if they stay the same
         self._why_fixed = ""
         self._bookkeeper: Bookkeeper | None = None  # While steps are measured
@@ -147,7 +149,7 @@ class CellRun:
             self._tokens.repeat()
         if self.timer:
             self.timer.between_s.clear()
-        self._bookkeeper = Bookkeeper()
+        self._bookkeeper = Bookkeeper(self._threads)
 
     def report_steps(self, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
         assert self.step is not None
@@ -186,7 +188,7 @@ class CellRun:
         """End the measured window's accounts."""
         assert self._bookkeeper is not None
         assert self.timer is not None
-        between_s, prepares = self.timer.between_s, self.step is not None and self.step.prepares
+        between_s, prepares = self.timer.between_s, self.timer.has_work_between
         self._books = self._bookkeeper.close(self.reporter.times_s["measured"], between_s, prepares=prepares)
 
     def audit(self) -> None:
@@ -206,6 +208,7 @@ class CellRun:
         except Exception as error:  # which never costs the cell its result
             why = f"the check failed: {in_one_line(error)}"
             found = Audit(books=self._books, inputs=inputs, results=Results(unchecked=why))
+        collect_garbage()
         self.reporter.end["audit"] = found
 
     def read_peaks(self) -> None:

@@ -170,6 +170,11 @@ class StepTimer:
         self._marks = [clock.mark() for _ in range(len(step.phases) + 1)]
         self.between_s: list[float] = []
 
+    @property
+    def has_work_between(self) -> bool:
+        """True if work that is not timed belongs between two steps."""
+        return self._step.prepares or self._flush is not _nothing
+
     def time(self, *, keep: bool = False) -> StepTime:
         """Time a step. With `keep` it has the tokens of the step before, and its results are left for `Step.clear`."""
         step, first, after = self._step, self._marks[0], self._marks[1:]

@@ -60,10 +60,10 @@ def replaced() -> tuple[str, ...]:
 
 
 class Bookkeeper:
-    """Keeps the accounts of one window; made when it begins."""
+    """Keeps the accounts of one window; made when it begins. `tools_threads` are not the workload's."""
 
-    def __init__(self) -> None:
-        self._known_threads = {*threading.enumerate()}
+    def __init__(self, tools_threads: frozenset[threading.Thread]) -> None:
+        self._tools_threads = tools_threads
         self._processor_s, self._ran_ns = _process_time(), threads_ran_ns()
         self._began = _perf_counter()
 
@@ -78,7 +78,7 @@ class Bookkeeper:
         own = {
             str(thread.native_id)
             for thread in threading.enumerate()
-            if thread is not threading.current_thread() and not isinstance(thread, threading._DummyThread)
+            if thread not in self._tools_threads and not isinstance(thread, threading._DummyThread)
         }
         python_s = sum(ns - self._ran_ns.get(task, 0) for task, ns in ran_ns.items() if task in own) / 1e9
         steps_s = sum(times_s)

@@ -23,6 +23,8 @@ RANGES = 8
 LEAST_RMS = 0.1
 """Share of all gradients' root mean square. The error of a parameter with a smaller gradient is relative to that: one
 that is 0 but for rounding, as that of a key's bias, is all error."""
+MOST = 1e9
+"""A relative difference that is infinite or no number."""
 _SAMPLE = 4096
 """Elements of each parameter whose move is worked out; AdamW's is the same for each by itself."""
 
@@ -44,13 +46,15 @@ def difference(of: str, batch: str, parts: Iterable[Part]) -> Difference | None:
     norm = math.hypot(*(part.norm for part in found))
     rms = norm / math.sqrt(max(sum(part.elements for part in found), 1))
     errors = [_ratio(part.apart, max(part.norm, LEAST_RMS * rms * math.sqrt(part.elements))) for part in found]
-    worst = max(range(len(found)), key=lambda place: (math.isnan(errors[place]), errors[place]))
+    worst = max(range(len(found)), key=errors.__getitem__)
     all_of = _ratio(math.hypot(*(part.apart for part in found)), norm)
     return Difference(of=of, batch=batch, whole=all_of, worst=found[worst].name, worst_error=errors[worst])  # type: ignore[arg-type]
 
 
 def _ratio(apart: float, norm: float) -> float:
-    return apart / norm if norm else math.inf if apart else 0.0
+    """At most `MOST`, as a log has no infinity."""
+    ratio = apart / norm if norm else MOST if apart else 0.0
+    return min(ratio, MOST) if math.isfinite(ratio) else MOST
 
 
 @torch.no_grad()
