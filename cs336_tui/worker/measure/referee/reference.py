@@ -83,7 +83,6 @@ class Reference:
     def _load(self) -> dict[str, nn.Parameter]:
         """Give the reference the cell's weights, in the same memory unless ranks shard them: its parameters by name."""
         own = {name: whole(parameter.detach()) for name, parameter in named_parameters(self._workload.model)}
-        trained = {name: parameter.requires_grad for name, parameter in named_parameters(self._workload.model)}
         found = dict(named_parameters(self._model))
         if own.keys() != found.keys():
             other = min(own.keys() ^ found.keys())
@@ -95,10 +94,7 @@ class Reference:
                 _put(self._model, name, nn.Parameter(own[name]))
             else:
                 parameter.data = own[name]
-        loaded = dict(named_parameters(self._model))
-        for name, parameter in loaded.items():
-            parameter.requires_grad_(trained[name])
-        return loaded
+        return dict(named_parameters(self._model))
 
 
 def whole(tensor: Tensor) -> Tensor:
