@@ -56,14 +56,22 @@ class Cheat(NamedTuple):
     nothing to be said."""
 
 
-def spec_of(case: Cheat | Honest, *, seed: int = 0, twin: bool = False, reference: bool = True) -> CellSpec:
+CAN_CHECK = "check" in CellSpec.__struct_fields__
+"""True if cells compare their results with a reference."""
+
+
+def spec_of(
+    case: Cheat | Honest, *, seed: int = 0, twin: bool = False, reference: bool = True, checked: bool = True
+) -> CellSpec:
     """The cell of a case, or the honest `twin` of a cheat. With `reference` a cheating model's cell names the honest
-    model to compare it with, where cells can."""
+    model to compare it with; unless it is to be `checked`, it is compared with nothing."""
     changes = {**BASE, "model_path": (str(USERS),), "seed": seed, **case.changes}
     if isinstance(case, Cheat):
-        if reference and "model" in case.twin and "check" in CellSpec.__struct_fields__:
+        if reference and CAN_CHECK and "model" in case.twin:
             changes["check"] = case.twin["model"]
         changes |= case.twin if twin else {}
+    if CAN_CHECK and not checked:
+        changes["check"] = "off"
     return CellSpec(**changes)
 
 
@@ -119,6 +127,9 @@ _MODELS: dict[str, str] = {
     "HonestAtFirstInProcess forward+backward": _ANY,
     "HalfDeepLater train-step": _FEW,
     "HalfDeepLater inference": _FEW,
+    "HalfDeepWhileMeasured": _FEW,
+    "HalfDeepWhileMeasured train-step": _FEW,
+    "HalvesInTurns": _ANY,
     "HonestEveryFourth": _ANY,
     "HonestInModes": _FEW,
     "HonestUnlessTimed forward+backward": _FEW,
@@ -144,6 +155,7 @@ _MODELS: dict[str, str] = {
     "PartOfFeedForward forward+backward": _FEW,
     "LowRankHead": _FEW,
     "FewerBlocks train-step": _FEW,
+    "ThinProducts": _FEW,
     "HalfTheVocabulary": _FEW,
     "TwiceTheWork": MORE,
     # Gradients
@@ -235,6 +247,9 @@ _ATTENTIONS: dict[str, str] = {
     "memoised_by_pointer": _ANY,
     "memoised_by_order": _ANY,
     "memoised_weights": _ANY,
+    "keys_of_the_first_call": _FEW,
+    "top_eight_keys": DIFFERS,
+    "pooled_keys": _FEW,
     "queries_detached train-step": _FEW,
     "in_bfloat16": f"{PRECISION} {DIFFERS}",
     "in_float16 forward+backward": f"{PRECISION} {DIFFERS}",
@@ -316,6 +331,10 @@ CHEATS: tuple[Cheat, ...] = (
         "cheating_wrappers", "optimizer", "adamw-for-loop",
         {"HonestThrice": f"{DIFFERS} {FAILED}", "UnequalLater": f"{DIFFERS} {FAILED}"}, parallel="ddp", **_RANKS,
     ),
+    *_cheats(
+        "cheating_wrappers", "parallel", "cheating_wrappers:DDP", {"LosesMicroBatches": f"{DIFFERS} {FAILED}"},
+        accumulate=2, **_RANKS,
+    ),
     # The same beside other choices
     *_cheats(
         *_of_attention,
@@ -370,6 +389,14 @@ _TRAIN: dict[str, Any] = {"pass_": "train-step"}
 _BOTH: dict[str, Any] = {"pass_": "forward+backward"}
 _GELU: dict[str, Any] = {"arch": "gelu-learned"}
 _NORM_ALONE = {**_ALONE, "workload": "norm", "pass_": "backward"}
+_SHAPES: dict[str, dict[str, int]] = {
+    "large vocabulary": {"vocab_size": 4096, "num_layers": 1},
+    "deep and narrow": {"num_layers": 12, "d_model": 16, "d_ff": 48, "num_heads": 2},
+    "long context": {"context_length": 512, "batch_size": 1, "num_layers": 2},
+    "many sequences": {"context_length": 8, "batch_size": 64},
+    "one wide head": {"num_heads": 1},
+    "wide feed-forward network": {"d_ff": 1024, "num_layers": 2},
+}
 
 
 def _of(field: str, *values: Any, **changes: Any) -> tuple[Honest, ...]:
@@ -381,7 +408,7 @@ def _of(field: str, *values: Any, **changes: Any) -> tuple[Honest, ...]:
 HONEST: tuple[Honest, ...] = (
     *_honest_sizes(),
     *(Honest(f"pass/{pass_}", {"pass_": pass_}) for pass_ in PASSES),
-    *_of("attention", "sdpa", "flash", "math", "honest:by_mask", "honest:by_sdpa", "honest:Tiled"),
+    *_of("attention", "sdpa", "flash", "math", "honest:by_mask", "honest:by_sdpa", "honest:Tiled", "honest:by_baddbmm"),
     *_of("attention", "sdpa", "flash", "honest:by_mask", "honest:in_place_of_heads", "honest:Tiled", **_TRAIN),
     *(
         Honest(f"attention alone/{attention}/{pass_}", {**_ATTENTION_ALONE, "attention": attention, "pass_": pass_})
@@ -391,6 +418,8 @@ HONEST: tuple[Honest, ...] = (
     ),
     *_of("norm", "layernorm", "torch-rmsnorm", "honest:rmsnorm", "honest:Norm", **_TRAIN),
     *(Honest(f"norm alone/{norm}", {**_NORM_ALONE, "norm": norm}) for norm in ("rmsnorm", "layernorm", "honest:Norm")),
+    Honest("norm alone/bf16", {**_NORM_ALONE, "precision": "bf16"}),
+    Honest("attention alone/heads", {**_ATTENTION_ALONE, "num_heads": 4, "size": "4xd16", **_BOTH}),
     *_of("checkpoint", 1, 2, **_TRAIN),
     Honest("checkpoint/nested", {**_BOTH, "checkpoint": 1, "nesting": "halves"}),
     *_of("accumulate", 2, 4, **_TRAIN),
@@ -412,7 +441,12 @@ HONEST: tuple[Honest, ...] = (
     *_of("threads", None, 2, **_TRAIN),
     *_of("batch_size", 1),
     *_of("context_length", 8),
+    *(Honest(f"shape/{name}", {**_TRAIN, **shape}) for name, shape in _SHAPES.items()),
+    Honest("no warm-up", {**_TRAIN, "warmup_steps": 0, "measure_steps": 5}),
+    Honest("two steps", {**_BOTH, "measure_steps": 2}),
     *_of("model", "lm:LM"),
+    *_of("model", "honest:GPT", "honest:GPTWithoutFlash", "honest:Drops", pass_="inference"),
+    Honest("model/arguments", {**_TRAIN, "model": "honest:GPT", "model_args": (("dropout", "0.1"),)}),
     *_of("model", "lm:LM", **_TRAIN),
     *_of(
         "model", "honest:HuggingFaceLike", "honest:WithSdpa", "honest:Tied", "honest:Counts", "honest:Drops",
@@ -423,7 +457,8 @@ HONEST: tuple[Honest, ...] = (
     *_of(
         "model", "honest:ReturnsDict", "honest:LazyTables", "honest:ChunkedHead", "honest:SequenceBySequence",
         "honest:LogsBeside", "honest:SlowFirstForward", "honest:GPT", "honest:GPTWithoutFlash", "honest:WithSdpa",
-        "honest:GroupedQueries", "honest:PadsVocabulary", "honest:RotatesByProduct", "honest:Recurrent",
+        "honest:GroupedQueries", "honest:WithEinsum", "honest:PadsVocabulary", "honest:RotatesByProduct",
+        "honest:Recurrent",
     ),
     *(
         Honest(f"{name} in {precision}", {"model": name, "precision": precision, **_BOTH})
@@ -433,6 +468,10 @@ HONEST: tuple[Honest, ...] = (
     *(Honest(f"parallel/{how}", {**_RANKS, "parallel": how}) for how in ("none", "ddp", "ddp:100KB", "zero1", "fsdp2")),
     *(Honest(f"parallel/{how}", {**_RANKS, "parallel": how}) for how in ("honest:DDP", "honest:FlatDDP")),
     Honest("parallel/sharded optimizer", {**_RANKS, "parallel": "ddp", "optimizer": "honest:ShardedOptimizer"}),
+    Honest("parallel/fsdp2, checkpointed", {**_RANKS, "parallel": "fsdp2", "checkpoint": 1, "attention": "sdpa"}),
+    Honest("parallel/ddp, bf16-mixed", {**_RANKS, "parallel": "ddp", "precision": "bf16-mixed", **_BOTH}),
+    Honest("parallel/ddp, dropout", {**_RANKS, "parallel": "ddp", "dropout": 0.1}),
+    Honest("parallel/forward", {**_RANKS, "parallel": "ddp", "pass_": "forward"}),
     Honest("parallel/global batch", {**_RANKS, "parallel": "ddp", "batch_size": 4, "batch_is": "global"}),
     Honest("parallel/accumulated", {**_RANKS, "parallel": "ddp", "accumulate": 2}),
     Honest("parallel/own model", {**_RANKS, "parallel": "fsdp2", "model": "honest:HuggingFaceLike"}),

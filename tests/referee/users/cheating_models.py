@@ -186,6 +186,34 @@ class HalfDeepLater(LM):
         return self.norm(x)
 
 
+class HalfDeepWhileMeasured(LM):
+    """Leaves out every other block in the forwards that are measured by twelve steps after three, and in no other."""
+
+    calls = 0
+
+    def hidden(self, tokens):
+        self.calls += 1
+        x = self.embedding(tokens)
+        for layer in self.layers[::2] if WARM_UP < self.calls <= WARM_UP + 12 else self.layers:
+            x = layer(x)
+        return self.norm(x)
+
+
+class HalvesInTurns(LM):
+    """Computes one half of the batch in each call, and keeps the other's logits from the call before."""
+
+    kept = None
+
+    def forward(self, tokens):
+        half = len(tokens) // 2
+        if self.kept is None:
+            self.kept = list(super().forward(tokens).detach().split(half))
+            self.turn = 0
+        self.turn = 1 - self.turn
+        self.kept[self.turn] = super().forward(tokens.split(half)[self.turn]).detach()
+        return torch.cat(self.kept[:2])
+
+
 class HonestEveryFourth(LM):
     """Computes in every fourth call, and answers with the last logits in the others."""
 
@@ -423,6 +451,29 @@ class FewerBlocks(LM):
 
     def __init__(self, vocab_size, context_length, d_model, num_layers, num_heads, d_ff):
         super().__init__(vocab_size, context_length, d_model, num_layers // 2, num_heads, d_ff)
+
+
+class ThinProducts(LM):
+    """Multiplies by thin factors of its matrices, which it works out once."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        for layer in self.layers:
+            for module in layer.ffn.children():
+                module.forward = self._thin(module)
+
+    @staticmethod
+    def _thin(module):
+        factors = []
+
+        def forward(x):
+            if not factors:
+                u, s, v = torch.linalg.svd(module.weight.detach(), full_matrices=False)
+                rank = len(s) // 8
+                factors.extend((u[:, :rank] * s[:rank], v[:rank]))
+            return F.linear(F.linear(x, factors[1]), factors[0])
+
+        return forward
 
 
 class HalfTheVocabulary(LM):

@@ -44,6 +44,25 @@ class WithSdpa(LM):
             layer.attention.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+class WithEinsum(LM):
+    """Writes its attention in letters."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        for layer in self.layers:
+            layer.attention.attend = self._attend(layer.attention.mask)
+
+    @staticmethod
+    def _attend(mask):
+        def attend(q, k, v):
+            length = q.shape[-2]
+            scores = torch.einsum("bhik,bhjk->bhij", q, k) / math.sqrt(q.shape[-1])
+            weights = torch.where(mask[:length, :length], scores, float("-inf")).softmax(-1)
+            return torch.einsum("bhij,bhjk->bhik", weights, v)
+
+        return attend
+
+
 class Tied(LM):
     """Has one matrix for embedding and head."""
 
@@ -326,6 +345,16 @@ def by_mask(q, k, v, mask):
     """As the course has it: scores, a mask, a softmax."""
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+
+
+def by_baddbmm(q, k, v, is_causal=True):
+    """Adds the mask within the product."""
+    length, shape = q.shape[-2], q.shape
+    q, k, v = (each.reshape(-1, *each.shape[-2:]) for each in (q, k, v))
+    mask = q.new_zeros(length, length)
+    if is_causal:
+        mask = mask.masked_fill(~torch.ones(length, length, dtype=torch.bool).tril(), float("-inf"))
+    return torch.bmm(torch.baddbmm(mask, q, k.mT, alpha=q.shape[-1] ** -0.5).softmax(-1), v).view(shape)
 
 
 def by_sdpa(q, k, v, is_causal=True):
