@@ -1,4 +1,4 @@
-"""Verdicts on work that was not done: cells that cheat and honest ones (`tests/referee/corpus.py`), run by the tool.
+"""Verdicts on work that was not done: cells that cheat and honest ones (`tests/referee`), run by the tool.
 
     python -m benchmarks.referee --only 'model/Memoised*' --load 4
 
@@ -36,7 +36,8 @@ from cs336_tui.events.events import Event, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
-from tests.referee.corpus import CAN_CHECK, CHEATS, DOUBTS, FAILED, HONEST, USERS, Cheat, Honest, spec_of
+from tests.referee.corpus import CAN_CHECK, CHEATS, DOUBTS, FAILED, USERS, Cheat, Honest, spec_of
+from tests.referee.honest_cells import HONEST
 
 LEAST_FOUND, MOST_DOUBTED, MOST_STEPS = 0.95, 1 / 60, 3.0
 """The share of cheats to be found, of honest cells that may be doubted, and the cost of the check in steps."""
