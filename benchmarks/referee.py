@@ -1,4 +1,4 @@
-"""Verdicts on work that was not done: cells that cheat and honest ones (`tests/referee/corpus.py`), run by the tool.
+"""Verdicts on work that was not done: cells that cheat and honest ones (`tests/referee`), run by the tool.
 
     python -m benchmarks.referee --only 'model/Memoised*' --load 4
 
@@ -22,11 +22,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
+import msgspec
 
-from benchmarks.reporting import app, publish, table, verdict
+from benchmarks.reporting import app, publish, spread, table, verdict
 from cs336_tui.analysis.ab import turns_of
 from cs336_tui.analysis.merge import merge
 from cs336_tui.analysis.verdicts import judge
@@ -35,10 +36,13 @@ from cs336_tui.events.events import Event, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
-from tests.referee.corpus import CHEATS, DOUBTS, FAILED, HONEST, USERS, Cheat, Honest, spec_of
+from tests.referee.corpus import CAN_CHECK, CHEATS, DOUBTS, FAILED, USERS, Cheat, Honest, spec_of
+from tests.referee.honest_cells import HONEST
 
 LEAST_FOUND, MOST_DOUBTED, MOST_STEPS = 0.95, 1 / 60, 3.0
 """The share of cheats to be found, of honest cells that may be doubted, and the cost of the check in steps."""
+LARGE: dict[str, Any] = {"batch_size": 16, "context_length": 256, "measure_steps": 5}
+"""The cells whose check is timed."""
 NO_GAIN = 0.9
 """From this time over its twin's on a cheat gains nothing."""
 
@@ -51,8 +55,6 @@ class Outcome(NamedTuple):
     said: frozenset[str]
     """Its verdicts, `FAILED` among them if it has no result."""
     error: str
-    after_steps: float | None
-    """The time from the last measured step to the end of the cell, in steps; the check lies in it."""
     evidence: str
     """That of the referee's doubts."""
     gains_nothing: bool = False
@@ -145,7 +147,7 @@ def outcomes(cases: Sequence[Cheat | Honest], seed: int, reference: bool) -> lis
     """Run a cell of each case, one after the other."""
     specs = [spec_of(case, seed=seed, reference=reference) for case in cases]
     session = run(lambda bench: bench.run(specs, "python -m benchmarks.referee"))
-    found = [outcome(case, session.state.cells[number], session) for number, case in enumerate(cases)]
+    found = [outcome(case, session.state.cells[number]) for number, case in enumerate(cases)]
     return [each._replace(gains_nothing=gains_nothing(each, seed, reference)) for each in found]
 
 
@@ -158,13 +160,13 @@ def gains_nothing(found: Outcome, seed: int, reference: bool) -> bool:
     return ratio is not None and ratio >= NO_GAIN
 
 
-def outcome(case: Cheat | Honest, cell: CellState, session: Session) -> Outcome:
+def outcome(case: Cheat | Honest, cell: CellState) -> Outcome:
     judgement = judge(cell)
     said: set[str] = set(judgement.names) if judgement else {FAILED}
     error = (cell.finished.error if cell.finished else cell.skipped_because) or ""
     doubts = [check for check in judgement.checks if check.holds and check.name in DOUBTS] if judgement else []
     evidence = "; ".join(f"{check.name}: {check.evidence}" for check in doubts)
-    return Outcome(case, cell.status, frozenset(said), error, session.after_steps(cell), evidence)
+    return Outcome(case, cell.status, frozenset(said), error, evidence)
 
 
 def in_turns(case: Cheat, seed: int, rounds: int, reference: bool) -> Turns:
@@ -176,6 +178,20 @@ def in_turns(case: Cheat, seed: int, rounds: int, reference: bool) -> Turns:
     turns = turns_of(list(zip(results[::2], results[1::2], strict=True)))
     words = str(turns.ratio) if turns.ratio else turns.explanation
     return Turns(case.id, str(turns.outcome), words, turns.ratio.ratio if turns.ratio else None)
+
+
+def costs(cases: Sequence[Honest], seed: int) -> list[float]:
+    """What the check takes of each honest cell, in steps: the time between its last step and its end, less that of the
+    same cell without a check. These have more tokens than the corpus, so that a step takes longer than what every check
+    does once."""
+    specs = [
+        msgspec.structs.replace(spec_of(case, seed=seed, checked=checked), **LARGE)
+        for case in cases
+        for checked in (True, False)
+    ]
+    session = run(lambda bench: bench.run(specs, "python -m benchmarks.referee"))
+    after = [session.after_steps(session.state.cells[number]) for number in range(len(specs))]
+    return [on - off for on, off in zip(after[::2], after[1::2], strict=True) if on is not None and off is not None]
 
 
 def can_take_turns(case: Cheat) -> bool:
@@ -236,7 +252,7 @@ def table_of_honest(found: Sequence[Outcome]) -> str:
     return table(["honest cell", "said", "evidence"], rows) if rows else "No honest cell is doubted."
 
 
-def summary(found: Sequence[Outcome], turns: Sequence[Turns], races: Sequence[Race]) -> str:
+def summary(found: Sequence[Outcome], cost: Sequence[float], turns: Sequence[Turns], races: Sequence[Race]) -> str:
     rows = []
     for name, blind in (("cheats found", False), ("of these told by comparison alone", True)):
         cheats = [each for each in found if isinstance(each.case, Cheat) and (each.case.blind or not blind)]
@@ -250,12 +266,9 @@ def summary(found: Sequence[Outcome], turns: Sequence[Turns], races: Sequence[Ra
         wrong = sum(not each.is_right for each in honest)
         mark = f"at most 1 in {1 / MOST_DOUBTED:.0f}: {verdict(wrong / len(honest), 0, MOST_DOUBTED)}"
         rows.append(["honest cells doubted", f"{wrong} of {len(honest)}, {wrong / len(honest):.1%}", mark])
-    after = [each.after_steps for each in found if each.after_steps is not None and each.case in HONEST]
-    if after:
-        quantile = sorted(after)[int(0.9 * (len(after) - 1))]
-        cost = f"median {statistics.median(after):.1f}, 90 % below {quantile:.1f}"
-        mark = f"check: at most {MOST_STEPS:g} more than without"
-        rows.append(["from an honest cell's last step to its end, in steps", cost, mark])
+    if cost:
+        mark = f"at most {MOST_STEPS:g}: {verdict(statistics.median(cost), float('-inf'), MOST_STEPS)}"
+        rows.append(["the check of an honest cell, in steps", spread(cost, 1), mark])
     if turns:
         fooled = sum(each.is_fooled for each in turns)
         rows.append(["cheats that ab calls faster", f"{fooled} of {len(turns)}", f"none: {verdict(fooled, 0, 0)}"])
@@ -270,6 +283,7 @@ def summary(found: Sequence[Outcome], turns: Sequence[Turns], races: Sequence[Ra
 @click.option("--seed", default=0, show_default=True, help="Of the first run.")
 @click.option("--only", multiple=True, help="Only cases whose id is such a pattern; may be repeated.")
 @click.option("--load", "busy", default=0, show_default=True, help="Processes that keep processors busy meanwhile.")
+@click.option("--checks", default=8, show_default=True, help="Honest cells run with and without their check.")
 @click.option("--turns", default=8, show_default=True, help="Cheats that ab runs against their honest twins.")
 @click.option("--rounds", default=2, show_default=True, help="Rounds of each ab.")
 @click.option("--races", default=2, show_default=True, help="Cheats that tune runs against their honest twins.")
@@ -284,6 +298,7 @@ def main(
     seed: int,
     only: tuple[str, ...],
     busy: int,
+    checks: int,
     turns: int,
     rounds: int,
     races: int,
@@ -298,6 +313,8 @@ def main(
     in_pairs = [case for case in cheats if can_take_turns(case)]
     racing = [case for case in cheats if can_race(case)]
     found: list[Outcome] = []
+    plain = [case for case in cases if isinstance(case, Honest) and not case.slow and "ranks" not in case.changes]
+    cost: list[float] = []
     paired: list[Turns] = []
     raced: list[Race] = []
     with load(busy):
@@ -306,13 +323,14 @@ def main(
             found += of_run
             right = sum(each.is_right for each in of_run)
             click.echo(f"seed {number}: right of {right} of {len(of_run)} cells", err=True)
+        cost += costs(draw.sample(plain, min(checks, len(plain))), seed) if CAN_CHECK and checks else []
         for case in draw.sample(in_pairs, min(turns, len(in_pairs))):
             paired.append(in_turns(case, seed, rounds, reference))
             click.echo(f"{paired[-1].id} in turns: {paired[-1].outcome}, {paired[-1].words}", err=True)
         for case in draw.sample(racing, min(races, len(racing))):
             raced.append(race(case, seed, budget))
             click.echo(f"{raced[-1].id} in a race: {raced[-1].winner} wins", err=True)
-    parts = [summary(found, paired, raced)]
+    parts = [summary(found, cost, paired, raced)]
     if any(isinstance(each.case, Cheat) for each in found):
         parts.append(table_of_cheats([each for each in found if isinstance(each.case, Cheat)]))
     if any(isinstance(each.case, Honest) for each in found):
@@ -324,7 +342,7 @@ def main(
         rows = [[each.id, each.winner, "**yes**" if each.is_fooled else "no"] for each in raced]
         parts.append(table(["cheat in a race", "winner", "the cheat"], rows))
     words = [
-        f"--runs {runs} --seed {seed} --turns {turns} --races {races} --load {busy}",
+        f"--runs {runs} --seed {seed} --checks {checks} --turns {turns} --races {races} --load {busy}",
         *(f"--only '{glob}'" for glob in only),
     ]
     words += [] if slow else ["--no-slow"]

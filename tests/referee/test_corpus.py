@@ -12,7 +12,8 @@ import pytest
 from cs336_tui.analysis.judgement import VerdictName
 from cs336_tui.analysis.verdicts import judge
 from cs336_tui.session.states import CellState
-from tests.referee.corpus import CHEATS, DOUBTS, FAILED, HONEST, USERS, Cheat, Honest, components, spec_of
+from tests.referee.corpus import CHEATS, DOUBTS, FAILED, USERS, Cheat, Honest, components, spec_of
+from tests.referee.honest_cells import HONEST
 from tests.runner.running import Running
 
 FOUND = (
@@ -36,6 +37,7 @@ FOUND = (
 CLEAN = (
     "size/2024/tiny/train-step",
     "size/2026/10B/inference",
+    "size/2026/xl/forward",
     "pass/backward",
     "attention/sdpa/train-step",
     "attention/honest:Tiled/train-step",
@@ -45,9 +47,10 @@ CLEAN = (
     "optimizer/honest:AdamW/train-step",
     "dropout/0.1/train-step",
     "precision/bf16-mixed/train-step",
-    "model/honest:HuggingFaceLike/train-step",
-    "model/honest:GPT/train-step",
-    "model/honest:SlowFirstForward/forward",
+    "model/honest_models:HuggingFaceLike/train-step",
+    "model/honest_models:GPT/train-step",
+    "model/honest_models:SlowFirstForward/forward",
+    "model/honest_models:PadsVocabulary/forward",
     "loss/honest:logsumexp_loss/forward+backward",
     "parallel/ddp",
 )
@@ -115,7 +118,7 @@ def test_no_cheat_is_left_out() -> None:
             for each in own
             if not each.__name__.startswith("_") and each not in bases and f"{file.stem}:{each.__name__}" not in used
         }
-        assert unused <= {"nothing"}, file.name
+        assert unused == set(), file.name
 
 
 @pytest.fixture(scope="module")
