@@ -28,7 +28,8 @@ SHARE = 0.01
 
 def _cold(t: Series, rng: np.random.Generator) -> Series:
     """One or two cold steps, 0.3 to 30 times slower."""
-    return 10 ** rng.uniform(-0.5, 1.5) * (t < rng.integers(1, 3))
+    excess = 10 ** rng.uniform(-0.5, 1.5)
+    return np.where(t < rng.integers(1, 3), excess, 0.0)
 
 
 def _fading(t: Series, rng: np.random.Generator) -> Series:
@@ -42,7 +43,7 @@ WARM_UPS: dict[str, Callable[[Series, np.random.Generator], Series]] = {
     "fading": _fading,
 }
 """What honest first steps take beyond the others, as a share of a step, by their number."""
-JUMPS = (2.5, 0.1, 0.03, -0.1)
+JUMPS = (2.5, 0.1, -0.1)
 """What the warm-up steps of another work take beyond the measured ones."""
 
 
@@ -59,7 +60,8 @@ def seam(truth: str | float, warmup: int, noise: float, seed: int, *, measured: 
 def seams(series: int, first: int) -> str:
     """Shares of series of which a shift at the seam is said, as a markdown table."""
     rows = []
-    for truth in (*WARM_UPS, *JUMPS):
+    truths: tuple[str | float, ...] = (*WARM_UPS, *JUMPS)
+    for truth in truths:
         name = truth if isinstance(truth, str) else f"at the seam {-truth / (1 + truth):+.0%}"
         said = [
             sum("as measuring begins" in seam(truth, n, noise, first + seed) for seed in range(series)) / series

@@ -39,7 +39,8 @@ OUTLYING, LEAST_OUTLYING = 5.0, 0.05
 MOST_OUTLYING = 0.2
 """The largest share of steps that are outliers; more belong to the pattern."""
 COLD = 0.05
-"""Leading steps that are outlying and slower by this share are cold; they are left out of every fit."""
+"""Leading steps that are outlying and slower by this share are cold; they are left out of every fit. A level that moves
+by less as measuring begins may be the rest of a warm-up."""
 LEAST_GAP = 2 * MARGIN
 """The least distance of modes, as a share of the step time."""
 BEYOND_TICKS = 1.5
@@ -135,14 +136,14 @@ def enough_warmup(warmup_times_s: Sequence[float], step_times_s: Sequence[float]
 
 def shifts_at_seam(warmup_times_s: Sequence[float], step_times_s: Sequence[float]) -> bool:
     """True if steps move to another level exactly where measuring begins: each of the last `FEWEST_AT_SEAM` warm-up
-    steps is farther from the mean of the first `SEAM` measured ones than 1 % of it, than 3.5 of their standard
+    steps is farther from the mean of the first `SEAM` measured ones than 5 % of it, than 3.5 of their standard
     deviations, spikes limited, and than these warm-up steps are from one another. A warm-up fades out before it ends.
     """
     last, first = np.asarray(warmup_times_s[-FEWEST_AT_SEAM:]), limit_spikes(np.asarray(step_times_s[:SEAM]))
     if len(last) < FEWEST_AT_SEAM or len(first) < SHORTEST:
         return False
     nearest = np.abs(last - first.mean()).min()
-    return bool(nearest > max(MARGIN * first.mean(), LIMIT * first.std(ddof=1), np.ptp(last)))
+    return bool(nearest > max(COLD * first.mean(), LIMIT * first.std(ddof=1), np.ptp(last)))
 
 
 def still_falling(warmup_steps: int, measured_steps: int, needed: int | None) -> str:
