@@ -62,7 +62,7 @@ def seams(series: int, first: int) -> str:
     rows = []
     truths: tuple[str | float, ...] = (*WARM_UPS, *JUMPS)
     for truth in truths:
-        name = truth if isinstance(truth, str) else f"at the seam {-truth / (1 + truth):+.0%}"
+        name = truth if isinstance(truth, str) else f"at the seam {-100 * truth / (1 + truth):+.0f} %"
         said = [
             sum("as measuring begins" in seam(truth, n, noise, first + seed) for seed in range(series)) / series
             for n in WARMUPS
@@ -117,7 +117,7 @@ def with_spikes(series: int, first: int) -> str:
     for share, size in ((0.0, 0.0), (0.01, 0.1), (0.01, 0.5), (0.02, 0.5), (0.02, 2.0)):
         for correlation in (0.0, 0.5):
             for noise in NOISES[:2]:
-                name = f"{share:.0%} of {size:.0%}" if share else "none"
+                name = f"{share * 100:g} % of {size * 100:g} %" if share else "none"
                 found = automatic(noise, correlation, share, size, series, first)
                 rows.append([name, f"{correlation:g}", f"{noise * 100:g} %", *found])
     return table(["spikes", "r", "noise", "steps", "mean held", "median held", "median known to"], rows)
