@@ -94,6 +94,11 @@ def test_a_warmup_that_is_asked_for_would_have_done() -> None:
     assert judged(a_cell(FALLING[needed:], FALLING[:needed])).names == ("steady",)
 
 
+def test_warm_up_steps_of_other_work_were_not_just_enough() -> None:
+    found = judged(a_cell(FLAT, [3.54 * time_s for time_s in FLAT[:5]]))
+    assert found.warmup_advice.startswith("not known: steps go from "), found.warmup_advice
+
+
 def test_no_fewer_warmup_steps_are_asked_for_than_the_measured_ones_show() -> None:
     """A first step that is very slow hides, beside it, how long the others go on to fall."""
     rng = np.random.default_rng(138)
