@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from cs336_tui.events.audit import AFTER_S, Books
 from cs336_tui.worker.measure import timing
@@ -22,6 +23,7 @@ from cs336_tui.worker.workload.compile_and_capture import CapturedStep
 from cs336_tui.worker.workload.passes import Step
 
 _perf_counter, _process_time, _sleep = time.perf_counter, time.process_time, time.sleep
+_PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "softmax")
 _SETTLED_S = 0.005
 """An OpenMP thread spins for some milliseconds before it sleeps."""
 
@@ -33,12 +35,17 @@ class _Bound(NamedTuple):
 
 
 def _bound() -> Iterator[_Bound]:
-    """The functions that a time rests on, as they are now."""
+    """The functions that a time rests on, and those that cell and reference share, as they are now."""
     owners: list[tuple[str, object, tuple[str, ...]]] = [
         ("time", time, ("perf_counter", "perf_counter_ns", "time", "time_ns", "monotonic", "process_time", "sleep")),
         ("torch.cuda", torch.cuda, ("synchronize", "current_stream", "Event")),
         ("torch.cuda.Event", torch.cuda.Event, ("record", "elapsed_time", "synchronize", "query", "wait")),
         ("torch.mps", torch.mps, ("synchronize", "Event")),
+        ("torch", torch, _PRODUCTS),
+        ("torch.Tensor", torch.Tensor, ("__matmul__", "backward", *_PRODUCTS)),
+        ("torch.nn.functional", F, ("linear", "cross_entropy", "scaled_dot_product_attention", "softmax", "embedding")),
+        ("torch.autograd", torch.autograd, ("grad", "backward")),
+        ("torch.nn.Module", torch.nn.Module, ("__call__", "zero_grad", "parameters", "named_parameters")),
     ]
     names = [name for name, value in vars(timing).items() if callable(value) and not name.startswith("__")]
     owners.append(("the timer's", timing, tuple(names)))
