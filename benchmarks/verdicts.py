@@ -1,4 +1,4 @@
-"""Verdicts on step times of known truth: twelve kinds of series at 10 to 1,000 steps, judged as a cell's are.
+"""Verdicts on step times of known truth: thirteen kinds of series at 10 to 1,000 steps, judged as a cell's are.
 
 The kinds and their parameters are drawn anew for each series, apart from those on which the thresholds were chosen
 (`benchmarks/steady_state.py`).
@@ -88,6 +88,12 @@ def _levels(rng: np.random.Generator, steps: int) -> Series:
     return times
 
 
+def _turns(rng: np.random.Generator, steps: int) -> Series:
+    """Two levels, one step at each."""
+    times: Series = 1 + rng.uniform(0.03, 0.12) * (np.arange(steps) % 2)
+    return times
+
+
 def _spikes(rng: np.random.Generator, steps: int) -> Series:
     times = np.ones(steps)
     count = max(1, round(rng.uniform(0.01, 0.03) * steps))
@@ -124,6 +130,7 @@ KINDS: dict[str, Kind] = {
     "coarse clock": Kind(
         _flat, frozenset({"quantised"}), frozenset({"too-few-steps"}), read=_read_coarsely, noise=(0.008, 0.03)
     ),
+    "levels in turns": Kind(_turns, frozenset({"two-levels", "periodic"}), noise=(0.002, 0.01)),
 }
 FLAT = ("flat", "flat, autocorrelated")
 CHANGING = tuple(name for name in KINDS if name not in FLAT)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.analysis.comparison import Pair, Side, compare
+from cs336_tui.analysis.comparison import Pair, Side, compare, not_compared
 from cs336_tui.analysis.merge import Result, without_visits
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.stats.quantities import counted
@@ -98,14 +98,17 @@ def turns_of(results: Sequence[tuple[Result, Result]]) -> Turns:
     sides = [[both[side] for both in counted or results] for side in (0, 1)]
     comparison = compare(*sides)
     (pair,) = comparison.pairs
-    ratio = ratio_of_rounds(rounds)
+    ratio, why_not = ratio_of_rounds(rounds), not_compared(*sides)
+    explanation = f"{why_not}." if why_not else explain(ratio, more=_MORE)
+    if not counted:
+        explanation = f"A and B cannot be compared: {rounds[0].note}."
     return Turns(
         a=pair.a,
         b=pair.b,
         rounds=rounds,
         ratio=ratio,
-        outcome=outcome(ratio),
-        explanation=explain(ratio, more=_MORE) if counted else f"A and B cannot be compared: {rounds[0].note}.",
+        outcome="ambiguous" if why_not else outcome(ratio),
+        explanation=explanation,
         differs=(*comparison.notes, *pair.differs),
         a_judged=_judged(sides[0]),
         b_judged=_judged(sides[1]),

@@ -13,6 +13,7 @@ import msgspec
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.measures import allocated_bytes, largest
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, runs_of, without_turns
+from cs336_tui.analysis.referee import checked_word, disqualified
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.stats.quantities import spans
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, ratio_of
@@ -264,14 +265,22 @@ def _pair(a: Sequence[Result], b: Sequence[Result], margin: float, level: float)
     ratio = ratio_of(runs_of(a), runs_of(b), level)
     left, right = side_of(a), side_of(b)
     missing = [f"{name} has no timing: {side.note}" for name, side in (("A", left), ("B", right)) if side.note]
+    why_not = "; ".join(missing) or not_compared(a, b)
     return Pair(
         a=left,
         b=right,
         ratio=ratio,
-        outcome=outcome(ratio, margin),
-        explanation="; ".join(missing) + "." if missing else explain(ratio, margin),
+        outcome="ambiguous" if why_not else outcome(ratio, margin),
+        explanation=f"{why_not}." if why_not else explain(ratio, margin),
         differs=tuple(_differences(a, b)),
     )
+
+
+def not_compared(a: Sequence[Result], b: Sequence[Result]) -> str:
+    """The sides whose time is not that of their work, with the reason; empty without one."""
+    found = [(name, disqualified(each.cell)) for name, side in (("A", a), ("B", b)) for each in measured(side)]
+    by_side = {name: why for name, why in reversed(found) if why}
+    return "; ".join(f"{name} is not compared: {by_side[name]}" for name in sorted(by_side))
 
 
 def side_of(results: Sequence[Result]) -> Side:
@@ -314,12 +323,17 @@ def _read_back(attribute: str, absent: str = "none") -> Callable[[Result], str]:
     return lambda result: str(getattr(result.cell.in_force, attribute) or absent) if result.cell.in_force else _UNREAD
 
 
+def _is_audited(result: Result) -> bool:
+    return result.cell.finished is not None and result.cell.finished.audit is not None
+
+
 _UNREAD = "not read back"
 _PLACE = ("side by side", "host", "device's name", "torch")
 """Differences that are said within a side, too: a pair takes all runs of a cell together."""
 _COMPARED: Mapping[str, Callable[[Result], str]] = {
     **{field.title: field.show for field in FIELDS.values() if field.kind in ("choice", "model")},
     "side by side": company,
+    "results": lambda result: checked_word(result.cell) if _is_audited(result) else _UNREAD,
     "in turns with another cell": lambda result: "yes" if result.cell.in_turns else "no",
     "host": _of_environment("host"),
     "device's name": device_label,

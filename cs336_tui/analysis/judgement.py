@@ -11,10 +11,12 @@ from cs336_tui.stats.intervals import MeanInterval
 VerdictName = Literal[
     "steady", "still-warming", "drifting", "two-levels", "periodic", "quantised", "outliers", "too-few-steps",
     "throttled", "contended", "launch-bound", "allocator-retry", "slowed-by-settings",
+    "work-outside-steps", "impossible", "less-work", "differs", "remembers-inputs", "other-precision", "more-work",
+    "checked", "unchecked",
 ]  # fmt: skip
-"""Names of verdicts. `steady` and `launch-bound` describe it; all others are reasons to doubt it."""
+"""Names of verdicts. Those of `DESCRIBING` describe it; all others are reasons to doubt it."""
 
-DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound")
+DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound", "more-work", "checked", "unchecked")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -48,7 +50,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """All that was looked for in one cell."""
 
     checks: tuple[Check, ...]
-    """Every `VerdictName`, in their order."""
+    """In the order of `VerdictName`; of the referee's all, if the cell was checked."""
     notes: tuple[str, ...]
     """Remarks that raise no doubt, such as a power cap, or that spikes were limited for the analysis alone."""
     warmup_advice: str

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from cs336_tui.analysis.agreement import Agreement, agreement, agreement_key
 from cs336_tui.analysis.contention import waiting_share
 from cs336_tui.analysis.measures import energy_of, largest, peak_bytes
+from cs336_tui.analysis.referee import disqualified
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, Goal, LeftOut, Tuning, label
 from cs336_tui.events.reports import AgreementReport
@@ -21,14 +22,15 @@ from cs336_tui.stats.quantities import gigabytes, is_too_noisy
 from cs336_tui.stats.racing import SPREAD, InTurns, Standing, Visit, standings, visit_of
 
 EntryStatus = Literal[
-    "best", "tied", "in the race", "out", "cut", "differs", "over the limit", "oom", "failed", "skipped",
-    "waiting", "not visited",
+    "best", "tied", "in the race", "out", "cut", "differs", "disqualified", "over the limit", "oom", "failed",
+    "skipped", "waiting", "not visited",
 ]  # fmt: skip
 """``tied``: not told apart from the best when the race ended; ``out``: worse than the best by its interval; ``cut``: it
 could be best, but the budget does not allow another visit of it; ``differs``: its logits or gradients are not the
-starting point's; ``skipped``: never tried, as another candidate showed that it cannot run; ``waiting``: not visited
-yet, and may be in the first round; ``not visited``: it will not be."""
-BARRED: Collection[EntryStatus] = ("differs", "over the limit", "oom", "failed", "skipped")
+starting point's; ``disqualified``: its time is not that of its work (`referee`); ``skipped``: never tried, as another
+candidate showed that it cannot run; ``waiting``: not visited yet, and may be in the first round; ``not visited``: it
+will not be."""
+BARRED: Collection[EntryStatus] = ("differs", "disqualified", "over the limit", "oom", "failed", "skipped")
 """Statuses of those that cannot be best, whatever their steps take."""
 NO_START = "the starting point could not be measured"
 _MEMORY_SPREAD = 0.002
@@ -263,6 +265,8 @@ def _lost(
             return "skipped", cell.skipped_because or ""
         if cell.status == "ok" and cell.cell not in visits:
             return "failed", energy_of(cell).why if goal == "tokens/J" else "its cost could not be read"
+        if why := disqualified(cell):
+            return "disqualified", why
         peak = visit_peak_bytes(cell)
         if limit_bytes is not None and peak is not None and peak > limit_bytes:
             over = f"its peak of {gigabytes(peak)} GB is over the limit of {gigabytes(limit_bytes)} GB"

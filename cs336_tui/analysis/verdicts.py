@@ -25,6 +25,7 @@ import msgspec
 
 from cs336_tui.analysis.contention import contention, milliseconds, ran_beside, unseen
 from cs336_tui.analysis.judgement import Check, Finding, Judgement, VerdictName, limited_note
+from cs336_tui.analysis.referee import refereed
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.processes import BLOCKING, slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
@@ -191,6 +192,7 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
         "launch-bound": launching(cell, idle),
         "allocator-retry": _allocator_retry(cell),
         "slowed-by-settings": _slowed(cell),
+        **refereed(cell),
     }
     return Judgement(
         checks=tuple(Check(name=name, **msgspec.structs.asdict(found)) for name, found in findings.items()),

@@ -24,6 +24,7 @@ from cs336_tui.config.values import (
     CudaGraph,
     Edition,
     Gelu,
+    Inputs,
     Nesting,
     Operation,
     Pass,
@@ -274,6 +275,21 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=lambda _: ("L2 flushed",), detail=lambda _: "before each step",
         tip="On CUDA: zero a buffer larger than the L2 before each step, outside of its time.",
     )] = False
+    inputs: Annotated[Inputs, Axis(
+        section="How it runs", sweep="inputs", group="variants", kinds=(), compared="name",
+        workloads=_OF_MODEL,
+        help="Tokens of the measured steps: {values}; fresh: others in each step but every fourth, put there outside "
+        "of its time; auto: fresh where steps are timed one by one",
+        said=lambda which: (f"{which} tokens",),
+        tip="fresh: other tokens in each step, so that none is answered from memory.",
+    )] = "auto"
+    check: Annotated[str, Axis(
+        section="How it runs", sweep="checks", values=("auto", "off"), own="Class", group="variants", kinds=(),
+        compared="name", widget="text", hint="auto", said=lambda _: (),
+        help="After the measured steps compare results with a reference: {values}; of your own model name another one "
+        "as package.module:Class, auto compares it with a fresh copy of itself",
+        tip="auto: afterwards a step is compared with a reference; or your module:Class.",
+    )] = "auto"
     within: Annotated[int | None, Axis(
         section="How long",
         metavar="SECONDS", group="more", title="within (s)", label="within s", hint="any time", kinds=(),

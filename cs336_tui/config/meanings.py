@@ -123,6 +123,11 @@ CHOICES: dict[str, dict[str, str]] = {
         "adamw-for-loop": "AdamW parameter by parameter",
     },
     "cuda_graph": {"off": "kernels launched one by one", "step": "the whole step replayed as one CUDA graph"},
+    "inputs": {
+        "auto": "fresh where steps are timed one by one, else fixed",
+        "fresh": "other tokens in each step, outside of its time",
+        "fixed": "the same tokens in every step",
+    },
     "timer": {
         "step": "each step timed by itself, phases too",
         "do_bench": "as triton.testing.do_bench: L2 flushed before each step, one sync at the end",

@@ -62,6 +62,12 @@ def _timed_as_do_bench(cell: Choices) -> Iterator[SpecError]:
             yield SpecError(field, "auto", "timer do_bench looks at no step; choose a time such as 100ms, or a number")
 
 
+@_between("inputs", "sync", "timer")
+def _tokens_between_steps(cell: Choices) -> Iterator[SpecError]:
+    if cell.inputs == "fresh" and (cell.sync, cell.timer) != ("each-step", "step"):
+        yield SpecError("inputs", "fresh", "steps are enqueued back to back; choose --inputs fixed, or leave it out")
+
+
 @_between("flush_l2", "device")
 def _has_an_l2(cell: Choices) -> Iterator[SpecError]:
     if cell.flush_l2 and not cell.device.startswith("cuda"):

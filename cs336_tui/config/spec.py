@@ -118,6 +118,11 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
         return bool(self.own_code)
 
     @property
+    def checked_by(self) -> str:
+        """The user's model that results are compared with; empty for none."""
+        return "" if self.check in AXES["check"].values else self.check
+
+    @property
     def is_alone(self) -> bool:
         """True if it is one operation, with no model around it."""
         return self.workload != LANGUAGE_MODEL

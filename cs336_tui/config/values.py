@@ -27,6 +27,7 @@ CudaGraph = Literal["off", "step"]
 """``step`` replays one CUDA graph of the whole step."""
 Nesting = Literal["off", "halves"]
 Timer = Literal["step", "do_bench"]
+Inputs = Literal["auto", "fresh", "fixed"]
 Switch = Literal["off", "on"]
 Gelu = Literal["exact", "tanh"]
 Backend = Literal["auto", "gloo", "nccl"]

@@ -7,6 +7,7 @@ import msgspec
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.tuning import LeftOut, Tuning
+from cs336_tui.events.audit import Audit
 from cs336_tui.events.environment import Environment, GpuSample, HostSample
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.events.reports import Report, ReportKind
@@ -294,6 +295,8 @@ class CellFinished(CellEvent, frozen=True):
     """Of ranks over several nodes: the node of each."""
     job_over: bool = False
     """True if its job ended and left it without a result; resuming the session runs it."""
+    audit: Audit | None = None
+    """The cell's own checks of its number; None in old logs, and with ``--check off``."""
 
 
 class CellsPredicted(_EventBase, frozen=True):

@@ -64,7 +64,13 @@ MOST_ROWS = 40
 """Candidates that a page has room for; the title says how many there are."""
 _IN = {"best": (COLOURS[2], "D"), "tied": (COLOURS[0], "o"), "in the race": (COLOURS[0], "o")}
 """Colour and marker of candidates that could be best."""
-_NOT_IN: Mapping[EntryStatus, str] = {"cut": "o", "out": "s", "differs": "X", "over the limit": "^"}
+_NOT_IN: Mapping[EntryStatus, str] = {
+    "cut": "o",
+    "out": "s",
+    "differs": "X",
+    "disqualified": "X",
+    "over the limit": "^",
+}
 """The marker of a candidate that could not be best, or that the budget cut; all are grey."""
 _GREY = "#767676"
 _NEAR, _DECADE = 2.5, 10.0

@@ -15,6 +15,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from cs336_tui.events import events as ev
+from cs336_tui.events.audit import Audit, Results
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.reports import RankMemoryReport, Report
 from cs336_tui.runner.launcher import Rank
@@ -264,9 +265,13 @@ class RankFold(_Fold[ev.CellFinished]):
         self._measured_s: list[float] = []
         self._skews_s: list[float] = []
         self._told: set[str] = set()  # notices
+        self._measuring_at: float | None = None  # monotonic seconds
+        self._window_s: float | None = None
 
     def add(self, rank: int, event: ev.Event) -> Iterator[ev.Event]:
         """Take an event of a rank; yields the cell's events that are now complete, without its end."""
+        if not rank and isinstance(event, ev.StageChanged):
+            self._watch(event.stage)
         if isinstance(event, ev.CellFinished):
             self._ends[rank] = event
             return
@@ -280,6 +285,13 @@ class RankFold(_Fold[ev.CellFinished]):
         self._waiting[rank].append(event)
         while all(self._waiting) and (found := self._next()):
             yield found
+
+    def _watch(self, stage: ev.Stage) -> None:
+        """Time the window of the measured steps by a clock that no workload can reach."""
+        if stage == "measuring":
+            self._measuring_at = time.monotonic()
+        elif stage == "finishing" and self._measuring_at is not None:
+            self._window_s = time.monotonic() - self._measuring_at
 
     def _next(self) -> ev.Event | None:
         """The next event of all ranks; None once one of them has failed and goes its own way."""
@@ -333,6 +345,7 @@ class RankFold(_Fold[ev.CellFinished]):
             at=max(each.at for each in ends),
             **{name: max(values, default=None) for name, values in known.items()},
             recompilations=sum(each.recompilations for each in ends),
+            audit=self._audit(ends),
             remarks=tuple(dict.fromkeys(remarks)),
             rank_nodes=tuple(self._nodes),
             summary=summarize(self._measured_s),
@@ -341,6 +354,24 @@ class RankFold(_Fold[ev.CellFinished]):
                 each.peak_rss_bytes if each.peak_allocated_bytes is None else each.peak_allocated_bytes for each in ends
             ),
         )
+
+    def _audit(self, ends: Sequence[ev.CellFinished]) -> Audit | None:
+        """The checks of the first rank, with the results of the rank that is furthest from its reference."""
+        audits = [end.audit for end in ends if end.audit]
+        if not audits:
+            return None
+        books = audits[0].books
+        if books:
+            books = msgspec.structs.replace(books, parent_s=self._window_s)
+        return msgspec.structs.replace(audits[0], books=books, results=max((a.results for a in audits), key=_wrong))
+
+
+def _wrong(results: Results | None) -> tuple[int, float]:
+    """Order of results: those without, those that are right, by the largest difference, parameters that stay."""
+    if results is None:
+        return -1, 0.0
+    errors = [each.worst_error for each in results.differences]
+    return len(results.unmoved) + len(results.unequal), max(errors, default=0.0)
 
 
 class ReportFold(_Fold[ev.ReportFinished]):

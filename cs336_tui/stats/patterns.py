@@ -21,6 +21,7 @@ from cs336_tui.stats.course import (
     squared,
     whitened,
 )
+from cs336_tui.stats.intervals import t_quantile
 
 LEAST_SHARE = 0.1
 """The least share of values of a mode; fewer are outliers."""
@@ -32,6 +33,8 @@ LEAST_GAIN = 2.8
 """Of twice the log likelihood over one normal, in units of log n, for two parameters more; larger for small samples."""
 DEEPEST_VALLEY = 0.7
 """The most values in the middle between the modes, over the mean of those at the modes, in windows of one width."""
+BY_CHANCE = 1e-3
+"""How often independent noise may look like two levels in turns, before the least distance of levels is asked for."""
 LEAST_PERIOD, LEAST_PERIODS = 3.0, 2.5
 """The shortest period in steps, and the fewest periods of a series."""
 FEWEST = 12
@@ -106,6 +109,26 @@ def two_modes(values: Series, least_gap: float) -> Modes | None:
     if gain < LEAST_GAIN * math.log(n) * small_sample(n) ** 2 or not valley:
         return None
     return Modes(low, high, share, upper > 0.5)
+
+
+def in_turns(values: Series, least_gap: float) -> Modes | None:
+    """The two levels of values that go up and down step by step, `least_gap` or more apart; None of any others.
+
+    Differences of neighbours then have signs that alternate. With these signs changed to one, Student's t is asked for
+    the pairs that begin at even values and for those that begin at odd ones: in either no value counts twice, and of a
+    drift one of the two has the other sign."""
+    if len(values) < 8:
+        return None
+    signs = (-1.0) ** np.arange(len(values))
+    rises = signs[1:] * np.diff(values)
+    gap = float(rises.mean())
+    for pairs in (rises[::2], rises[1::2]):
+        error = float(pairs.std(ddof=1)) / math.sqrt(len(pairs))
+        least = error * t_quantile(1 - BY_CHANCE / 2, len(pairs) - 1)
+        if abs(gap) < least_gap or math.copysign(1, gap) * float(pairs.mean()) < least:
+            return None
+    upper = signs * gap > 0
+    return Modes(float(values[~upper].mean()), float(values[upper].mean()), float(upper.mean()), upper)
 
 
 def _split(values: Series) -> tuple[float, float, float]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
+from statistics import median
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -23,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cs336_tui.stats.course import SHORTEST, Series, course
-from cs336_tui.stats.patterns import Modes, clock_tick, find_levels, find_wave, teeth, two_modes
-from cs336_tui.stats.quantities import change_percent, counted
+from cs336_tui.stats.patterns import Modes, clock_tick, find_levels, find_wave, in_turns, teeth, two_modes
+from cs336_tui.stats.quantities import change_percent, counted, time_text
 from cs336_tui.stats.ratio import MARGIN
 
 Class = Literal["flat", "warm-up", "slowdown", "drift", "bimodal", "periodic", "quantised", "outliers", "too-few"]
@@ -38,7 +39,8 @@ OUTLYING, LEAST_OUTLYING = 5.0, 0.05
 MOST_OUTLYING = 0.2
 """The largest share of steps that are outliers; more belong to the pattern."""
 COLD = 0.05
-"""Leading steps that are outlying and slower by this share are cold; they are left out of every fit."""
+"""Leading steps that are outlying and slower by this share are cold; they are left out of every fit. A level that moves
+by less as measuring begins may be the rest of a warm-up."""
 LEAST_GAP = 2 * MARGIN
 """The least distance of modes, as a share of the step time."""
 BEYOND_TICKS = 1.5
@@ -49,6 +51,8 @@ ALTERNATING = 4
 """Rises and falls from which on a level alternates between two."""
 FOLLOWING = 3
 """Slow steps within this many after the warm-up belong to it."""
+FEWEST_AT_SEAM, SEAM = 3, 20
+"""Warm-up steps before the first measured step, and steps from it on, that are compared with one another."""
 LEAST_LEVEL = 1e-3
 _TENFOLD = 9.0
 """From this share on a change is told as a factor."""
@@ -120,9 +124,26 @@ def enough_warmup(warmup_times_s: Sequence[float], step_times_s: Sequence[float]
     needed = classify((*warmup_times_s, *step_times_s)).warmup_steps
     if needed is None or needed > given:
         return still_falling(given, len(step_times_s), needed)
+    if shifts_at_seam(warmup_times_s, step_times_s):
+        sides = warmup_times_s[-FEWEST_AT_SEAM:], step_times_s[:SEAM]
+        before, after = (time_text(median(times_s) * 1e9) for times_s in sides)
+        return f"not known: steps go from {before} to {after} just as measuring begins; raise --warmup to tell"
     if needed == 0:
         return "no warm-up step was needed"
-    return f"{counted(needed, 'warm-up step')} {'were just' if needed == given else 'would have been'} enough"
+    just = "was just" if needed == 1 else "were just"
+    return f"{counted(needed, 'warm-up step')} {just if needed == given else 'would have been'} enough"
+
+
+def shifts_at_seam(warmup_times_s: Sequence[float], step_times_s: Sequence[float]) -> bool:
+    """True if steps move to another level exactly where measuring begins: each of the last `FEWEST_AT_SEAM` warm-up
+    steps is farther from the mean of the first `SEAM` measured ones than 5 % of it, than 3.5 of their standard
+    deviations, spikes limited, and than these warm-up steps are from one another. A warm-up fades out before it ends.
+    """
+    last, first = np.asarray(warmup_times_s[-FEWEST_AT_SEAM:]), limit_spikes(np.asarray(step_times_s[:SEAM]))
+    if len(last) < FEWEST_AT_SEAM or len(first) < SHORTEST:
+        return False
+    nearest = np.abs(last - first.mean()).min()
+    return bool(nearest > max(COLD * first.mean(), LIMIT * first.std(ddof=1), np.ptp(last)))
 
 
 def still_falling(warmup_steps: int, measured_steps: int, needed: int | None) -> str:
@@ -157,10 +178,10 @@ class _Analysis:
         # Leading steps that are far slower than the others, in a series whose median is 1.
         self.cold = _leading(values > 1 + max(OUTLYING * _MAD_TO_STD * float(np.median(np.abs(values - 1))), COLD))
         gap = max(LEAST_GAP, BEYOND_TICKS * (self.tick or 0.0))
-        modes = two_modes(values[self.cold :], gap)
+        modes = _modes(values[self.cold :], gap)
         if modes is not None and modes.interleaved:  # the first steps may be of the slower mode, and not cold
             self.cold = _leading(values > 2 * modes.high - modes.low)
-            modes = two_modes(values[self.cold :], gap)
+            modes = _modes(values[self.cold :], gap)
         rest = values[self.cold :]
         wave = find_wave(limit_spikes(rest))
         if modes is not None and wave is not None:
@@ -315,6 +336,11 @@ def _hidden(values: Series) -> float:
 def _leading(holds: npt.NDArray[np.bool_]) -> int:
     """Number of first values that are true."""
     return int(np.argmin(holds)) if not holds.all() else len(holds)
+
+
+def _modes(values: Series, gap: float) -> Modes | None:
+    """The two levels of the values, in turns or in any other order."""
+    return in_turns(limit_spikes(values), gap) or two_modes(values, gap)
 
 
 def _at_one_level(values: Series, modes: Modes) -> Series:

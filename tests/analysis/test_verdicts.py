@@ -93,6 +93,11 @@ def test_a_warmup_that_is_asked_for_would_have_done() -> None:
     assert judge(a_cell(FALLING[needed:], FALLING[:needed])).names == ("steady",)
 
 
+def test_warm_up_steps_of_other_work_were_not_just_enough() -> None:
+    found = judge(a_cell(FLAT, [3.54 * time_s for time_s in FLAT[:5]]))
+    assert found.warmup_advice.startswith("not known: steps go from "), found.warmup_advice
+
+
 def test_no_fewer_warmup_steps_are_asked_for_than_the_measured_ones_show() -> None:
     """A first step that is very slow hides, beside it, how long the others go on to fall."""
     rng = np.random.default_rng(138)
@@ -154,7 +159,7 @@ def test_of_too_few_steps_nothing_else_is_said_of_the_series() -> None:
     assert found.sentence == (
         "too-few-steps: 4 measured steps, and at least 10 are needed to tell whether they are steady (--steps 30)."
     )
-    assert tuple(check.name for check in found.not_observable) == SERIES[:-1]
+    assert tuple(check.name for check in found.not_observable) == (*SERIES[:-1], "checked")
     assert judge(a_cell(FLAT[:9])).interval is None
     assert judge(a_cell(FLAT[:10])).interval is not None
     found = judge(a_cell([0.0] * 20))

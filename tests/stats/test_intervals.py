@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.steady_state import LEAST_COVERAGE, MOST_COVERAGE, autoregression, coverage
+from benchmarks.steady_state import LEAST_COVERAGE, MOST_COVERAGE, autoregression, coverage, noise_of
 from cs336_tui.stats.intervals import (
     BOOTSTRAP,
     FROM_EFFECTIVE_N,
     MeanInterval,
     mean_interval,
+    median_interval,
     sample_of,
     t_interval,
     t_quantile,
@@ -42,6 +43,24 @@ def test_the_bootstrap_holds_the_mean_as_often_as_it_says(
     with capsys.disabled():
         print(f" {steps} steps, {kind}, r {correlation}: {held:.3f}", end="")
     assert LEAST_COVERAGE <= held <= MOST_COVERAGE
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+@pytest.mark.parametrize("kind", ["normal", "spikes of 25 deviations"])
+@pytest.mark.parametrize("steps", [20, 100])
+def test_the_interval_of_the_median_holds_it_beside_spikes(steps: int, kind: str, correlation: float) -> None:
+    rng, held = np.random.default_rng([steps, round(correlation * 10)]), 0
+    for noise in noise_of(kind, rng, (400, steps), correlation):
+        found = median_interval((1 + 0.01 * (noise + 0.02 * 25 * kind.startswith("spikes"))).tolist())
+        held += found.low <= 1.0003 and found.high >= 1
+    assert held / 400 >= 0.92
+
+
+def test_the_interval_of_the_median_is_between_times_of_which_enough_lie_outside() -> None:
+    found = median_interval([float(time) for time in (3, 9, 1, 8, 2, 12, 4, 13, 5, 10, 6, 11, 7)])
+    assert (found.low, found.median, found.high) == (3, 7, 11), "by the table of the sign test for 13 values"
+    assert median_interval([1.0] * 9) is median_interval([1.0] * 10 + [math.inf]) is None
+    assert median_interval([1.0] * 10) == (1, 1, 1)
 
 
 def test_skewed_times_reach_further_up_and_the_same_times_the_same_way() -> None:

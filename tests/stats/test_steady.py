@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import steady_state as simulated
+from benchmarks.series import WARM_UPS, seam, turns
 from benchmarks.steady_state import Condition, autoregression, synthetic
 from cs336_tui.stats.course import SHORTEST, CourseTerm, _Search, course
-from cs336_tui.stats.patterns import _periods, clock_tick, find_levels, find_wave, teeth
+from cs336_tui.stats.patterns import _periods, clock_tick, find_levels, find_wave, in_turns, teeth
 from cs336_tui.stats.steady import classify, enough_warmup, limit_spikes
 
 SEEDS = range(30)
@@ -156,6 +157,48 @@ def test_advice_on_warmup() -> None:
     assert re.fullmatch(r"still falling after 3; 1\d* warm-up steps would have been enough", advice)
     slow = times(10) * np.linspace(1.5, 1, 10)
     assert enough_warmup(slow[:5], slow[5:]) == "still falling after 10"
+
+
+@pytest.mark.parametrize("warmup", [4, 5, 12])
+@pytest.mark.parametrize("cold", [1, 20])
+def test_a_level_that_moves_as_measuring_begins_is_no_warm_up_that_was_just_enough(warmup: int, cold: float) -> None:
+    """Such as work that is done in warm-up steps, and no longer in measured ones."""
+    before = 0.549 * times(warmup) / 0.05
+    before[0] *= cold
+    for after, level in ((0.155, r"155\.\d"), (0.61, r"6\d\d\.\d")):
+        advice = enough_warmup(before, after * times(10, noise=0.002, seed=1) / 0.05)
+        assert re.fullmatch(rf"not known: steps go from 5\d\d\.\d ms to {level} ms just as measuring .*", advice), (
+            advice
+        )
+
+
+def test_honest_warm_up_is_not_called_a_shift() -> None:
+    said = [seam(truth, n, 0.01, seed) for truth in WARM_UPS for n in (3, 5, 10) for seed in range(15)]
+    assert sum(advice.startswith("not known") for advice in said) <= 0.01 * len(said)
+    assert enough_warmup([0.5], times(12)) == "1 warm-up step was just enough"
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.01])
+def test_levels_in_turns_are_two_levels_from_three_percent_on(noise: float) -> None:
+    assert sum(turns(0.03, noise, 0.0, 30, seed) for seed in SEEDS) >= 29
+    steadiness = classify(times(100, noise) * (1 + 0.03 * (np.arange(100) % 2)) * np.linspace(1, 1.001, 100))
+    assert steadiness.classes == ("bimodal",)
+    assert steadiness.findings[0].share == pytest.approx(0.03, abs=0.004)
+    assert steadiness.noise == pytest.approx(noise, rel=0.2), "not the distance of the levels"
+
+
+def test_neither_noise_nor_what_rises_step_by_step_goes_in_turns() -> None:
+    rng = np.random.default_rng(8)
+    for r in (-0.3, 0.0, 0.5):
+        found = [
+            in_turns(limit_spikes(1 + 0.02 * autoregression(rng, (n,), r)), 0.02)
+            for n in (10, 30, 100)
+            for _ in range(200)
+        ]
+        assert sum(modes is not None for modes in found) <= 3
+    t = np.arange(40)
+    for rising in (t * 0.025, (t % 4) * 0.025, np.exp(-t / 3), 0.3 * (t == 20), 0.1 * (t >= 20)):
+        assert in_turns(1 + rising + noise(40, 0.002), 0.02) is None
 
 
 @pytest.mark.parametrize(

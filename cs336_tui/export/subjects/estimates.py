@@ -18,6 +18,7 @@ from cs336_tui.analysis.estimates import (
 from cs336_tui.analysis.measures import allocated_bytes
 from cs336_tui.analysis.targets import FIELD, Fit, Target, step_of
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.events.prediction import CATEGORIES, COMMUNICATION, Collective, Prediction
 from cs336_tui.export.writing.footnotes import ACTIVATIONS_MEAN
 from cs336_tui.export.writing.tables import Column, Source, Table, Value, as_text, attributes, cell_record
@@ -212,6 +213,8 @@ def estimate_notes(cells: Sequence[Estimate | Unpredicted | Prediction]) -> Iter
     if target and any(estimate.spec.ranks > 1 for estimate in estimates):
         together = "; all of them together must fit" if target.shares_memory else ""
         yield f"several ranks: memory and FLOPs are of one{together}"
+    if checked := [check_bytes(each) for each in predictions if each.spec.check != "off"]:
+        yield f"the check after the steps needs {gigabytes(max(checked))} GB, in pieces; --check off leaves it out"
     for basis, number in Counter(estimate.basis for estimate in estimates).items():
         of = f" of {counted(number, 'cell')}" if number < len(estimates) else ""
         yield f"time per step{of}: {basis}"
@@ -219,6 +222,15 @@ def estimate_notes(cells: Sequence[Estimate | Unpredicted | Prediction]) -> Iter
     if len(judged) > 1:
         yield sweep_note(judged)
     yield from _notes_of(predictions)
+
+
+def check_bytes(prediction: Prediction) -> int:
+    """Bytes of a check of the results, which follows the measured steps: what a step keeps, the step's gradients, the
+    reference's in float32, and the activations of one sequence."""
+    spec, held = prediction.spec, prediction.by_category
+    kept = sum(held[name] for name in ("parameters", "optimizer_state", "buffers"))
+    gradients = 0 if spec.pass_ in WITHOUT_BACKWARD else held["parameters"] + 4 * prediction.num_params
+    return kept + gradients + (prediction.activation_peak_bytes or 0) // max(spec.rank_batch_size, 1)
 
 
 def sweep_note(cells: Sequence[Estimate | Unpredicted]) -> str:

@@ -38,10 +38,17 @@ from cs336_tui.tui.widgets.lines import (
 
 START = "starting point"
 VIEWS = ("ranking", "gains", "not tried")
-_ROLES = {"best": "good", "tied": "strong", "in the race": "text", "differs": "caution", "over the limit": "caution",
+_ROLES = {"best": "good", "tied": "strong", "in the race": "text", "differs": "caution", "disqualified": "caution",
+    "over the limit": "caution",
           "oom": "caution", "failed": "bad"}  # fmt: skip
 _BAR_ROLES = {"best": "good", "tied": "measured", "in the race": "measured"}
-_SHORT = {"in the race": "in", "over the limit": "limit", "waiting": "waits", "not visited": "not run"}
+_SHORT = {
+    "in the race": "in",
+    "over the limit": "limit",
+    "disqualified": "barred",
+    "waiting": "waits",
+    "not visited": "not run",
+}
 """Statuses in a narrow window."""
 _TOO_PLAIN = ("off", "on", "default", "none", "auto", "step")
 """Values that mean nothing without the name of their choice."""

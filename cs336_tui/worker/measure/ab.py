@@ -202,8 +202,11 @@ class _Round:
             for side in self._sides:
                 side.read_peaks()
         for side in self._sides:
+            side.close_books()
+        for side in self._sides:
             self._give_turn(side)
             side.report_changed_settings("while it was measured")
+            side.audit()
             side.report_remarks()
             side.report_spill()
         self._turn.suspend()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -15,13 +16,16 @@ from cs336_tui.config import processes
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
+from cs336_tui.events.audit import Audit, Books, Inputs, Results
 from cs336_tui.events.events import Status, StepKind
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure import settings, timing
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
-from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, is_out_of_memory
+from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, in_one_line, is_out_of_memory
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
 from cs336_tui.worker.measure.process import RunQueueMeter
+from cs336_tui.worker.measure.referee.audit import audited, why_fixed
+from cs336_tui.worker.measure.referee.books import Bookkeeper
 from cs336_tui.worker.measure.reporter import CellReporter, Emit
 from cs336_tui.worker.measure.timing import L2Flush, StepTime, StepTimer, WindowTiming, clock_for
 from cs336_tui.worker.ranks import ALONE, Place
@@ -31,6 +35,7 @@ from cs336_tui.worker.workload.compile_and_capture import ReadyStep
 from cs336_tui.worker.workload.import_problems import raise_interrupt
 from cs336_tui.worker.workload.passes import Shared, Step
 from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
+from cs336_tui.worker.workload.transformer import FreshTokens
 
 if TYPE_CHECKING:
     from cs336_tui.worker.ranks.check import Expected
@@ -52,6 +57,11 @@ class CellRun:
         self._meter: PeakMeter | None = None
         self._expected: Expected | None = None  # Gradients with which the compiled step of all ranks is compared
         self._taken_before: int | None = None  # Optimizer steps before the measured ones, if some may be skipped
+        self._threads = frozenset((*threading.enumerate(), threading.current_thread()))  # Before a user's code runs
+        self._tokens: FreshTokens | None = None  # None if they stay the same
+        self._why_fixed = ""
+        self._bookkeeper: Bookkeeper | None = None  # While steps are measured
+        self._books: Books | None = None
 
     def check_ranks(self, spec: CellSpec) -> None:
         """Configure torch for `spec` and compare a step that ranks share with one process. Raises `WrongRanks` of
@@ -85,6 +95,10 @@ class CellRun:
         else:
             self.workload = build(self.spec, self.device, built=built, rank=rank, share=self._share)
         self.reporter.built(self.workload)
+        if not self.spec.is_collective and not (why := why_fixed(self.spec, self.workload)):
+            self._tokens = FreshTokens(self.workload.batch, self.spec.vocab_size, self.spec.seed + 1 + rank)
+        else:
+            self._why_fixed = "a collective has no tokens" if self.spec.is_collective else why
         self.step = step = self.workload.step(self.spec)
         return step
 
@@ -105,7 +119,7 @@ class CellRun:
         )  # fmt: skip
         self.reporter.prepared(preparation, self.spec)
         self._compare_compiled(step)
-        self.timer = StepTimer(self.step, clock_for(self.device), self.flush, self.group.barrier)
+        self.timer = StepTimer(self.step, clock_for(self.device), self.flush, self.group.barrier, self._tokens)
         return self.timer
 
     def _compare_compiled(self, step: Step) -> None:
@@ -131,6 +145,11 @@ class CellRun:
         self._meter.reset(allocated=allocates_in_steps(self.step, self.spec))
         self.report_changed_settings("after it was built")
         self.reporter.enter("measuring")
+        if self._tokens:
+            self._tokens.repeat()
+        if self.timer:
+            self.timer.between_s.clear()
+        self._bookkeeper = Bookkeeper(self._threads)
 
     def report_steps(self, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
         assert self.step is not None
@@ -164,6 +183,33 @@ class CellRun:
             )
         for text in self.reporter.recompilations.remarks() if self.reporter.recompilations else ():
             self.reporter.notice(text)
+
+    def close_books(self) -> None:
+        """End the measured window's accounts."""
+        assert self._bookkeeper is not None
+        assert self.timer is not None
+        between_s, prepares = self.timer.between_s, self.timer.has_work_between
+        self._books = self._bookkeeper.close(self.reporter.times_s["measured"], between_s, prepares=prepares)
+
+    def audit(self) -> None:
+        """Check the cell's work and results, after its measurement and outside of all figures."""
+        if self.spec.check == "off" or self.spec.is_collective:
+            return
+        assert self.workload is not None
+        assert self.step is not None
+        assert self.timer is not None
+        times_s = self.reporter.times_s["measured"]
+        repeated = FreshTokens.repeated(len(times_s)) if self._tokens else ()
+        inputs = Inputs(fresh=self._tokens is not None, repeated=repeated, why_fixed=self._why_fixed)
+        try:
+            found = audited(
+                self.spec, self.workload, self.step, self.timer, self.group.place, times_s, self._books, inputs
+            )
+        except Exception as error:  # which never costs the cell its result
+            why = f"the check failed: {in_one_line(error)}"
+            found = Audit(books=self._books, inputs=inputs, results=Results(unchecked=why))
+        collect_garbage()
+        self.reporter.end["audit"] = found
 
     def read_peaks(self) -> None:
         self.peaks = self._meter.read() if self._meter else None
@@ -259,6 +305,8 @@ class _SingleRun(CellRun):
                 self._name(written)
             self._check_cancelled()
             self._time(self.prepare(written, self._check_cancelled))
+            self.finish()
+            self.audit()
             if self.spec.is_alone and not self.spec.is_collective and self.step is written:
                 self.finish()
                 assert self.workload is not None
@@ -309,6 +357,7 @@ class _SingleRun(CellRun):
         self.begin_measuring()
         with measured(self):
             self._measure(timer)
+        self.close_books()
         self.report_changed_settings("while it was measured")
         if spec.steps_auto is not None and self.group.place.rank == 0:
             reporter.notice(timing.why_stopped(reporter.times_s["measured"], spec.steps_auto))

@@ -117,14 +117,24 @@ def usable_cores() -> int | None:
 
 
 def _run_delays() -> dict[str, int]:
-    """Nanoseconds on a run queue by thread id: second field of ``schedstat`` (Linux, sched-stats.rst)."""
-    found: dict[str, int] = {}
+    """Nanoseconds on a run queue by thread id."""
+    return {thread: waited for thread, (_, waited) in _schedstats().items()}
+
+
+def threads_ran_ns() -> dict[str, int]:
+    """Nanoseconds on a processor by thread id, of threads that have not ended; empty where the system does not tell."""
+    return {thread: ran for thread, (ran, _) in _schedstats().items()}
+
+
+def _schedstats() -> dict[str, tuple[int, int]]:
+    """Of each thread the first two fields of ``schedstat`` (Linux, sched-stats.rst)."""
+    found: dict[str, tuple[int, int]] = {}
     with suppress(OSError):
         for task in _TASKS.iterdir():
             with suppress(OSError, ValueError):
                 ran, waited, _ = map(int, (task / "schedstat").read_text().split())
                 if ran:  # zero in a kernel that does not count
-                    found[task.name] = waited
+                    found[task.name] = ran, waited
     return found
 
 

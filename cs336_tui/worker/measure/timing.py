@@ -8,7 +8,8 @@ in which a GPU's clocks and a CPU's caches may change. So looks lie between step
 Stopping at a narrow interval favours moments of small noise. Simulated with normal noise of 0.5, 1 and 2 % (500 series
 each, share 1 %; `test_stopping_rule.py` repeats some), the 95 % interval at the stop holds the true mean in 95 % if
 steps are independent (as with a fixed count), in 91 to 96 % if neighbours correlate by 0.5 (fixed: 94 to 96 %), and in
-89 to 95 % if by 0.8 (fixed: 93 to 96 %).
+89 to 95 % if by 0.8 (fixed: 93 to 96 %). With rare spikes it does so only if one was seen (`benchmarks/series.py`):
+`why_stopped` says how rare they must be to be missed, and the interval of the median, which holds with them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch
 from torch.cuda import Event, current_stream, synchronize  # a user's code may replace them, as any clock
 
 from cs336_tui.config.counts import FEWEST, duration_words
-from cs336_tui.stats.intervals import MeanInterval, mean_interval, t_interval
+from cs336_tui.stats.intervals import mean_interval, median_interval, t_interval
 from cs336_tui.stats.quantities import TOO_NOISY, counted, is_too_noisy, two_digit_percent
 from cs336_tui.stats.ratio import MARGIN
 from cs336_tui.stats.steady import FEWEST as FEWEST_TO_TELL
@@ -149,21 +150,42 @@ class WindowBroken(Exception):
 
 
 class StepTimer:
-    """Times single steps by the host's clock, from one idle device to the next. Neighbours share a boundary. `flush` is
-    called before each step, and then `barrier`, which waits for other ranks; both outside of its time."""
+    """Times single steps by the host's clock, from one idle device to the next. Neighbours share a boundary. `refresh`,
+    which may change the batch, is called before each step, then `flush`, then `barrier`, which waits for other ranks;
+    all outside of its time. `between_s` is the workload's own time outside of the steps, of each since it was emptied:
+    before the step and after it."""
 
     def __init__(
-        self, step: ReadyStep, clock: Clock, flush: Flush | None = None, barrier: Callable[[], object] | None = None
+        self,
+        step: ReadyStep,
+        clock: Clock,
+        flush: Flush | None = None,
+        barrier: Callable[[], object] | None = None,
+        refresh: Callable[[], object] | None = None,
     ) -> None:
         self._step = step
         self._clock = clock
         self._flush = flush or _nothing
         self._barrier = barrier or _nothing
+        self._refresh = refresh or _nothing
         self._marks = [clock.mark() for _ in range(len(step.phases) + 1)]
+        self.between_s: list[float] = []
 
-    def time(self) -> StepTime:
+    @property
+    def has_work_between(self) -> bool:
+        """True if work that is not timed belongs between two steps."""
+        return self._step.prepares or self._flush is not _nothing
+
+    def time(self, *, keep: bool = False) -> StepTime:
+        """Time a step. With `keep` it has the tokens of the step before, and its results are left for `Step.clear`."""
         step, first, after = self._step, self._marks[0], self._marks[1:]
+        if not keep:
+            self._refresh()
+        began = perf_counter()
         step.prepare()
+        if self._flush is _nothing:
+            self._clock.synchronize()
+        before_s = 0.0 if step.prepares else perf_counter() - began
         self._flush()
         self._clock.synchronize()
         self._barrier()
@@ -174,7 +196,11 @@ class StepTimer:
         self._clock.synchronize()
         total = perf_counter() - first.host_s
         timed = StepTime(total, _between(self._marks), _host(self._marks))
+        if keep:
+            return timed
+        ended = perf_counter()
         step.clear()
+        self.between_s.append(before_s + perf_counter() - ended)
         return timed
 
 
@@ -333,8 +359,7 @@ def enough_measured(times_s: Sequence[float], share: float) -> bool:
 
 def why_stopped(times_s: Sequence[float], share: float) -> str:
     """The reason for which no more steps were measured, in words."""
-    interval, stopped = mean_interval(times_s), f"stopped after {len(times_s)} steps"
-    known = _known(interval) if interval else ""
+    known, stopped = _known(times_s), f"stopped after {len(times_s)} steps"
     missed = "" if is_narrow(times_s, share) else f", not at the ± {two_digit_percent(share / 2)} asked for"
     if not enough_measured(times_s, share):
         return f"{stopped}{missed}, the limit{': ' if known else ''}{known}"
@@ -388,9 +413,14 @@ def _running_noise(times_s: Sequence[float]) -> list[float]:
     return noise
 
 
-def _known(interval: MeanInterval) -> str:
-    """The 95 % interval of the mean, in words."""
-    level = f"({interval.level * 100:g} %)"
-    if is_too_noisy(interval.low, interval.high):
+def _known(times_s: Sequence[float]) -> str:
+    """The 95 % intervals of mean and median, in words; empty if steps are too few. Spikes of which n steps show none
+    may be as frequent as 1 in n/3: so many are missed in 5 % (the rule of three, Hanley and Lippman-Hand 1983)."""
+    mean, middle = mean_interval(times_s), median_interval(times_s)
+    if mean is None or middle is None:
+        return ""
+    level = f"({mean.level * 100:g} %)"
+    if any(is_too_noisy(found.low, found.high) for found in (mean, middle)):
         return f"{TOO_NOISY} to tell the mean {level}"
-    return f"the mean is known to ± {two_digit_percent(interval.half_share)} {level}"
+    of_mean = f"{two_digit_percent(mean.half_share)} but for spikes rarer than 1 in {len(times_s) // 3} steps"
+    return f"the mean is known to ± {of_mean}, the median to ± {two_digit_percent(middle.half_share)} with them {level}"

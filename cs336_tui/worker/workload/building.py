@@ -45,6 +45,7 @@ class Workload(NamedTuple):
     loss: Loss
     facts: ModelFacts
     shared: Shared
+    brings_batch: bool = False  # True if the user's model makes its batch
 
     def step(self, spec: CellSpec) -> Step:
         own = is_imported(spec.model) or is_imported(spec.loss)
@@ -142,6 +143,7 @@ def build(
     if spec.checkpoint:
         checkpoint_blocks(model, spec.checkpoint, spec.nesting)
     built()
+    brings_batch = batch is not None
     batch = batch or _make_batch(spec, device, rank)
     facts = facts_of(model, spec, revision, not_taken)  # before its parameters are sharded
     shared = share(model)
@@ -168,6 +170,7 @@ def build(
         loss=_loss_of(spec),
         facts=facts,
         shared=shared,
+        brings_batch=brings_batch,
     )
 
 

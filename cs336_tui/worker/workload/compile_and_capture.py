@@ -20,7 +20,8 @@ from torch import nn
 
 from cs336_tui.config.values import CAPTURING, Compile
 from cs336_tui.worker.workload.import_problems import in_one_line
-from cs336_tui.worker.workload.passes import Step, Training
+from cs336_tui.worker.workload.passes import Results, Step, Training
+from cs336_tui.worker.workload.transformer import Batch
 
 _OFF = "or choose --compile off"
 _WRAPPER = str(Path("torch", "nn", "parallel", "distributed.py"))
@@ -174,6 +175,7 @@ class CapturedStep:
 
     phases: tuple[str, ...] = (PHASE,)
     back_to_back = True  # Nothing lies between two replays
+    prepares = False
 
     def __init__(self, step: Step, replay: Callable[[], object]) -> None:
         self._step = step
@@ -187,6 +189,15 @@ class CapturedStep:
     @property
     def logits_dtype(self) -> torch.dtype | None:
         return self._step.logits_dtype
+
+    @property
+    def results(self) -> Results:
+        """Those of the last replay, in the graph's memory; only a train-step keeps them."""
+        return self._step.results
+
+    @property
+    def last_batch(self) -> Batch:
+        return self._step.last_batch
 
     def prepare(self) -> None:
         """Nothing: every phase is in the graph."""

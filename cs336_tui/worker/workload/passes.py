@@ -107,6 +107,13 @@ def _targets_hint(forward: Callable[..., object]) -> str:
     )
 
 
+class Results(NamedTuple):
+    """The results of a step; None of what it does not compute or keep."""
+
+    logits: Tensor | None
+    loss: Tensor | None
+
+
 class _Result(NamedTuple):
     """Results of a step of a user's code, to be checked."""
 
@@ -159,16 +166,31 @@ class Step:
         self._result: _Result | None = None
 
     @property
+    def results(self) -> Results:
+        """Logits and loss of the step that ran last, until it is cleared; of several micro-batches those of the last,
+        whose tokens are `last_batch`."""
+        return Results(self._logits, self._loss)
+
+    @property
+    def last_batch(self) -> Batch:
+        return self._batch
+
+    @property
     def back_to_back(self) -> bool:
         """True if nothing untimed lies between two steps: a train-step cleans up inside itself."""
         return self.training is not None
+
+    @property
+    def prepares(self) -> bool:
+        """True if forward and loss precede the timed phases."""
+        return self._pass == "backward"
 
     def prepare(self) -> None:
         """Run what precedes the timed phases: forward and loss, for `backward`."""
         if self.opening is not None:
             self.opening()
         self._call(self._shared.before)
-        if self._pass == "backward":
+        if self.prepares:
             self.run("forward")
             self.run("loss")
 

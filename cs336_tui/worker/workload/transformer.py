@@ -65,6 +65,38 @@ def random_batch(
     return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
+class FreshTokens:
+    """Puts other uniform tokens into a batch, in place, at each call. Once it `repeats`, every `EVERY`th call leaves
+    those of the call before, so that steps on repeated tokens stand beside steps on fresh ones."""
+
+    EVERY = 4
+
+    def __init__(self, batch: Batch, vocab_size: int, seed: int) -> None:
+        self._batch, self._vocab_size = batch, vocab_size
+        self._generator = torch.Generator(batch.inputs.device).manual_seed(seed)
+        self._calls: int | None = None
+
+    def repeat(self) -> None:
+        """From the next call on repeat some."""
+        self._calls = 0
+
+    @classmethod
+    def repeated(cls, steps: int) -> tuple[int, ...]:
+        """Of so many calls since `repeat`, those that left the tokens as they were."""
+        return tuple(range(cls.EVERY - 1, steps, cls.EVERY))
+
+    def __call__(self) -> None:
+        if self._calls is not None:
+            self._calls += 1
+            if self._calls % self.EVERY == 0:
+                return
+        inputs, targets = self._batch
+        shape = (inputs.shape[0], inputs.shape[1] + 1)
+        tokens = torch.randint(self._vocab_size, shape, device=inputs.device, generator=self._generator)
+        inputs.copy_(tokens[:, :-1])
+        targets.copy_(tokens[:, 1:])
+
+
 class ModelOptions(NamedTuple):
     """Options of the reference model besides its architecture. `dropout` is after the embeddings and each sublayer,
     `attention_dropout` after naive attention's softmax; `bias` is in every linear layer but the head; `tied` makes the

@@ -1,8 +1,11 @@
 """Stopping rule of automatic step counts, on series of known truth."""
 
+import re
+
 import numpy as np
 import pytest
 
+from benchmarks.series import automatic
 from cs336_tui.stats.intervals import mean_interval
 from cs336_tui.worker.measure.timing import (
     enough_measured,
@@ -127,6 +130,16 @@ def test_stopping_when_it_looks_good_costs_little_coverage(
     with capsys.disabled():
         print(f"\n{std:.1%} noise, correlation {correlation}: {held / runs:.0%} held, {sum(counts) / runs:.0f} steps")
     assert held >= 0.84 * runs
+
+
+@pytest.mark.parametrize(("share", "size"), [(0.01, 0.5), (0.02, 2.0)])
+def test_with_rare_spikes_the_median_is_known_and_how_rare_they_are_is_said(share: float, size: float) -> None:
+    _, held_mean, held_median, known_to = automatic(0.01, 0.0, share, size, 60, 0)
+    assert float(held_mean) < 0.8, "of a spike that was not seen no interval of the mean can know"
+    assert float(held_median) >= 0.89
+    assert float(known_to.removeprefix("± ").removesuffix(" %")) < 1
+    why = why_stopped(noisy(30, 0.005, 2), 0.01)
+    assert re.search(r" but for spikes rarer than 1 in 10 steps, the median to ± 0\.\d+ % with them \(95 %\)$", why)
 
 
 def test_steps_by_time_are_looked_at_one_by_one_or_at_half_of_what_is_left():

@@ -1,0 +1,105 @@
+"""What a cell's process found out about its own measurement, for the verdicts of `analysis.referee`: where the time of
+the measured steps went, how much work a step was, in which dtypes, and whether its results are right."""
+
+from typing import Literal
+
+import msgspec
+
+Side = Literal["logits", "gradients", "loss", "moves"]
+
+
+class Books(msgspec.Struct, frozen=True, kw_only=True):
+    """The accounts of the measured window, seconds. `window_s` is its length on the host's clock; `steps_s` what the
+    steps come to; `known_s` the tool's own work between them, and the forward and loss that a timed backward needs."""
+
+    window_s: float
+    steps_s: float
+    known_s: float
+    between_s: float = 0.0
+    """Median of the time between two steps that is neither."""
+    step_s: float = 0.0
+    """Median of the steps."""
+    threads_s: float = 0.0
+    """Processor time of Python threads that the workload started."""
+    after_s: float = 0.0
+    """Processor time of the process within `AFTER_S` after the last step, beyond what the look itself took."""
+    replaced: tuple[str, ...] = ()
+    """Functions of the clock, of synchronisation and of events that were replaced since the timer bound them."""
+    parent_s: float | None = None
+    """The window on the clock of the process that runs the cell."""
+
+
+AFTER_S = 0.02
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """The matrix products of one step, counted as they were dispatched: FLOPs."""
+
+    forward: int
+    backward: int
+    least_forward: int
+    """As the dimensions ask for; of attention the pairs that a causal mask leaves."""
+    least_backward: int
+    parts: dict[str, tuple[int, int]] = {}
+    """Of the forward, by part (``head``, ``attention``, ``blocks``): counted, and asked for at least."""
+    dtypes: dict[str, int] = {}
+    """FLOPs by the dtype of the factors."""
+    uncounted: tuple[str, ...] = ()
+    """Functions and kernels whose products cannot be seen."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """The norm of a difference from the reference over the reference's own: of the whole and of its worst part."""
+
+    of: Side
+    batch: Literal["timed", "unseen"]
+    whole: float
+    worst: str
+    worst_error: float
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """A step after the measured ones, compared with a reference of the same weights and tokens."""
+
+    reference: str = ""
+    """Such as ``naive attention``, in words."""
+    differences: tuple[Difference, ...] = ()
+    unmoved: tuple[str, ...] = ()
+    """Parameters that have a gradient and that the optimizer left as they were."""
+    unequal: tuple[str, ...] = ()
+    """Parameters that are not equal on all ranks after the step, where each has them whole."""
+    unchecked: str = ""
+    """Why nothing, or not all, could be compared."""
+    partly: str = ""
+    """What was left out of a comparison that was made."""
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """FLOP/s of a matrix product in the cell's precision, the fastest of some, in the cell's process after its steps;
+    and seconds of the reference's forward and backward."""
+
+    flops_per_s: float
+    size: int
+    reference_s: float | None = None
+    sheet_flops_per_s: float | None = None
+    """The peak of the GPU's data sheet, if one is known."""
+
+
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether tokens changed between measured steps; `repeated` are the steps that had those of the step before."""
+
+    fresh: bool
+    repeated: tuple[int, ...] = ()
+    why_fixed: str = ""
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it; a part that could not be found out is None."""
+
+    books: Books | None = None
+    work: Work | None = None
+    results: Results | None = None
+    speed: Speed | None = None
+    inputs: Inputs | None = None
+    took_s: float = 0.0
+    """Of the checks, after the measurement."""

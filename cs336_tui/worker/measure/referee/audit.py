@@ -1,0 +1,236 @@
+"""Checks a cell after its measured steps, outside of every figure: its accounts, its work, its results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from cs336_tui.config.flops import step_flops
+from cs336_tui.config.values import WITHOUT_BACKWARD
+from cs336_tui.config.variants import is_imported
+from cs336_tui.events.audit import Audit, Books, Difference, Inputs, Results, Speed
+from cs336_tui.worker.measure.failures import in_one_line, is_out_of_memory
+from cs336_tui.worker.measure.referee.reference import Reference, Referred, Unchecked, reference_of
+from cs336_tui.worker.measure.referee.results import (
+    Moves,
+    Part,
+    difference,
+    gradient_parts,
+    logits_parts,
+    unequal_parameters,
+)
+from cs336_tui.worker.measure.referee.work import count_work, product_speed
+from cs336_tui.worker.measure.timing import StepTimer, clock_for
+from cs336_tui.worker.ranks import Place
+from cs336_tui.worker.workload.building import Workload
+from cs336_tui.worker.workload.compile_and_capture import CapturedStep, ReadyStep
+from cs336_tui.worker.workload.import_problems import raise_interrupt
+from cs336_tui.worker.workload.passes import Step
+from cs336_tui.worker.workload.transformer import FreshTokens
+
+if TYPE_CHECKING:
+    from cs336_tui.config.spec import CellSpec
+
+_STEPS, _LEAST_S = 3, 1.0
+"""A check takes at most the time of so many steps, or so many seconds of steps that are shorter."""
+_SEED = 0x5EED
+T = TypeVar("T")
+
+
+def audited(
+    spec: CellSpec,
+    workload: Workload,
+    step: ReadyStep,
+    timer: StepTimer,
+    place: Place,
+    times_s: list[float],
+    books: Books | None,
+    inputs: Inputs,
+) -> Audit:
+    """All that can be found out about a cell whose steps are measured. Whatever fails is left out with its reason: it
+    never costs the cell its result."""
+    began = perf_counter()
+    check = _Check(spec, workload, step, timer, place, median(times_s))
+    results = check.results()
+    speed = check.guarded(check.speed)
+    if speed and check.reference_s:
+        speed = msgspec.structs.replace(speed, reference_s=check.reference_s)
+    work = None if spec.workload == "norm" else check.guarded(lambda: count_work(spec, workload))
+    return Audit(books=books, work=work, results=results, speed=speed, inputs=inputs, took_s=perf_counter() - began)
+
+
+class _Check:
+    def __init__(
+        self, spec: CellSpec, workload: Workload, step: ReadyStep, timer: StepTimer, place: Place, step_s: float
+    ) -> None:
+        self._place = place
+        self._spec, self._workload, self._step, self._timer = spec, workload, step, timer
+        self._within_s = max(_STEPS * step_s, _LEAST_S)
+        self._device = workload.batch.targets.device
+        self._synchronize = clock_for(self._device).synchronize
+        self.reference_s: float | None = None
+
+    def guarded(self, make: Callable[[], T]) -> T | None:
+        """What is made; None if that fails."""
+        try:
+            return make()
+        except BaseException as error:
+            raise_interrupt(error)
+            return None
+
+    def speed(self) -> Speed | None:
+        return product_speed(self._spec, self._device, step_flops(self._spec), self._synchronize)
+
+    def results(self) -> Results:
+        """The comparison with the reference, or why there is none."""
+        words = ""
+        try:
+            self._refuse()
+            reference = reference_of(self._spec, self._workload, self._device, self._spec.checked_by)
+            words = reference.words
+            return self._compared(reference)
+        except Unchecked as error:
+            return Results(reference=words, unchecked=str(error))
+        except BaseException as error:
+            raise_interrupt(error)
+            why = "no room for the reference" if is_out_of_memory(error) else f"the check failed: {in_one_line(error)}"
+            return Results(reference=words, unchecked=why)
+
+    def _refuse(self) -> None:
+        if isinstance(self._step, CapturedStep) and not self._step.training:
+            raise Unchecked("a CUDA graph keeps no logits")
+        if self._workload.shared.whole is not None:
+            raise Unchecked("the wrapper shards the parameters itself")
+
+    def _compared(self, reference: Reference) -> Results:
+        differences: list[Difference | None] = []
+        backward = self._spec.pass_ not in WITHOUT_BACKWARD
+        with _Still(self._workload, self._spec) as still:
+            if isinstance(self._step, Step):
+                referred = self._referred(reference, backward=False)
+                self._forward(self._step)
+                differences.append(difference("logits", "timed", logits_parts(self._logits(), referred)))
+                self._step.end_trial()
+            if not self._spec.is_alone:
+                seed = self._spec.seed + _SEED + self._place.rank
+                FreshTokens(self._workload.batch, self._spec.vocab_size, seed)()
+            referred = self._referred(reference, backward=backward)
+            self.reference_s = referred.took_s if backward else None
+            moves = Moves(self._workload) if self._workload.training else None
+            before = _generator_state(self._device)
+            self._timer.time(keep=True)  # as it was measured
+            draws = not torch.equal(before, _generator_state(self._device))
+            found = self._of_step(referred, backward=backward)
+            if draws:
+                raise Unchecked("its step draws random numbers")
+            unmoved, unequal, partly = tuple[str, ...](), tuple[str, ...](), still.words
+            if moves is not None:
+                parts, unmoved, left_out = moves.compared()
+                found.append(difference("moves", "unseen", parts))
+                partly = ", ".join(filter(None, (partly, left_out)))
+                unequal = unequal_parameters(self._workload) if self._shares else ()
+            self._step.clear()
+        return Results(
+            reference=reference.words,
+            differences=tuple(each for each in (*differences, *found) if each),
+            unmoved=unmoved,
+            unequal=unequal,
+            partly=partly,
+        )
+
+    def _referred(self, reference: Reference, *, backward: bool) -> Referred:
+        """The reference's results. Of ranks that share a step all have them, or none goes on."""
+        if not self._shares:
+            return reference.run(self._workload.batch, backward=backward, within_s=self._within_s)
+        why, referred = "", None
+        try:
+            referred = reference.run(self._workload.batch, backward=backward, within_s=math.inf)
+        except Exception as error:
+            why = str(error) or type(error).__name__
+        lost = torch.tensor(int(referred is None), device=self._device)
+        dist.all_reduce(lost)
+        if referred is None or int(lost):
+            raise Unchecked(why or "another rank has no reference")
+        return referred
+
+    @property
+    def _shares(self) -> bool:
+        """True if ranks share the step."""
+        return self._place.ranks > 1 and self._spec.parallel != "none"
+
+    def _of_step(self, referred: Referred, *, backward: bool) -> list[Difference | None]:
+        found = [difference("logits", "unseen", logits_parts(self._logits(), referred))]
+        loss = self._step.results.loss
+        if loss is not None and referred.loss is not None and self._spec.accumulate == 1:
+            apart, norm = float((loss.detach().float() - referred.loss).abs()), float(referred.loss.abs())
+            found.append(difference("loss", "unseen", [Part("loss", apart, norm, 1)]))
+        if backward:
+            ranks = self._place.ranks if self._shares else 1
+            found.append(difference("gradients", "unseen", gradient_parts(self._workload, referred, ranks)))
+        return found
+
+    def _forward(self, step: Step) -> None:
+        """Run a forward as the cell does."""
+        step.prepare()
+        if not step.prepares:
+            if "zero_grad" in step.phases:
+                step.run("zero_grad")
+            step.run("forward")
+
+    def _logits(self) -> Tensor:
+        logits = self._step.results.logits
+        if logits is None:
+            raise Unchecked("the step keeps no logits")
+        return logits.detach()
+
+
+class _Still:
+    """Dropout off meanwhile. A compiled step is left as it is: another mode would compile it anew."""
+
+    def __init__(self, workload: Workload, spec: CellSpec) -> None:
+        self._model = workload.runs
+        self._off = bool(spec.dropout or spec.attention_dropout) and workload.model.training
+        self.words = ""
+        if self._off and (spec.compile != "off" or spec.cuda_graph != "off"):
+            raise Unchecked("its step draws random numbers")
+        if self._off:
+            self.words = "dropout"
+
+    def __enter__(self) -> _Still:
+        if self._off:
+            self._model.eval()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._off:
+            self._model.train()
+
+
+def _generator_state(device: torch.device) -> Tensor:
+    match device.type:
+        case "cuda":
+            return torch.cuda.get_rng_state(device)
+        case "mps":
+            return torch.mps.get_rng_state()
+    return torch.get_rng_state()
+
+
+def why_fixed(spec: CellSpec, workload: Workload) -> str:
+    """Why tokens stay the same between measured steps; empty if they change."""
+    if spec.inputs == "fixed":
+        return "--inputs fixed"
+    if spec.is_alone or spec.is_collective:
+        return "an operation alone has no tokens"
+    if spec.sync != "each-step" or spec.timer != "step":
+        return "steps are enqueued back to back"
+    if is_imported(spec.model) and workload.brings_batch:
+        return "the model makes its own batch"
+    return ""

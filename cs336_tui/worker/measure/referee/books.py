@@ -1,0 +1,110 @@
+"""The accounts of a cell's measured window: where its time went, which threads worked, and whether the clocks are those
+that the timer began with. Loaded before a user's code, so that it compares with what was there first."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from statistics import median
+from types import FunctionType
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from cs336_tui.events.audit import AFTER_S, Books
+from cs336_tui.worker.measure import timing
+from cs336_tui.worker.measure.process import threads_ran_ns
+from cs336_tui.worker.measure.reporter import CellReporter
+from cs336_tui.worker.measure.timing import EventStamp, HostStamp, StepTimer
+from cs336_tui.worker.workload.compile_and_capture import CapturedStep
+from cs336_tui.worker.workload.passes import Step
+
+_perf_counter, _process_time, _sleep = time.perf_counter, time.process_time, time.sleep
+_PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "softmax")
+_SETTLED_S = 0.005
+"""An OpenMP thread spins for some milliseconds before it sleeps."""
+
+
+class _Bound(NamedTuple):
+    name: str
+    read: Callable[[], object]
+    first: object
+
+
+def _bound() -> Iterator[_Bound]:
+    """The functions that a time rests on, and those that cell and reference share, as they are now."""
+    owners: list[tuple[str, object, tuple[str, ...]]] = [
+        ("time", time, ("perf_counter", "perf_counter_ns", "time", "time_ns", "monotonic", "process_time", "sleep")),
+        ("torch.cuda", torch.cuda, ("synchronize", "current_stream", "Event")),
+        ("torch.cuda.Event", torch.cuda.Event, ("record", "elapsed_time", "synchronize", "query", "wait")),
+        ("torch.mps", torch.mps, ("synchronize", "Event")),
+        ("torch", torch, _PRODUCTS),
+        ("torch.Tensor", torch.Tensor, ("__matmul__", "backward", *_PRODUCTS)),
+        ("torch.nn.functional", F, ("linear", "cross_entropy", "scaled_dot_product_attention", "softmax", "embedding")),
+        ("torch.autograd", torch.autograd, ("grad", "backward")),
+        ("torch.nn.Module", torch.nn.Module, ("__call__", "zero_grad", "parameters", "named_parameters")),
+    ]
+    names = [name for name, value in vars(timing).items() if callable(value) and not name.startswith("__")]
+    owners.append(("the timer's", timing, tuple(names)))
+    for kind in (StepTimer, HostStamp, EventStamp, Step, CapturedStep, CellReporter):
+        methods = tuple(name for name, value in vars(kind).items() if isinstance(value, FunctionType | property))
+        owners.append((kind.__name__, kind, methods))
+    for owner, holder, attributes in owners:
+        for attribute in attributes:
+            read = partial(getattr, holder, attribute, None)
+            yield _Bound(f"{owner}.{attribute}".replace("'s.", "'s "), read, read())
+
+
+_BOUND = tuple(_bound())
+
+
+def replaced() -> tuple[str, ...]:
+    """The functions that are others now than when this module was loaded."""
+    return tuple(bound.name for bound in _BOUND if bound.read() is not bound.first)
+
+
+class Bookkeeper:
+    """Keeps the accounts of one window; made when it begins. `tools_threads` are not the workload's."""
+
+    def __init__(self, tools_threads: frozenset[threading.Thread]) -> None:
+        self._tools_threads = tools_threads
+        self._processor_s, self._ran_ns = _process_time(), threads_ran_ns()
+        self._began = _perf_counter()
+
+    def close(self, times_s: list[float], between_s: list[float], *, prepares: bool = False) -> Books:
+        """The accounts at the end of the window: of its steps and what lay between them. With `prepares` work that is
+        not timed belongs between two steps."""
+        window_s = _perf_counter() - self._began
+        processor_s, ran_ns = _process_time() - self._processor_s, threads_ran_ns()
+        alive_s = sum(ns - self._ran_ns.get(task, 0) for task, ns in ran_ns.items()) / 1e9
+        # Threads that ended are in the process's time and in no thread's.
+        ended_s = max(processor_s - alive_s, 0.0) if ran_ns and self._ran_ns else 0.0
+        own = {
+            str(thread.native_id)
+            for thread in threading.enumerate()
+            if thread not in self._tools_threads and not isinstance(thread, threading._DummyThread)
+        }
+        python_s = sum(ns - self._ran_ns.get(task, 0) for task, ns in ran_ns.items() if task in own) / 1e9
+        steps_s = sum(times_s)
+        known_s = max(window_s - steps_s - sum(between_s), 0.0) if between_s or prepares else 0.0
+        return Books(
+            window_s=window_s,
+            steps_s=steps_s,
+            known_s=known_s,
+            between_s=median(between_s) if between_s else 0.0,
+            step_s=median(times_s) if times_s else 0.0,
+            threads_s=ended_s + python_s,
+            after_s=_after_s(),
+            replaced=replaced(),
+        )
+
+
+def _after_s() -> float:
+    """Processor time of the process while this thread sleeps."""
+    _sleep(_SETTLED_S)
+    before = _process_time()
+    _sleep(AFTER_S)
+    return max(_process_time() - before - 1e-3, 0.0)

@@ -1,0 +1,202 @@
+"""Compares a step after the measured ones with the reference: logits of each sequence, the loss, the gradient of each
+parameter and what the optimizer moved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from cs336_tui.events.audit import Difference
+from cs336_tui.worker.measure.referee.reference import Referred, whole
+from cs336_tui.worker.measure.report import named_parameters
+from cs336_tui.worker.workload.building import Workload
+
+RANGES = 8
+"""Ranges of token positions whose logits are compared, of each sequence."""
+LEAST_RMS = 0.1
+"""Share of all gradients' root mean square. The error of a parameter with a smaller gradient is relative to that: one
+that is 0 but for rounding, as that of a key's bias, is all error."""
+MOST = 1e9
+"""A relative difference that is infinite or no number."""
+_SAMPLE = 4096
+"""Elements of each parameter whose move is worked out; AdamW's is the same for each by itself."""
+
+
+class Part(NamedTuple):
+    """The norm of a part's difference, the norm of the reference's, and its number of elements."""
+
+    name: str
+    apart: float
+    norm: float
+    elements: int
+
+
+def difference(of: str, batch: str, parts: Iterable[Part]) -> Difference | None:
+    """The largest of all parts' relative differences; None of no parts."""
+    found = list(parts)
+    if not found:
+        return None
+    norm = math.hypot(*(part.norm for part in found))
+    rms = norm / math.sqrt(max(sum(part.elements for part in found), 1))
+    errors = [_ratio(part.apart, max(part.norm, LEAST_RMS * rms * math.sqrt(part.elements))) for part in found]
+    worst = max(range(len(found)), key=errors.__getitem__)
+    all_of = _ratio(math.hypot(*(part.apart for part in found)), norm)
+    return Difference(of=of, batch=batch, whole=all_of, worst=found[worst].name, worst_error=errors[worst])  # type: ignore[arg-type]
+
+
+def _ratio(apart: float, norm: float) -> float:
+    """At most `MOST`, as a log has no infinity."""
+    ratio = apart / norm if norm else MOST if apart else 0.0
+    return min(ratio, MOST) if math.isfinite(ratio) else MOST
+
+
+@torch.no_grad()
+def logits_parts(own: Tensor, referred: Referred) -> Iterator[Part]:
+    """Of each sequence the ranges of positions; of several micro-batches `own` has the last sequences alone."""
+    rows = [row for several in referred.logits for row in several]
+    first = len(rows) - own.shape[0]
+    for number, (found, expected) in enumerate(zip(own, rows[first:], strict=True), first + 1):
+        length = found.shape[-2]
+        size = -(-length // RANGES)
+        for start in range(0, length, size):
+            end = min(start + size, length)
+            wanted = expected.narrow(-2, start, end - start).float()
+            apart = (found.narrow(-2, start, end - start).float() - wanted).norm()
+            name = f"sequence {number}, positions {start + 1} to {end}"
+            yield Part(name, float(apart), float(wanted.norm()), wanted.numel())
+
+
+@torch.no_grad()
+def gradient_parts(workload: Workload, referred: Referred, ranks: int) -> Iterator[Part]:
+    """Of each parameter of which either has a gradient; of ranks that share a step the reference's is their mean."""
+    shares = ranks > 1
+    for name, parameter in named_parameters(workload.model):
+        expected = referred.gradients.get(name)
+        if expected is None and parameter.grad is None:
+            continue
+        if expected is None:
+            expected = torch.zeros(parameter.shape, device=parameter.device)
+        if shares:
+            dist.all_reduce(expected)
+            expected /= ranks
+        norm, count = float(expected.norm()), expected.numel()
+        if parameter.grad is None:
+            yield Part(name, norm, norm, count)
+            continue
+        yield Part(name, float((whole(parameter.grad).float() - expected).norm()), norm, count)
+
+
+@torch.no_grad()
+def unequal_parameters(workload: Workload) -> tuple[str, ...]:
+    """Parameters that each rank has whole and that are not the first rank's; each rank calls it."""
+    names = []
+    for name, parameter in named_parameters(workload.model):
+        if not isinstance(parameter, DTensor):
+            first = parameter.detach().clone()
+            dist.broadcast(first, src=0)
+            if not torch.equal(first, parameter.detach()):
+                names.append(name)
+    return tuple(names)
+
+
+class _Sample(NamedTuple):
+    """Some elements of a parameter before an optimizer step, with the two moments of its state and its step count."""
+
+    value: Tensor
+    first: Tensor | None
+    second: Tensor | None
+    steps: float | None
+    group: Mapping[str, object]
+
+
+class Moves:
+    """What an optimizer step moves, of some elements of each parameter: made before the step."""
+
+    def __init__(self, workload: Workload) -> None:
+        assert workload.training is not None
+        self._workload, self._training = workload, workload.training
+        groups = _groups(workload.training.optimizer)
+        self._samples = {
+            name: _sample(parameter, workload.training.optimizer, groups.get(id(parameter), {}))
+            for name, parameter in named_parameters(workload.model)
+        }
+        self._taken = workload.training.steps_taken
+
+    @torch.no_grad()
+    def compared(self) -> tuple[list[Part], tuple[str, ...], str]:
+        """After the step: the moves beside AdamW's from the same state, parameters that did not move though they have a
+        gradient, and what could not be compared."""
+        if self._training.steps_taken == self._taken and self._training.scales_gradients:
+            return [], (), "the optimizer step was skipped, because gradients overflowed float16"
+        parts, unmoved, left_out = [], [], ""
+        for name, parameter in named_parameters(self._workload.model):
+            before = self._samples[name]
+            if parameter.grad is None or not before.group:
+                continue
+            gradient, after = (_some(tensor).float() for tensor in (parameter.grad, parameter.detach()))
+            if not gradient.any() or not before.group.get("lr"):
+                continue
+            moved = after - before.value
+            coarse = parameter.dtype != torch.float32  # a step may be smaller than what its numbers resolve
+            if not moved.any() and not coarse:
+                unmoved.append(name)
+            if coarse:
+                left_out = "moves of 16-bit parameters"
+            elif (expected := _adamw(before, gradient)) is not None:
+                parts.append(Part(name, float((moved - expected).norm()), float(expected.norm()), moved.numel()))
+            else:
+                left_out = "moves of an optimizer that is not AdamW"
+        return parts, tuple(unmoved), left_out
+
+
+def _groups(optimizer: Optimizer) -> dict[int, Mapping[str, object]]:
+    return {id(each): group for group in optimizer.param_groups for each in group["params"]}
+
+
+def _some(tensor: Tensor) -> Tensor:
+    flat = (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // _SAMPLE)]
+
+
+@torch.no_grad()
+def _sample(parameter: Tensor, optimizer: Optimizer, group: Mapping[str, object]) -> _Sample:
+    state = optimizer.state.get(parameter, {}) if hasattr(optimizer.state, "get") else {}
+    alike = [
+        value
+        for value in state.values()
+        if isinstance(value, Tensor)
+        and value.shape == parameter.shape
+        and value.dim()
+        and value.dtype.is_floating_point
+    ]
+    first = second = None
+    if len(alike) == 2:
+        first, second = (_some(value).float().clone() for value in alike)
+        if bool((second < 0).any()) and not bool((first < 0).any()):
+            first, second = second, first
+    steps = next((float(state[key]) for key in ("step", "t", "steps") if key in state), None)
+    return _Sample(_some(parameter).float().clone(), first, second, steps, group)
+
+
+def _adamw(before: _Sample, gradient: Tensor) -> Tensor | None:
+    """The move of AdamW (Loshchilov and Hutter 2019), as torch computes it; None of another optimizer."""
+    group = before.group
+    betas, lr, eps, decay = (group.get(key) for key in ("betas", "lr", "eps", "weight_decay"))
+    foreign = group.get("amsgrad") or group.get("maximize") or group.get("decoupled_weight_decay") is False
+    if before.first is None or before.second is None or before.steps is None or foreign:
+        return None
+    if not isinstance(betas, tuple | list) or len(betas) != 2 or any(each is None for each in (lr, eps, decay)):
+        return None
+    (beta1, beta2), count = betas, before.steps + 1
+    rate, small, shrink = float(lr), float(eps), float(decay)  # type: ignore[arg-type]
+    first = beta1 * before.first + (1 - beta1) * gradient
+    second = beta2 * before.second + (1 - beta2) * gradient.square()
+    size = second.sqrt() / math.sqrt(1 - beta2**count) + small
+    return -rate * shrink * before.value - rate / (1 - beta1**count) * first / size

@@ -1,0 +1,165 @@
+"""Counts the matrix products of a step as they are dispatched, by part of the model and by dtype, and the least that
+its dimensions ask for."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from time import perf_counter
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from cs336_tui.config.flops import parameters
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.values import WITHOUT_BACKWARD
+from cs336_tui.config.variants import is_imported
+from cs336_tui.events.audit import Speed, Work
+from cs336_tui.events.gpus import gpu_of_label
+from cs336_tui.worker.estimate import meta_device as _counts_sdpa_of_a_cpu  # noqa: F401
+from cs336_tui.worker.measure.probe import device_label
+from cs336_tui.worker.workload.building import Workload
+from cs336_tui.worker.workload.passes import Step
+from cs336_tui.worker.workload.precision import RECIPES, dtype_name
+from cs336_tui.worker.workload.transformer import Batch
+
+_WITH_WEIGHTS = ("mm", "addmm", "_scaled_mm", "linear")
+_TORCH = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "fsdp")
+_LEAST, _MOST = 256, 4096
+"""Sizes of the matrix product whose speed is taken: square, and of about a sixth of a step's FLOPs."""
+_RUNS = 5
+
+
+class ProductCounter(TorchDispatchMode):
+    """FLOPs of the products that run within it, by direction, part and dtype."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self._vocab_size = vocab_size
+        self.forward, self.backward = Counter[str](), 0
+        self.dtypes = Counter[str]()
+        self.uncounted = Counter[str]()
+
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        count = flop_registry.get(func.overloadpacket)
+        if count is None and func.namespace in _TORCH:
+            with self:
+                found = func.decompose(*args, **kwargs)
+            if found is not NotImplemented:
+                return found
+        out = func(*args, **kwargs)
+        if count is None:
+            if func.namespace not in _TORCH:
+                self.uncounted[str(func.overloadpacket)] += 1
+            return out
+        flops = count(*args, **kwargs, out_val=out)
+        factors = [each for each in args if isinstance(each, Tensor) and each.dim() > 1]
+        self.dtypes[dtype_name(factors[-1].dtype)] += flops
+        if torch._C._current_autograd_node() is not None:
+            self.backward += flops
+            return out
+        part = "attention"
+        if func.overloadpacket.__name__.rpartition(".")[2] in _WITH_WEIGHTS:
+            part = "head" if any(self._vocab_size in each.shape for each in factors) else "blocks"
+        self.forward[part] += flops
+        return out
+
+
+def count_work(spec: CellSpec, workload: Workload) -> Work | None:
+    """The work of a step on one sequence, without its optimizer, of the model as it is written. None where a step on
+    one sequence cannot run."""
+    one = msgspec.structs.replace(
+        spec, accumulate=1, pass_=spec.pass_ if spec.pass_ in WITHOUT_BACKWARD else "forward+backward"
+    )
+    batch = workload.batch if spec.is_alone else Batch(*(part[:1].clone() for part in workload.batch))
+    written = Step(one.pass_, workload.model, batch, workload.autocast, loss=workload.loss)
+    counter = ProductCounter(spec.vocab_size if not spec.is_alone else -1)
+    kept = [parameter.grad for parameter in workload.model.parameters()]
+    try:
+        nn.Module.zero_grad(workload.model, set_to_none=True)
+        with counter:
+            for phase in written.phases:
+                written.run(phase)
+        own = _own_functions(written.results.loss if written.results.loss is not None else written.results.logits)
+    except Exception:  # such as a model of a fixed batch
+        return None
+    finally:
+        written.clear()
+        for parameter, gradient in zip(workload.model.parameters(), kept, strict=True):
+            parameter.grad = gradient
+    sequences = spec.rank_batch_size if spec.is_alone else 1
+    least = _least_forward(spec, workload, sequences)
+    if own and not counter.forward["attention"]:  # its products may be in a kernel that is not dispatched
+        least.pop("attention", None)
+    forward = sum(counter.forward.values())
+    trained = all(parameter.requires_grad for parameter in workload.model.parameters())
+    backward = spec.pass_ not in WITHOUT_BACKWARD and trained
+    return Work(
+        forward=forward,
+        backward=counter.backward,
+        least_forward=sum(least.values()),
+        least_backward=2 * forward if backward else 0,
+        parts={name: (counter.forward[name], least[name]) for name in least},
+        dtypes=dict(counter.dtypes),
+        uncounted=(*own, *counter.uncounted),
+    )
+
+
+def _own_functions(output: Tensor | None) -> tuple[str, ...]:
+    """Names of a user's autograd functions in the graph of an output."""
+    waiting, seen, found = [output.grad_fn if output is not None else None], set[Any](), dict[str, None]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            found[type(node).__name__.removesuffix("Backward")] = None
+        waiting += [after for after, _ in node.next_functions]
+    return tuple(name for name in found if name not in ("_Begin", "CheckpointFunction"))
+
+
+def _least_forward(spec: CellSpec, workload: Workload, sequences: int) -> dict[str, int]:
+    """FLOPs of a forward on so many sequences, by part: of the reference model all, of a user's the least of models
+    with these dimensions, two matrices in a feed-forward network and shared keys and values. Of attention, which a user
+    may compute in any way, the pairs that a causal mask leaves."""
+    if spec.workload == "norm":
+        return {}
+    tokens, length = sequences * spec.context_length, spec.context_length
+    pairs = length * (length + 1) // 2 if spec.causal else length**2
+    layers = 1 if spec.workload == "attention" else spec.num_layers
+    attention = {"attention": 4 * sequences * pairs * spec.d_model * layers}
+    if spec.workload == "attention":
+        return attention
+    head = spec.vocab_size * spec.d_model
+    factors = parameters(spec).factors
+    if is_imported(spec.model):
+        if workload.facts.dims_not_taken:
+            return {}
+        factors = head + layers * (2 * spec.d_model**2 + 2 * spec.d_model * spec.d_ff)
+    return {"head": 2 * tokens * head, "blocks": 2 * tokens * (factors - head), **attention}
+
+
+def product_speed(spec: CellSpec, device: torch.device, flops: int, synchronize: Any) -> Speed | None:
+    """The speed of a square matrix product in the cell's precision; None without a dtype that torch multiplies."""
+    recipe = RECIPES[spec.precision]
+    if recipe.float8 or not flops:
+        return None
+    size = min(max(round((flops / 12) ** (1 / 3)), _LEAST), _MOST)
+    dtype = recipe.autocast or recipe.parameters
+    left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
+    best_s = math.inf
+    with torch.no_grad():
+        for _ in range(_RUNS):
+            began = perf_counter()
+            torch.mm(left, right)
+            synchronize()
+            best_s = min(best_s, perf_counter() - began)
+    gpu = gpu_of_label(device_label(device)) if device.type == "cuda" else None
+    sheet = gpu.peak_flops(spec.precision) if gpu else None
+    return Speed(flops_per_s=2 * size**3 / best_s, size=size, sheet_flops_per_s=sheet)

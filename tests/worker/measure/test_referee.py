@@ -1,0 +1,113 @@
+"""The referee in a cell: honest cells are checked, what is wrong is found, figures are as without it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.audit import Audit
+from cs336_tui.events.events import CellFinished, StepsTimed
+from cs336_tui.worker.measure import cell as measuring
+from cs336_tui.worker.measure import timing
+from cs336_tui.worker.measure.referee.books import replaced
+from cs336_tui.worker.workload.transformer import FreshTokens, random_batch
+from tests.referee.corpus import BASE, USERS
+
+
+def ended(**changes: Any) -> CellFinished:
+    """The end of a small cell that ran here."""
+    events: list[Any] = []
+    spec = CellSpec(**{**BASE, "measure_steps": 4, "warmup_steps": 1, "model_path": (str(USERS),), **changes})
+    measuring.run_cell(spec, 0, events.append, lambda: False)
+    assert sum(len(event.times_s) for event in events if isinstance(event, StepsTimed)) == 5, "none of the checks'"
+    end = events[-1]
+    assert isinstance(end, CellFinished)
+    assert end.status == "ok", end.error
+    return end
+
+
+def audit(**changes: Any) -> Audit:
+    found = ended(**changes).audit
+    assert found is not None
+    return found
+
+
+def errors(found: Audit) -> dict[tuple[str, str], float]:
+    assert found.results is not None
+    return {(each.of, each.batch): each.worst_error for each in found.results.differences}
+
+
+def test_a_training_step_is_compared_in_all_its_results() -> None:
+    found = audit(pass_="train-step")
+    assert errors(found).keys() == {
+        ("logits", "timed"), ("logits", "unseen"), ("loss", "unseen"), ("gradients", "unseen"), ("moves", "unseen"),
+    }  # fmt: skip
+    assert max(errors(found).values()) < 1e-3
+    assert found.results is not None
+    assert (found.results.unchecked, found.results.unmoved) == ("", ())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pass_": "inference"},
+        {"pass_": "backward"},
+        {"pass_": "forward", "attention": "sdpa"},
+        {"pass_": "train-step", "accumulate": 2},
+        {"pass_": "train-step", "checkpoint": 1},
+        {"pass_": "train-step", "optimizer": "adamw-fused"},
+        {"pass_": "train-step", "dropout": 0.1},
+        {"pass_": "forward+backward", "arch": "gelu-learned", "norm": "layernorm", "weight_tying": "on", "bias": "on"},
+        {"workload": "attention", "pass_": "forward+backward", "attention": "sdpa", "num_layers": 1, "d_ff": 64},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_honest_cells_are_right(changes: dict[str, Any]) -> None:
+    found = audit(**changes)
+    assert found.results is not None
+    assert found.results.unchecked == ""
+    assert 0 <= max(errors(found).values()) < 1e-3
+
+
+def test_with_checks_off_there_are_none() -> None:
+    assert ended(check="off").audit is None
+
+
+def test_a_check_that_fails_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(measuring, "audited", fails)
+    found = audit()
+    assert found.results is not None
+    assert found.results.unchecked == "the check failed: RuntimeError: no such thing"
+
+
+def test_a_clock_that_is_replaced_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert replaced() == ()
+    clock: Callable[[], float] = timing.perf_counter
+    monkeypatch.setattr(timing, "perf_counter", lambda: clock() / 2)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    assert replaced() == ("torch.cuda.synchronize", "the timer's perf_counter")
+
+
+def test_tokens_change_in_place_and_every_fourth_time_not() -> None:
+    batch = random_batch(2, 8, 100, device="cpu", seed=0)
+    fresh, seen = FreshTokens(batch, 100, 1), [batch.inputs.clone()]
+    fresh.repeat()
+    for _ in range(8):
+        fresh()
+        seen.append(batch.inputs.clone())
+        assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
+    same = [step for step in range(8) if torch.equal(seen[step], seen[step + 1])]
+    assert tuple(same) == FreshTokens.repeated(8) == (3, 7)
+
+
+def test_tokens_stay_where_they_are_to_be_fixed_or_steps_are_back_to_back() -> None:
+    fixed, pipelined = (audit(**changes).inputs for changes in ({"inputs": "fixed"}, {"sync": "pipelined"}))
+    assert fixed is not None
+    assert pipelined is not None
+    assert (fixed.fresh, fixed.why_fixed) == (False, "--inputs fixed")
+    assert (pipelined.fresh, pipelined.why_fixed) == (False, "steps are enqueued back to back")
