@@ -11,7 +11,7 @@ from cs336_tui.analysis.agreement import tolerance_of
 from cs336_tui.analysis.judgement import Finding, VerdictName
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import Precision
-from cs336_tui.events.audit import AFTER_S, Audit, Books, Inputs, Results, Work
+from cs336_tui.events.audit import AFTER_S, SLOWER, Audit, Books, Inputs, Results, Work
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted, percent, two_digit_percent
 
@@ -63,7 +63,7 @@ def refereed(cell: CellState) -> Mapping[VerdictName, Finding]:
     return {
         "work-outside-steps": _outside(cell, audit.books),
         "impossible": _impossible(cell, audit),
-        "less-work": _less(audit.work),
+        "less-work": _less(cell, audit),
         "differs": differs,
         "remembers-inputs": _remembers(cell, audit.inputs),
         "other-precision": _other_precision(cell, audit.work),
@@ -147,25 +147,27 @@ def _impossible(cell: CellState, audit: Audit) -> Finding:
     return Finding(False, f"{percent(rate / fastest)} % of the FLOP/s of a matrix product in the same process")
 
 
-def _less(work: Work | None) -> Finding:
+def _less(cell: CellState, audit: Audit) -> Finding:
+    work, results = audit.work, audit.results
+    advice = "its dimensions are not those of the cell"
+    times_s = sorted(cell.step_times_s)
+    slow_s = times_s[-1 - len(times_s) // 10]  # a tenth of the steps may be spikes
+    if results and results.step_s and cell.spec.sync == "each-step" and results.step_s > SLOWER * slow_s:
+        text = f"a step that is compared takes {_seconds(results.step_s)}, measured ones {_seconds(median(times_s))}"
+        return Finding(True, text, "its measured steps are not the work that it shows when it is checked")
     if work is None or not (work.least_forward or work.least_backward):
         return Finding(None, "its products could not be counted", unknown_because="not countable")
-    short = [
-        f"{name} {percent(counted_ / least)} %"
-        for name, (counted_, least) in work.parts.items()
-        if counted_ < LESS * least
-    ]
+    short = [f"{name} {percent(done / least)} %" for name, (done, least) in work.parts.items() if done < LESS * least]
     if work.least_backward and work.backward < LESS * work.least_backward and not work.uncounted:
         short.append(f"backward {percent(work.backward / work.least_backward)} %")
     besides = f"; not observable: {', '.join(work.uncounted)}" if work.uncounted else ""
     if short:
-        text = f"of the FLOPs that its dimensions ask for: {', '.join(short)}{besides}"
-        return Finding(True, text, "its dimensions are not those of the cell")
+        return Finding(True, f"of the FLOPs that its dimensions ask for: {', '.join(short)}{besides}", advice)
     return Finding(False, f"as many FLOPs as its dimensions ask for{besides}")
 
 
 def _more(work: Work | None) -> Finding:
-    if work is None or not work.least_forward or "blocks" not in work.parts:
+    if work is None or not work.least_forward or "attention" not in work.parts:
         return Finding(None, "its products could not be counted", unknown_because="not countable")
     ratio = work.forward / work.least_forward
     most = MORE * 2

@@ -90,7 +90,11 @@ class FreshTokens:
             self._calls += 1
             if self._calls % self.EVERY == 0:
                 return
-        inputs, targets = self._batch
+        self.put()
+
+    def put(self, first: int = 0) -> None:
+        """Put other tokens into the sequences from the `first` on."""
+        inputs, targets = (part[first:] for part in self._batch)
         shape = (inputs.shape[0], inputs.shape[1] + 1)
         tokens = torch.randint(self._vocab_size, shape, device=inputs.device, generator=self._generator)
         inputs.copy_(tokens[:, :-1])

@@ -17,6 +17,7 @@ from cs336_tui.events.audit import Difference
 from cs336_tui.worker.measure.referee.reference import Referred, whole
 from cs336_tui.worker.measure.report import named_parameters
 from cs336_tui.worker.workload.building import Workload
+from cs336_tui.worker.workload.passes import Training
 
 RANGES = 8
 """Ranges of token positions whose logits are compared, of each sequence."""
@@ -112,7 +113,7 @@ class _Sample(NamedTuple):
     value: Tensor
     first: Tensor | None
     second: Tensor | None
-    steps: float | None
+    steps: float
     group: Mapping[str, object]
 
 
@@ -124,7 +125,7 @@ class Moves:
         self._workload, self._training = workload, workload.training
         groups = _groups(workload.training.optimizer)
         self._samples = {
-            name: _sample(parameter, workload.training.optimizer, groups.get(id(parameter), {}))
+            name: _sample(parameter, workload.training, groups.get(id(parameter), {}))
             for name, parameter in named_parameters(workload.model)
         }
         self._taken = workload.training.steps_taken
@@ -136,24 +137,25 @@ class Moves:
         if self._training.steps_taken == self._taken and self._training.scales_gradients:
             return [], (), "the optimizer step was skipped, because gradients overflowed float16"
         parts, unmoved, left_out = [], [], ""
+        stuck, several = list[str](), 0  # 16-bit parameters that stay, and all of them
         for name, parameter in named_parameters(self._workload.model):
             before = self._samples[name]
             if parameter.grad is None or not before.group:
                 continue
             gradient, after = (_some(tensor).float() for tensor in (parameter.grad, parameter.detach()))
-            if not gradient.any() or not before.group.get("lr"):
+            if not gradient.any():
                 continue
             moved = after - before.value
             coarse = parameter.dtype != torch.float32  # a step may be smaller than what its numbers resolve
-            if not moved.any() and not coarse:
-                unmoved.append(name)
+            if not moved.any():
+                (stuck if coarse else unmoved).append(name)
             if coarse:
-                left_out = "moves of 16-bit parameters"
+                left_out, several = "moves of 16-bit parameters", several + 1
             elif (expected := _adamw(before, gradient)) is not None:
                 parts.append(Part(name, float((moved - expected).norm()), float(expected.norm()), moved.numel()))
             else:
                 left_out = "moves of an optimizer that is not AdamW"
-        return parts, tuple(unmoved), left_out
+        return parts, (*unmoved, *(stuck if len(stuck) == several else ())), left_out
 
 
 def _groups(optimizer: Optimizer) -> dict[int, Mapping[str, object]]:
@@ -166,8 +168,9 @@ def _some(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _sample(parameter: Tensor, optimizer: Optimizer, group: Mapping[str, object]) -> _Sample:
-    state = optimizer.state.get(parameter, {}) if hasattr(optimizer.state, "get") else {}
+def _sample(parameter: Tensor, training: Training, group: Mapping[str, object]) -> _Sample:
+    kept = training.optimizer.state
+    state = kept.get(parameter, {}) if hasattr(kept, "get") else {}
     alike = [
         value
         for value in state.values()
@@ -181,7 +184,8 @@ def _sample(parameter: Tensor, optimizer: Optimizer, group: Mapping[str, object]
         first, second = (_some(value).float().clone() for value in alike)
         if bool((second < 0).any()) and not bool((first < 0).any()):
             first, second = second, first
-    steps = next((float(state[key]) for key in ("step", "t", "steps") if key in state), None)
+    counts = (float(state[key]) for key in ("step", "t", "steps") if key in state)
+    steps = next(counts, float(training.steps_taken))
     return _Sample(_some(parameter).float().clone(), first, second, steps, group)
 
 
@@ -190,7 +194,7 @@ def _adamw(before: _Sample, gradient: Tensor) -> Tensor | None:
     group = before.group
     betas, lr, eps, decay = (group.get(key) for key in ("betas", "lr", "eps", "weight_decay"))
     foreign = group.get("amsgrad") or group.get("maximize") or group.get("decoupled_weight_decay") is False
-    if before.first is None or before.second is None or before.steps is None or foreign:
+    if before.first is None or before.second is None or foreign:
         return None
     if not isinstance(betas, tuple | list) or len(betas) != 2 or any(each is None for each in (lr, eps, decay)):
         return None

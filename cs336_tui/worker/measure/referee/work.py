@@ -30,8 +30,8 @@ from cs336_tui.worker.workload.transformer import Batch
 _WITH_WEIGHTS = ("mm", "addmm", "_scaled_mm", "linear")
 _TORCH = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "fsdp")
 _LEAST, _MOST = 256, 4096
-"""Sizes of the matrix product whose speed is taken: square, and of about a sixth of a step's FLOPs."""
-_RUNS = 5
+"""Sizes of the matrix product whose speed is taken: square, and of about a twelfth of a step's FLOPs."""
+_RUNS = 3
 
 
 class ProductCounter(TorchDispatchMode):
@@ -96,6 +96,10 @@ def count_work(spec: CellSpec, workload: Workload) -> Work | None:
     least = _least_forward(spec, workload, sequences)
     if own and not counter.forward["attention"]:  # its products may be in a kernel that is not dispatched
         least.pop("attention", None)
+    done = dict(counter.forward)
+    if not _tells_head(spec, done):
+        for parts in (done, least):
+            parts["matrices"] = parts.pop("head", 0) + parts.pop("blocks", 0)
     forward = sum(counter.forward.values())
     trained = all(parameter.requires_grad for parameter in workload.model.parameters())
     backward = spec.pass_ not in WITHOUT_BACKWARD and trained
@@ -104,10 +108,18 @@ def count_work(spec: CellSpec, workload: Workload) -> Work | None:
         backward=counter.backward,
         least_forward=sum(least.values()),
         least_backward=2 * forward if backward else 0,
-        parts={name: (counter.forward[name], least[name]) for name in least},
+        parts={name: (done.get(name, 0), least[name]) for name in least if least[name]},
         dtypes=dict(counter.dtypes),
         uncounted=(*own, *counter.uncounted),
     )
+
+
+def _tells_head(spec: CellSpec, forward: dict[str, int]) -> bool:
+    """True if products with the vocabulary's size are the head's alone; not of a vocabulary that the model pads, nor of
+    one that is as large as another dimension."""
+    widths = (spec.d_model, spec.d_ff)
+    others = {times * width for width in widths for times in (1, 2, 3)} | {spec.context_length, spec.head_dim}
+    return bool(forward.get("head")) and spec.vocab_size not in others
 
 
 def _own_functions(output: Tensor | None) -> tuple[str, ...]:
@@ -150,7 +162,7 @@ def product_speed(spec: CellSpec, device: torch.device, flops: int, synchronize:
     recipe = RECIPES[spec.precision]
     if recipe.float8 or not flops:
         return None
-    size = min(max(round((flops / 12) ** (1 / 3)), _LEAST), _MOST)
+    size = min(max(round((flops / 24) ** (1 / 3)), _LEAST), _MOST)
     dtype = recipe.autocast or recipe.parameters
     left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
     best_s = math.inf
