@@ -302,7 +302,6 @@ _WRAPPERS = dict.fromkeys(
     f"{DIFFERS} {FAILED}",
 )  # fmt: skip
 RANKS: dict[str, Any] = {"ranks": 2, "pass_": "train-step", "batch_size": 2}
-
 ALONE: dict[str, Any] = {"size": "d64", "d_model": 64, "num_heads": 1, "num_layers": 1, "d_ff": 1, "vocab_size": 1}
 ATTENTION_ALONE = {**ALONE, "workload": "attention", "context_length": 128}
 

@@ -16,7 +16,7 @@ def _small(size: str, edition: str) -> dict[str, int]:
     width = 8 * heads
     return {
         "d_model": width, "d_ff": round(width * dims.d_ff / dims.d_model), "num_heads": heads,
-        "num_layers": min(dims.num_layers // 4, 4), "vocab_size": 256,
+        "num_layers": min(dims.num_layers // 4, 4), "vocab_size": 320,
     }  # fmt: skip
 
 
@@ -37,6 +37,8 @@ _SHAPES: dict[str, dict[str, int]] = {
     "long context": {"context_length": 512, "batch_size": 1, "num_layers": 2},
     "many sequences": {"context_length": 8, "batch_size": 64},
     "one wide head": {"num_heads": 1},
+    "feed-forward network as wide as the vocabulary": {"d_ff": 256},
+    "all alike": {"d_ff": 64, "vocab_size": 64},
     "wide feed-forward network": {"d_ff": 1024, "num_layers": 2},
 }
 

@@ -37,7 +37,7 @@ FOUND = (
 CLEAN = (
     "size/2024/tiny/train-step",
     "size/2026/10B/inference",
-    "size/2026/xl/forward",
+    "shape/feed-forward network as wide as the vocabulary",
     "pass/backward",
     "attention/sdpa/train-step",
     "attention/honest:Tiled/train-step",

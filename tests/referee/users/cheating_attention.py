@@ -1,5 +1,5 @@
-"""Attention functions that compute something else than attention, or less of it. All take queries, keys and values,
-(B, H, T, K), and would be causal."""
+"""Attention functions that compute something else than attention, or less of it. All take queries, keys and values, (B,
+H, T, K), and would be causal."""
 
 import torch
 import torch.nn.functional as F

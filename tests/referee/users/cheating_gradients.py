@@ -1,5 +1,5 @@
-"""Language models with right outputs and wrong gradients. They have the
-parameters of `lm.LM` under the same names, so that the two can be compared weight by weight."""
+"""Language models with right outputs and wrong gradients. They have the parameters of `lm.LM` under the same names, so
+that the two can be compared weight by weight."""
 
 import torch
 from lm import LM

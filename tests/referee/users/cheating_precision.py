@@ -1,5 +1,5 @@
-"""Language models that multiply in fewer bits than they are asked to. They have the
-parameters of `lm.LM` under the same names, so that the two can be compared weight by weight."""
+"""Language models that multiply in fewer bits than they are asked to. They have the parameters of `lm.LM` under the
+same names, so that the two can be compared weight by weight."""
 
 import copy
 
