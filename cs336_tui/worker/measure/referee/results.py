@@ -136,7 +136,7 @@ class Moves:
         gradient, and what could not be compared."""
         if self._training.steps_taken == self._taken and self._training.scales_gradients:
             return [], (), "the optimizer step was skipped, because gradients overflowed float16"
-        parts, unmoved, left_out = [], [], ""
+        parts, unmoved, left_out = list[Part](), list[str](), ""
         stuck, several = list[str](), 0  # 16-bit parameters that stay, and all of them
         for name, parameter in named_parameters(self._workload.model):
             before = self._samples[name]
