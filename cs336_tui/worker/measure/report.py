@@ -4,10 +4,9 @@ made of sketches, for comparison with those of another cell: `events.agreement_r
 from __future__ import annotations
 
 import math
-import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import time
 from typing import Any
@@ -39,9 +38,9 @@ from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.import_problems import raise_interrupt
-from cs336_tui.worker.workload.model_parts import StandIn
+from cs336_tui.worker.workload.model_parts import named_parameters
 from cs336_tui.worker.workload.passes import logits_of
-from cs336_tui.worker.workload.precision import RECIPES, dtype_name
+from cs336_tui.worker.workload.precision import FIRST_LOSS_SCALE, RECIPES, dtype_name
 
 RANGES = 32
 """Ranges of token positions whose logits have a sketch each, at most."""
@@ -51,10 +50,6 @@ _CHUNK, _CHUNK_OF_CPU = 2**20, 2**14
 """Elements that are sketched at once: on a CPU few enough for torch not to start its threads."""
 _SAMPLE = 2**14
 """Elements of a parameter whose values are sketched: it begins with the same values or with quite others."""
-FIRST_LOSS_SCALE = 2.0**16
-"""As `torch.amp.GradScaler` begins; halved until all gradients are finite."""
-_WRAPPER = re.compile(r"(^|(?<=\.))(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
-"""Names of torch's wrappers in those of a model's parameters."""
 
 
 def sketch_agreement(request: ReportRequest, enter: Enter) -> AgreementReport:
@@ -87,18 +82,6 @@ def sketch_agreement(request: ReportRequest, enter: Enter) -> AgreementReport:
         for (name, tensor), value, gradient in zip(parameters, values, gradients, strict=True)
     )
     return AgreementReport(**header(spec, device), **ran, parameters=tuple(sketches), loss_scale=scale)
-
-
-def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Its parameters by their names in the model as written, without those of checkpointing and of torch's wrappers."""
-    inside = [f"{name}.block." for name, module in model.named_modules() if isinstance(module, StandIn)]
-    for name, parameter in model.named_parameters():
-        for prefix in inside:
-            if name.startswith(prefix):
-                name = name.removeprefix(prefix)
-                name = f"{prefix.removesuffix('block.')}{name}"
-                break
-        yield _WRAPPER.sub("", name), parameter
 
 
 def _run(workload: Workload, spec: CellSpec, scale: float) -> dict[str, Any]:

@@ -32,6 +32,9 @@ _QKV = frozenset(
 )
 _OUTPUT = frozenset("o out output wo c dense".split()) | {""}
 
+_WRAPPER = re.compile(r"(^|(?<=\.))(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
+"""Names of torch's wrappers in those of a model's parameters."""
+
 
 def part_of_each(model: nn.Module) -> dict[nn.Module, Range]:
     """The modules that are parts of the model, with their parts; submodules of a part of one kind are left out. A
@@ -248,3 +251,15 @@ def _alike(args: tuple[Any, ...], kwargs: dict[str, Any], ran: _Ran) -> bool:
         return False
     pairs = (*zip(args, ran.args, strict=True), *((kwargs[name], ran.kwargs[name]) for name in kwargs))
     return all(one is other for one, other in pairs)
+
+
+def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Its parameters by their names in the model as written, without those of checkpointing and of torch's wrappers."""
+    inside = [f"{name}.block." for name, module in model.named_modules() if isinstance(module, StandIn)]
+    for name, parameter in model.named_parameters():
+        for prefix in inside:
+            if name.startswith(prefix):
+                name = name.removeprefix(prefix)
+                name = f"{prefix.removesuffix('block.')}{name}"
+                break
+        yield _WRAPPER.sub("", name), parameter

@@ -35,6 +35,8 @@ class Recipe(NamedTuple):
     float8: bool = False
 
 
+FIRST_LOSS_SCALE = 2.0**16
+"""As `torch.amp.GradScaler` begins; halved until all gradients are finite."""
 RECIPES: dict[Precision, Recipe] = {
     "fp32": Recipe(),
     "tf32": Recipe(matmul="high"),

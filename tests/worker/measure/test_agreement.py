@@ -12,8 +12,9 @@ from cs336_tui.analysis.agreement import Agreement, agreement, agreement_key
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished
 from cs336_tui.events.reports import AgreementReport, ReportRequest, Sketch
-from cs336_tui.worker.measure.report import BUCKETS, hashed, make_report, named_parameters, sketch
+from cs336_tui.worker.measure.report import BUCKETS, hashed, make_report, sketch
 from cs336_tui.worker.workload.building import build
+from cs336_tui.worker.workload.model_parts import named_parameters
 from tests.worker.measure.cells import compiles, small_spec
 from tests.worker.workload.own_code import GPT, Folder
 

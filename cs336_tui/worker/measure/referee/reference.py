@@ -3,7 +3,7 @@ through another model of the user's, sequence by sequence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import NamedTuple
 
@@ -11,17 +11,16 @@ import msgspec
 import psutil
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD, prepared_phases
 from cs336_tui.config.variants import CROSS_ENTROPY, is_imported, short
-from cs336_tui.worker.measure.dtypes import bytes_at_most
-from cs336_tui.worker.measure.report import FIRST_LOSS_SCALE, named_parameters
 from cs336_tui.worker.workload.building import Workload, build, collect_garbage
+from cs336_tui.worker.workload.model_parts import named_parameters
 from cs336_tui.worker.workload.norms import OperationAlone
 from cs336_tui.worker.workload.passes import logits_of
-from cs336_tui.worker.workload.precision import RECIPES
+from cs336_tui.worker.workload.precision import FIRST_LOSS_SCALE, RECIPES
 from cs336_tui.worker.workload.transformer import Batch, Loss, Rotary, Transformer, causal_mask
 
 _ROOM = 0.5
@@ -99,7 +98,8 @@ class Reference:
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor that ranks may shard; each of them calls it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    full: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)  # a DTensor, whose import takes a second
+    return tensor if full is None else full()
 
 
 def _put(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
@@ -170,7 +170,7 @@ def _sequences_at_once(spec: CellSpec, device: torch.device) -> int:
     collect_garbage()
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     for count in (spec.batch_size, 1):
-        if bytes_at_most(msgspec.structs.replace(spec, batch_size=count)) < free * _ROOM:
+        if rough_peak_bytes(msgspec.structs.replace(spec, batch_size=count)) < free * _ROOM:
             return count
     if device.type == "cpu":
         raise Unchecked("the reference may not fit into memory")

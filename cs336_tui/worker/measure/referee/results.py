@@ -10,13 +10,12 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from cs336_tui.events.audit import Difference
 from cs336_tui.worker.measure.referee.reference import Referred, whole
-from cs336_tui.worker.measure.report import named_parameters
 from cs336_tui.worker.workload.building import Workload
+from cs336_tui.worker.workload.model_parts import named_parameters
 from cs336_tui.worker.workload.passes import Training
 
 RANGES = 8
@@ -99,7 +98,7 @@ def unequal_parameters(workload: Workload) -> tuple[str, ...]:
     """Parameters that each rank has whole and that are not the first rank's; each rank calls it."""
     names = []
     for name, parameter in named_parameters(workload.model):
-        if not isinstance(parameter, DTensor):
+        if not hasattr(parameter, "full_tensor"):
             first = parameter.detach().clone()
             dist.broadcast(first, src=0)
             if not torch.equal(first, parameter.detach()):

@@ -12,7 +12,6 @@ import msgspec
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from cs336_tui.config.flops import parameters
 from cs336_tui.config.spec import CellSpec
@@ -20,14 +19,14 @@ from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.audit import Speed, Work
 from cs336_tui.events.gpus import gpu_of_label
-from cs336_tui.worker.estimate import meta_device as _counts_sdpa_of_a_cpu  # noqa: F401
 from cs336_tui.worker.measure.probe import device_label
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.precision import RECIPES, dtype_name
 from cs336_tui.worker.workload.transformer import Batch
 
-_WITH_WEIGHTS = ("mm", "addmm", "_scaled_mm", "linear")
+_WITH_WEIGHTS = ("mm", "addmm", "_scaled_mm")
+_PRODUCTS = (*_WITH_WEIGHTS, "bmm", "baddbmm")
 _TORCH = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "fsdp")
 _LEAST, _MOST = 256, 4096
 """Sizes of the matrix product whose speed is taken: square, and of about a twelfth of a step's FLOPs."""
@@ -45,29 +44,44 @@ class ProductCounter(TorchDispatchMode):
         self.uncounted = Counter[str]()
 
     def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        count = flop_registry.get(func.overloadpacket)
-        if count is None and func.namespace in _TORCH:
+        kwargs, name = kwargs or {}, func.overloadpacket.__name__
+        factors = [each for each in args if isinstance(each, Tensor) and each.dim() > 1]
+        flops = _product_flops(name, [each.shape for each in factors])
+        if not flops and func.namespace == "aten":
             with self:
                 found = func.decompose(*args, **kwargs)
             if found is not NotImplemented:
                 return found
         out = func(*args, **kwargs)
-        if count is None:
+        if not flops:
             if func.namespace not in _TORCH:
                 self.uncounted[str(func.overloadpacket)] += 1
             return out
-        flops = count(*args, **kwargs, out_val=out)
-        factors = [each for each in args if isinstance(each, Tensor) and each.dim() > 1]
         self.dtypes[dtype_name(factors[-1].dtype)] += flops
         if torch._C._current_autograd_node() is not None:
             self.backward += flops
             return out
         part = "attention"
-        if func.overloadpacket.__name__.rpartition(".")[2] in _WITH_WEIGHTS:
+        if name in _WITH_WEIGHTS:
             part = "head" if any(self._vocab_size in each.shape for each in factors) else "blocks"
         self.forward[part] += flops
         return out
+
+
+def _product_flops(name: str, factors: list[torch.Size]) -> int:
+    """FLOPs of an operation by the shapes of its tensors of two dimensions and more, 2 m n k a product; 0 of one that
+    multiplies no matrices. Of a fused kernel of attention two products, in its backward five, masked scores too, as
+    `torch.utils.flop_counter` counts them."""
+    if name in _PRODUCTS and len(factors) >= 2:
+        left, right = factors[-2:]
+        return 2 * math.prod(left) * right[-1]
+    if "attention" in name and len(factors) >= 3:
+        is_backward = "backward" in name
+        query, key, value = factors[1:4] if is_backward else factors[:3]
+        pairs = math.prod(query[:-1]) * key[-2]
+        one = 2 * pairs * query[-1]
+        return 3 * one + 2 * 2 * pairs * value[-1] if is_backward else one + 2 * pairs * value[-1]
+    return 0
 
 
 def count_work(spec: CellSpec, workload: Workload) -> Work | None:
