@@ -134,8 +134,9 @@ def _peak_details(row: CellPeaks, table: Table, place: int) -> Iterator[str]:
     yield ""
     yield from _in_bytes(table, place)
     if row.run and (over := row.run.finished):
+        allocated = format.size(over.peak_allocated_bytes, format.NOT_AVAILABLE)
         reserved = format.size(over.peak_reserved_bytes, format.NOT_AVAILABLE)
-        yield f"while timed ({over.status}): reserved {reserved}"
+        yield f"while timed ({over.status}): allocated {allocated}, reserved {reserved}"
     if predicted := row.prediction:
         held = ", ".join(f"{spaced(name)} {format.size(size)}" for name, size in predicted.by_category.items())
         yield f"predicted peak, in {predicted.peak_phase}: {held}"
