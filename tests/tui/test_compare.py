@@ -166,6 +166,25 @@ def test_a_pivot_of_any_length_says_what_all_cells_share(rows: int) -> None:
     assert any("every cell: " in row for row in shown_of(page))
 
 
+def test_each_page_of_a_pivot_tells_its_rows_apart() -> None:
+    kinds = [("forward", "fp32", "off"), ("forward+backward", "bf16-mixed", "reduce-overhead")]
+    cells = [
+        Cell(
+            a_spec(pass_=pass_, precision=precision, compile=compiled, warmup_steps=warmup, context_length=context),
+            [0.1, 0.1],
+        )
+        for pass_, precision, compiled in kinds
+        for warmup in (1, 5)
+        for context in (64, 128, 256, 512, 1024)
+    ]
+    results = merge([("a", session_of(*cells))])
+    choice = from_text("pass,precision,compile,warm-up by context", PivotChoice())
+    for columns_page in range(2):
+        page = pivot_page(choice, results, 80, columns_page)
+        assert "warm-up" in text([page.heading[-1]])
+        assert len({row[:60] for row in shown_of(page)[:4]}) == 4
+
+
 def test_figures_in_doubt_are_marked_once_they_are_judged() -> None:
     cells = [
         Cell(a_spec(pass_="forward", context_length=context, precision=precision), STEADY_S)

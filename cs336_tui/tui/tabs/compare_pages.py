@@ -115,7 +115,9 @@ def pivot_page(
     is_doubtful = judges and found.value not in UNDOUBTED  # verdicts are about steps, not about sizes
     signed = dict.fromkeys((column.key for column in exported.columns[len(found.rows) :]), _signed)
     table = _marked(on_screen(exported, shows=signed), _in_doubt(found, kept) if is_doubtful else ())
-    drawn = table_lines(_turning(table, len(found.rows)), width, page=columns_page, binding="compare.right")
+    named = len(found.rows)
+    turning = _turning(table, named)
+    drawn = table_lines(turning, width, page=columns_page, binding="compare.right", named=named)
     caption = [line((table.caption, "title"))]
     if found.baseline:
         caption.append(line((f"{key_name('compare.baseline')}: another baseline", "muted")))
