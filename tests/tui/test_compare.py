@@ -8,7 +8,9 @@ import pytest
 from cs336_tui.analysis.fields import PivotError
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.events.events import Event
+from cs336_tui.export.writing.verdicts import judged
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.tabs import compare_pages
 from cs336_tui.tui.tabs.compare import ComparePane, reference_page, warmup_page
 from cs336_tui.tui.tabs.compare_pages import (
     PivotChoice,
@@ -212,6 +214,18 @@ def test_figures_in_doubt_are_marked_once_they_are_judged() -> None:
     within = PivotChoice(rows=("context",), columns=(), where={"precision": "fp32"})
     assert any("512" in row for row in shown(within))
     assert not any("!" in row for row in shown(within)), "what is left out is in nobody's way"
+
+
+def test_a_cell_whose_device_becomes_known_while_it_is_judged_is_in_no_ones_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of(*devices: str) -> Sequence[Result]:
+        cells = [Cell(a_spec(pass_="forward", device=device), WARMING_S) for device in devices]
+        return merge([("a", session_of(*cells))])
+
+    monkeypatch.setattr(compare_pages, "judged", lambda _: judged(of("cpu", "cuda:1")))
+    page = pivot_page(PivotChoice(rows=("device",), columns=()), of("cpu", "cuda:0"), 200, judges=True)
+    assert [row.endswith(" !") for row in map(str.rstrip, shown_of(page)[:2])] == [True, False]
 
 
 async def test_the_pivot_marks_doubts_in_a_second_pass(tmp_path: Path) -> None:

@@ -138,7 +138,8 @@ def _signed(text: str) -> str:
 
 
 def _in_doubt(found: Pivot, results: Sequence[Result]) -> frozenset[tuple[int, int]]:
-    """The places, by row and column of its table, of figures with a cell in doubt."""
+    """The places, by row and column of its table, of figures with a cell in doubt; of a cell whose device or machine
+    became known since the pivot was made there is none."""
     split = len(found.rows)
     rows, columns = (
         {key: place for place, key in enumerate(keys, first)}
@@ -146,7 +147,9 @@ def _in_doubt(found: Pivot, results: Sequence[Result]) -> frozenset[tuple[int, i
     )
     doubted = (each.result for each in judged(results) if each.judgement.is_doubted)
     keys = (shown(result, (*found.rows, *found.columns)) for result in doubted)
-    return frozenset((rows[key[:split]], columns[key[split:]]) for key in keys)
+    return frozenset(
+        (rows[key[:split]], columns[key[split:]]) for key in keys if key[:split] in rows and key[split:] in columns
+    )
 
 
 def _marked(table: Table, doubted: Collection[tuple[int, int]]) -> Table:
