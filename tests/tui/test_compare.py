@@ -146,6 +146,16 @@ def test_pairs_keep_what_tells_them_apart_and_show_every_column_page_by_page() -
         assert any(name in page[-1] for page in pages), name
 
 
+def test_ratios_of_pairs_align() -> None:
+    cells = [Cell(a_spec(pass_="forward", context_length=c), [0.2] * 3) for c in (128, 256)]
+    a, b = (
+        results_of(*cells),
+        results_of(cells[0]._replace(measured_s=[0.1] * 3), cells[1]._replace(measured_s=[0.3] * 3)),
+    )
+    rows = shown_of(pairs_page(a, b, 200))
+    assert rows[0].index(" 2.000 ") == rows[1].index(" 0.667 ")
+
+
 def test_a_side_in_doubt_is_marked_named_and_explained() -> None:
     a = merge([("a", session_of(Cell(a_spec(pass_="forward"), STEADY_S)))])
     b = merge([("b", session_of(Cell(a_spec(pass_="forward"), WARMING_S)))])

@@ -213,7 +213,7 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_pag
 
 def _pairs_table(found: Comparison, doubts: Sequence[_Doubts]) -> tuple[Table, Sequence[str]]:
     """A row per pair, with the sign of doubt behind a side's mean; and the settings that may be the same for all."""
-    columns = pair_columns()
+    columns = pair_columns(digits=".3f")
     variants = told_variants(side.spec for pair in found.pairs for side in (pair.a, pair.b))
     settings = ("context", "batch", "pass", "precision", *variants, "device", "warmup")
     for key in (*variants, "device"):  # in which the sides may differ
