@@ -175,6 +175,8 @@ class Painter:
         self._app.judging.next_frame()
         main.head(self._app.state, self._app.shown.id, self._mode)
         main.offer_race(self._app.state.tuning is not None or (self._runs.races and self._is_live))
+        if estimates and main.shows("estimate"):
+            estimates.take_choice()
         for tab in TABS:
             if main.shows(tab):
                 self._show(main.query_one(f"#{tab}"))
@@ -208,7 +210,7 @@ class Painter:
             case _ if pane.id == "compare":
                 pane.show(sessions.compared)
             case _ if pane.id == "estimate" and self._estimates:
-                pane.show(self._estimates.estimated(pane.choice))
+                pane.show(self._estimates.estimated())
             case _ if pane.id == "roofline":
                 pane.show(state, shown.cell, self._peaks.view)
             case _ if pane.id == "race":

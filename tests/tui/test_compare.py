@@ -8,7 +8,9 @@ import pytest
 from cs336_tui.analysis.fields import PivotError
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.events.events import Event
+from cs336_tui.export.writing.verdicts import judged
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.tabs import compare_pages
 from cs336_tui.tui.tabs.compare import ComparePane, reference_page, warmup_page
 from cs336_tui.tui.tabs.compare_pages import (
     PivotChoice,
@@ -144,6 +146,16 @@ def test_pairs_keep_what_tells_them_apart_and_show_every_column_page_by_page() -
         assert any(name in page[-1] for page in pages), name
 
 
+def test_ratios_of_pairs_align() -> None:
+    cells = [Cell(a_spec(pass_="forward", context_length=c), [0.2] * 3) for c in (128, 256)]
+    a, b = (
+        results_of(*cells),
+        results_of(cells[0]._replace(measured_s=[0.1] * 3), cells[1]._replace(measured_s=[0.3] * 3)),
+    )
+    rows = shown_of(pairs_page(a, b, 200))
+    assert rows[0].index(" 2.000 ") == rows[1].index(" 0.667 ")
+
+
 def test_a_side_in_doubt_is_marked_named_and_explained() -> None:
     a = merge([("a", session_of(Cell(a_spec(pass_="forward"), STEADY_S)))])
     b = merge([("b", session_of(Cell(a_spec(pass_="forward"), WARMING_S)))])
@@ -164,6 +176,25 @@ def test_a_pivot_of_any_length_says_what_all_cells_share(rows: int) -> None:
     cells = [Cell(a_spec(pass_="forward", context_length=1 + row), [0.1, 0.1]) for row in range(rows)]
     page = pivot_page(PivotChoice(rows=("context",), columns=()), merge([("a", session_of(*cells))]), 200, judges=True)
     assert any("every cell: " in row for row in shown_of(page))
+
+
+def test_each_page_of_a_pivot_tells_its_rows_apart() -> None:
+    kinds = [("forward", "fp32", "off"), ("forward+backward", "bf16-mixed", "reduce-overhead")]
+    cells = [
+        Cell(
+            a_spec(pass_=pass_, precision=precision, compile=compiled, warmup_steps=warmup, context_length=context),
+            [0.1, 0.1],
+        )
+        for pass_, precision, compiled in kinds
+        for warmup in (1, 5)
+        for context in (64, 128, 256, 512, 1024)
+    ]
+    results = merge([("a", session_of(*cells))])
+    choice = from_text("pass,precision,compile,warm-up by context", PivotChoice())
+    for columns_page in range(2):
+        page = pivot_page(choice, results, 80, columns_page)
+        assert "warm-up" in text([page.heading[-1]])
+        assert len({row[:60] for row in shown_of(page)[:4]}) == 4
 
 
 def test_figures_in_doubt_are_marked_once_they_are_judged() -> None:
@@ -193,6 +224,18 @@ def test_figures_in_doubt_are_marked_once_they_are_judged() -> None:
     within = PivotChoice(rows=("context",), columns=(), where={"precision": "fp32"})
     assert any("512" in row for row in shown(within))
     assert not any("!" in row for row in shown(within)), "what is left out is in nobody's way"
+
+
+def test_a_cell_whose_device_becomes_known_while_it_is_judged_is_in_no_ones_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of(*devices: str) -> Sequence[Result]:
+        cells = [Cell(a_spec(pass_="forward", device=device), WARMING_S) for device in devices]
+        return merge([("a", session_of(*cells))])
+
+    monkeypatch.setattr(compare_pages, "judged", lambda _: judged(of("cpu", "cuda:1")))
+    page = pivot_page(PivotChoice(rows=("device",), columns=()), of("cpu", "cuda:0"), 200, judges=True)
+    assert [row.endswith(" !") for row in map(str.rstrip, shown_of(page)[:2])] == [True, False]
 
 
 async def test_the_pivot_marks_doubts_in_a_second_pass(tmp_path: Path) -> None:

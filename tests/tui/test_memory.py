@@ -68,7 +68,7 @@ def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicted() ->
     state = session(
         *timed(1, peak_allocated_bytes=503 * MB),
         *cell_start(3),
-        cell_end(3, "oom"),
+        cell_end(3, "oom", peak_allocated_bytes=790 * MB),
         *report_events(a_memory_report(), cell=0),
         *report_events(a_memory_report(spec=longer, prediction=None), first=1, cell=1),
         CellsPredicted(at=START + 60, predictions=(a_prediction(half, peak_bytes=200 * MB),)),
@@ -91,6 +91,7 @@ def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicted() ->
         [*"––––––––––", "OOM", "–"],
     ]
     assert "predicted step: 303,000,000 bytes" in page.details[1]
+    assert "while timed (oom): allocated 0.790 GB, reserved " in page.details[3]
     assert "recorders: " in text(page.rows)
 
 

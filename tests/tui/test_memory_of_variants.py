@@ -42,12 +42,23 @@ def test_what_was_measured_compiled_is_not_told_of_what_is_written(specs: tuple[
     page = peaks_page(state_of([*ran(*specs), predicted]), WRITTEN, LARGE[0])
     heading, *rows = text([page.heading[-1], *page.rows[:2]]).splitlines()
     timed = {spec.compile: f"{500 - 100 * place}.000" for place, spec in enumerate(specs)}
-    of = {"default" if "compile" in row else "off": row.split() for row in rows}
+    of = {"default" if "default" in row else "off": row.split() for row in rows}
     assert heading.rstrip().endswith("timed  pred. / timed")
     assert {name: row[-2] for name, row in of.items()} == timed
     assert of["off"][0] == ">"
     assert of["default"][0] != ">"
     assert of["default"][-1] == "–", "the prediction is of the model as it is written"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_several_variants_leave_room_for_a_figure(width: int) -> None:
+    alone = msgspec.structs.replace(COMPILED, checkpoint=2, device="cpu")
+    sharded = msgspec.structs.replace(alone, ranks=2, parallel="zero1", backend="gloo")
+    page = peaks_page(state_of(ran(alone, sharded)), None, width)
+    heading, *rows = (row.split() for row in text([page.heading[-1], *page.rows[:2]]).splitlines())
+    assert heading[-1] == "timed"
+    assert [row[-1] for row in rows] == ["500.000", "400.000"]
+    assert [row[heading.index("parallel")] for row in rows] == ["none", "zero1"]
 
 
 async def test_the_estimate_of_a_session_stands_beside_the_peak_of_its_own_cells(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ async def test_everything_can_be_read_by_scrolling(size: tuple[int, int]) -> Non
                   "loss float32", "layer norm's output", "9.953125", "-0.046875", "output"]  # fmt: skip
     if size[0] == 200:
         words += ["interval", "fp32 GB", "this GB", "5.00", "3.00", "memory", "class", "count", "inputs", "gradients",
-                  "0.60", "1 faster · 1 slower"]  # fmt: skip
+                  " 2.000 ", " 0.667 ", "0.60", "1 faster · 1 slower"]  # fmt: skip
     assert [word for word in words if word not in seen] == []
     assert ("this GB" in seen) == (size[0] > 100), "a narrow window has the telling columns"
 

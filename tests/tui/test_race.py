@@ -270,11 +270,10 @@ def test_the_zoomed_axis_is_of_those_in_the_race() -> None:
 
 def test_gains_are_alone_beside_the_others_and_together() -> None:
     race = race_after(race_events(ended="decided"))
-    assert not absent(
-        text(race_lines.gains(race, 78)),
-        "attention sdpa           0.60",
-        "checkpoint 1                            1.3",
-    )
+    narrow, wide = (text(race_lines.gains(race, width)) for width in (60, 78))
+    assert not absent(wide, "sdpa            0.60", "checkpoint 1                   1.3")
+    assert not absent(narrow, "sdpa          0.60", "checkpoint 1  ", "adamw-for-l…")
+    assert "attention" not in narrow, "the value says it"
     assert "Known once" in text(race_lines.gains(race_after(race_events()[:3]), 78))
 
 

@@ -45,8 +45,8 @@ _AGREEMENT_MEANS = (
 )
 
 
-def pair_columns(notation: Notation = MILLISECONDS) -> dict[str, Column[Pair]]:
-    """Every column that a comparison may have, by key."""
+def pair_columns(notation: Notation = MILLISECONDS, *, digits: str = ".4g") -> dict[str, Column[Pair]]:
+    """Every column that a comparison may have, by key; `digits` are of the ratio and its interval."""
 
     def setting(key: str) -> Column[Pair]:
         exported = COLUMNS[key]
@@ -59,8 +59,8 @@ def pair_columns(notation: Notation = MILLISECONDS) -> dict[str, Column[Pair]]:
         *map(setting, SETTINGS),
         Column("a", f"A ± std ({notation.symbol})", text=lambda pair: side_mean(pair.a, notation)),
         Column("b", f"B ± std ({notation.symbol})", text=lambda pair: side_mean(pair.b, notation)),
-        Column("ratio", "A / B", text=lambda pair: f"{pair.ratio.ratio:.4g}" if pair.ratio else UNKNOWN),
-        Column("interval", text=lambda pair: pair.ratio.bounds(".4g") if pair.ratio else ""),
+        Column("ratio", "A / B", text=lambda pair: f"{pair.ratio.ratio:{digits}}" if pair.ratio else UNKNOWN),
+        Column("interval", text=lambda pair: pair.ratio.bounds(digits) if pair.ratio else ""),
         Column("outcome", "A is", left=True, text=lambda pair: pair.outcome if pair.ratio else ""),
         Column("differs", "differs, A | B", left=True, text=lambda pair: "; ".join(pair.differs)),
     )

@@ -168,26 +168,27 @@ def speedup_table(results: Sequence[Result]) -> Table:
         lambda each: {"machine": each.machine, "warmup": warmup_value(each.spec)},
         Column("cell", left=True, text=name),
         Column("precision", left=True, read=lambda each: each.spec.precision),
-        *SPEEDUPS,
+        *speedup_columns(),
     )
     caption, notes = "fp32 against other precisions: step times and peak allocated memory", _speedup_notes(speedups)
     return Table.of(speedups, columns, caption=caption, footnotes=notes, label="precision-speedups")
 
 
-SPEEDUPS: tuple[Source[SpeedUp], ...] = (
-    lambda each: side_record("fp32", each.fp32, _PEAK) | side_record("other", each.other, _PEAK),
-    Column("fp32", "fp32 ± std (ms)", text=lambda each: side_mean(each.fp32, MILLISECONDS), short="fp32 ms"),
-    Column("other", "± std (ms)", text=lambda each: side_mean(each.other, MILLISECONDS), short="this ms"),
-    lambda each: attributes(each.ratio, speedup="ratio") | ratio_record(each.ratio),
-    Column("speedup", "speed-up", show=known("{:.4g}")),
-    Column("interval", rank=1, text=lambda each: each.ratio.bounds(".4g") if each.ratio else ""),
-    Column("outcome", "it is", left=True, text=lambda each: each.outcome if each.ratio else ""),
-    lambda each: attributes(each, verdict="outcome", pays="pays"),
-    Column("fp32_peak_allocated_bytes", "fp32 peak (GB)", rank=3, show=gigabytes, short="fp32 GB"),
-    Column("other_peak_allocated_bytes", "peak (GB)", rank=2, show=gigabytes, short="this GB"),
-    Column("memory_ratio", "peak / fp32", rank=2, show=known("{:.2f}"), short="memory"),
-)
-"""What a speed-up comes to, after the columns that name its cell."""
+def speedup_columns(digits: str = ".4g") -> tuple[Source[SpeedUp], ...]:
+    """What a speed-up comes to, after the columns that name its cell; `digits` are of the ratio and its interval."""
+    return (
+        lambda each: side_record("fp32", each.fp32, _PEAK) | side_record("other", each.other, _PEAK),
+        Column("fp32", "fp32 ± std (ms)", text=lambda each: side_mean(each.fp32, MILLISECONDS), short="fp32 ms"),
+        Column("other", "± std (ms)", text=lambda each: side_mean(each.other, MILLISECONDS), short="this ms"),
+        lambda each: attributes(each.ratio, speedup="ratio") | ratio_record(each.ratio),
+        Column("speedup", "speed-up", show=known(f"{{:{digits}}}")),
+        Column("interval", rank=1, text=lambda each: each.ratio.bounds(digits) if each.ratio else ""),
+        Column("outcome", "it is", left=True, text=lambda each: each.outcome if each.ratio else ""),
+        lambda each: attributes(each, verdict="outcome", pays="pays"),
+        Column("fp32_peak_allocated_bytes", "fp32 peak (GB)", rank=3, show=gigabytes, short="fp32 GB"),
+        Column("other_peak_allocated_bytes", "peak (GB)", rank=2, show=gigabytes, short="this GB"),
+        Column("memory_ratio", "peak / fp32", rank=2, show=known("{:.2f}"), short="memory"),
+    )
 
 
 def _provenance(report: PrecisionReport, note: str) -> Iterator[str]:

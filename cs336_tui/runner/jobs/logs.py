@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,12 +79,13 @@ def with_files_in(folder: Path, report: Report) -> Report:
 
 class JobLog(_Growing):
     """A log of a job: a session of its own, whose events become those of `session`. Cells of `left` have no result yet
-    and leave it with one; events of others are passed over, as a former watcher has folded them."""
+    and leave it with one; events of others are passed over, as a former watcher has folded them. The logs of a session
+    share the texts of its `notices`, each of which is told once."""
 
-    def __init__(self, path: Path, job: str, left: set[int], session: SessionState) -> None:
+    def __init__(self, path: Path, job: str, left: set[int], session: SessionState, notices: set[str]) -> None:
         super().__init__(path)
         self._tag, self._files = path.stem, path.with_suffix(FILES_SUFFIX)
-        self._job, self._left, self._session = job, left, session
+        self._job, self._left, self._session, self._notices = job, left, session, notices
         cells = (session.cells[number] for number in left)
         self._known = {(cell.cell, attempt.started_at) for cell in cells for attempt in (cell, *cell.earlier)}
         self._lines = 0
@@ -97,6 +97,11 @@ class JobLog(_Growing):
         """The cells without a result that run or that the job stopped: the end of the job says why."""
         self._over_last: tuple[int, ...] = ()
         self._environment: Environment | None = None
+        self._lanes = [number for number, lane in session.lanes.items() if lane.lane.job == self._tag]
+        """The session's numbers of the job's lanes, which it numbers from 0; a run that goes on opens the same ones."""
+        own = ((number, report) for number, report in session.reports.items() if report.job == self._tag)
+        self._known_reports = {report.started_at: number for number, report in own}
+        """The numbers of reports that a former watcher has told, by their starts."""
         self._reports: dict[int, int] = {}
 
     @property
@@ -163,20 +168,19 @@ class JobLog(_Growing):
             case ev.EnvironmentRead():
                 self._environment = event.environment
             case ev.LanesOpened():
-                numbers = chain(self._lanes, count(max(session.lanes, default=-1) + 1))
+                first = _next_number(session.lanes)
+                self._lanes += range(first, first + len(event.lanes) - len(self._lanes))
                 host = self._environment.host if self._environment else ""
                 lanes_of_session = (
                     replace(lane, lane=number, machine=lane.machine or host, job=self._tag)
-                    for lane, number in zip(event.lanes, numbers, strict=False)
+                    for lane, number in zip(event.lanes, self._lanes, strict=False)
                 )
                 yield replace(event, lanes=tuple(lanes_of_session))
             case ev.LaneSetAside():
                 if event.lane < len(self._lanes):
                     yield replace(event, lane=self._lanes[event.lane])
             case ev.ReportStarted():
-                start = self._tag, event.at
-                known = (n for n, report in session.reports.items() if (report.job, report.started_at) == start)
-                number = next(known, max(session.reports, default=-1) + 1)
+                number = self._known_reports.get(event.at, _next_number(session.reports))
                 if number not in session.reports or session.reports[number].status is None:
                     self._reports[event.report] = number
                     yield replace(event, report=number, job=self._tag)
@@ -192,7 +196,8 @@ class JobLog(_Growing):
                 if not keys <= session.predictions.keys() | session.unpredictable.keys():
                     yield event
             case ev.Notice():
-                if all(notice.text != event.text for notice in session.notices):
+                if event.text not in self._notices:
+                    self._notices.add(event.text)
                     yield event
             case ev.SessionResumed():
                 for cell in self._running:
@@ -214,10 +219,10 @@ class JobLog(_Growing):
     def _running(self) -> tuple[int, ...]:
         return tuple(cell for cell, status in self.begun.items() if status == "running")
 
-    @property
-    def _lanes(self) -> list[int]:
-        """The session's numbers of the job's lanes, which it numbers from 0; a run that goes on opens the same ones."""
-        return [number for number, lane in self._session.lanes.items() if lane.lane.job == self._tag]
+
+def _next_number(given: dict[int, Any]) -> int:
+    """The number after those that are given, which were given in order."""
+    return next(reversed(given), -1) + 1
 
 
 _NOT_THE_SESSIONS = tuple(line_prefix(kind) for kind in (ev.SessionStarted, ev.CellsQueued, ev.QueueOrdered))

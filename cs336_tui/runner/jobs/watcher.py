@@ -67,7 +67,7 @@ class Watcher:
     ) -> None:
         self._record, self._launcher, self._folder, self._clock = record, launcher, folder, clock
         self._ask_s, self._grace_s = ask_s, grace_s
-        self._state = state
+        self._state, self._notices = state, {notice.text for notice in state.notices}
         self._new: list[ev.Event] = []
         self._aside = Aside("launcher")
         self._asked: Future[Mapping[str, JobStatus]] | None = None
@@ -177,7 +177,8 @@ class Watcher:
 
     def _followed(self, submitted: ev.JobSubmitted, left: set[int]) -> FollowedJob:
         paths = [job_files.log_path(self._folder, submitted.job, node) for node in range(submitted.nodes)]
-        return FollowedJob(submitted, left, [JobLog(path, submitted.job, left, self._state) for path in paths])
+        logs = [JobLog(path, submitted.job, left, self._state, self._notices) for path in paths]
+        return FollowedJob(submitted, left, logs)
 
     def _read(self, job: FollowedJob, now: float, *, to_its_end: bool = False, results_alone: bool = False) -> None:
         for log in job.logs:

@@ -20,7 +20,7 @@ from cs336_tui.tui.configure.form import Forecast
 from cs336_tui.tui.configure.pane import PREDICTING, ConfigurePane
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, Preview, as_cells, needs_of, run_alike
 from cs336_tui.tui.host import Host
-from cs336_tui.tui.tabs.estimate import EstimateChoice, Estimated, Whose
+from cs336_tui.tui.tabs.estimate import EstimateChoice, Estimated, EstimatePane, Whose
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, Largest, target_text
 
 SETTLED_S = 0.3
@@ -125,11 +125,16 @@ class EstimateController:
         verdict = "fits tightly" if tight else "fits"
         return Forecast(f"{text} {verdict}{of_those}{takes}", "caution" if tight else "text")
 
-    def estimated(self, choice: EstimateChoice) -> Estimated:
-        """The content of the Estimate tab."""
+    def take_choice(self) -> None:
+        """Take what the Estimate tab, which is in sight, asks for. Configure's summary is about the same link."""
+        choice = self._app.main.query_one(EstimatePane).choice
         if (choice.gpu, choice.largest) != (self._choice.gpu, self._choice.largest):
             self._batches = BatchSearch() if choice.largest else None
-        self._choice, state = choice, self._app.state
+        self._choice = choice
+
+    def estimated(self) -> Estimated:
+        """The content of the Estimate tab."""
+        choice, state = self._choice, self._app.state
         chosen = self._chosen_there if self._has_choices else Cells()
         of_session = self._cells_of(state)
         turned = choice.whose == "session" or not self._has_choices

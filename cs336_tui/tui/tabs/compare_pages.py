@@ -115,7 +115,9 @@ def pivot_page(
     is_doubtful = judges and found.value not in UNDOUBTED  # verdicts are about steps, not about sizes
     signed = dict.fromkeys((column.key for column in exported.columns[len(found.rows) :]), _signed)
     table = _marked(on_screen(exported, shows=signed), _in_doubt(found, kept) if is_doubtful else ())
-    drawn = table_lines(_turning(table, len(found.rows)), width, page=columns_page, binding="compare.right")
+    named = len(found.rows)
+    turning = _turning(table, named)
+    drawn = table_lines(turning, width, page=columns_page, binding="compare.right", named=named)
     caption = [line((table.caption, "title"))]
     if found.baseline:
         caption.append(line((f"{key_name('compare.baseline')}: another baseline", "muted")))
@@ -136,7 +138,8 @@ def _signed(text: str) -> str:
 
 
 def _in_doubt(found: Pivot, results: Sequence[Result]) -> frozenset[tuple[int, int]]:
-    """The places, by row and column of its table, of figures with a cell in doubt."""
+    """The places, by row and column of its table, of figures with a cell in doubt; of a cell whose device or machine
+    became known since the pivot was made there is none."""
     split = len(found.rows)
     rows, columns = (
         {key: place for place, key in enumerate(keys, first)}
@@ -144,7 +147,9 @@ def _in_doubt(found: Pivot, results: Sequence[Result]) -> frozenset[tuple[int, i
     )
     doubted = (each.result for each in judged(results) if each.judgement.is_doubted)
     keys = (shown(result, (*found.rows, *found.columns)) for result in doubted)
-    return frozenset((rows[key[:split]], columns[key[split:]]) for key in keys)
+    return frozenset(
+        (rows[key[:split]], columns[key[split:]]) for key in keys if key[:split] in rows and key[split:] in columns
+    )
 
 
 def _marked(table: Table, doubted: Collection[tuple[int, int]]) -> Table:
@@ -208,7 +213,7 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_pag
 
 def _pairs_table(found: Comparison, doubts: Sequence[_Doubts]) -> tuple[Table, Sequence[str]]:
     """A row per pair, with the sign of doubt behind a side's mean; and the settings that may be the same for all."""
-    columns = pair_columns()
+    columns = pair_columns(digits=".3f")
     variants = told_variants(side.spec for pair in found.pairs for side in (pair.a, pair.b))
     settings = ("context", "batch", "pass", "precision", *variants, "device", "warmup")
     for key in (*variants, "device"):  # in which the sides may differ

@@ -33,9 +33,10 @@ from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import NONE, ByteUnit, counted
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import needs_of, run_alike
+from cs336_tui.tui.format import CELL_KEYS, cell_columns, told_variants, unique_names
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import how_it_ended
-from cs336_tui.tui.widgets.columns import TableLines, on_screen, table_lines
+from cs336_tui.tui.widgets.columns import TableLines, on_screen, shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
@@ -86,12 +87,17 @@ def peaks_page(state: SessionState, spec: CellSpec | None, width: int, columns_p
         records, runs = key_name("report.make"), key_name("app.run")
         return message(f"No peaks yet: {records} records a cell's memory, {runs} runs cells.", width)
     exported, key = peaks_table(rows), run_alike(spec) if spec else None
-    here = [">" if run_alike(row.spec) == key else " " for row in rows]
-    shown = on_screen(exported, _PEAK_RANKS)
-    shown = shown.without(*(column.key for column in shown.columns if {*shown.texts(column.key)} == {NONE}))
-    columns = (Column("here", " ", left=True), *shown.columns)
-    marked = tuple((mark, *row) for mark, row in zip(here, shown.rows, strict=True))
-    table = msgspec.structs.replace(shown, columns=columns, rows=marked)
+    variants = {field: unique_names(shown) for field, shown in told_variants(row.spec for row in rows).items()}
+    recorded = all(row.spec.recording for row in rows)
+    here = Column[CellPeaks]("here", " ", left=True, text=lambda row: ">" if run_alike(row.spec) == key else " ")
+    cells = shown_table(rows, [here, *cell_columns(lambda row: row.spec, _PEAK_RANKS, variants, recorded=recorded)])
+    peaks = on_screen(exported.without(*CELL_KEYS, "recording"), _PEAK_RANKS)
+    peaks = peaks.without(*(column.key for column in peaks.columns if {*peaks.texts(column.key)} == {NONE}))
+    table = msgspec.structs.replace(
+        peaks,
+        columns=(*cells.columns, *peaks.columns),
+        rows=tuple(cell + sizes for cell, sizes in zip(cells.rows, peaks.rows, strict=True)),
+    )
     drawn = table_lines(table, width, page=columns_page, binding=COLUMNS)
     details = {place: "\n".join(_peak_details(row, exported, place)) for place, row in enumerate(rows)}
     heading = (line((f"Peak memory, {unit_of_peaks(rows).name}", "strong")), *drawn.heading)
@@ -128,8 +134,9 @@ def _peak_details(row: CellPeaks, table: Table, place: int) -> Iterator[str]:
     yield ""
     yield from _in_bytes(table, place)
     if row.run and (over := row.run.finished):
+        allocated = format.size(over.peak_allocated_bytes, format.NOT_AVAILABLE)
         reserved = format.size(over.peak_reserved_bytes, format.NOT_AVAILABLE)
-        yield f"while timed ({over.status}): reserved {reserved}"
+        yield f"while timed ({over.status}): allocated {allocated}, reserved {reserved}"
     if predicted := row.prediction:
         held = ", ".join(f"{spaced(name)} {format.size(size)}" for name, size in predicted.by_category.items())
         yield f"predicted peak, in {predicted.peak_phase}: {held}"

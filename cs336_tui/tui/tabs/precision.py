@@ -95,7 +95,7 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int, columns_page: 
         keys=("size", "context", "batch", "pass", "device", "precision"),
         size=lambda spec: spec.size_label,
     )
-    exported = Table.of(speedups, (*cells, *tables.SPEEDUPS)).without("outcome")
+    exported = Table.of(speedups, (*cells, *tables.speedup_columns(".3f"))).without("outcome")
     table = on_screen(exported, _SPEEDUP_RANKS, shows=dict.fromkeys(("fp32", "other"), format.without_std))
     drawn = table_lines(table, width, [_mark(each) for each in speedups], page=columns_page)
     details = {place: _detail(each) for place, each in enumerate(speedups, len(rows) + len(drawn.heading))}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
+import msgspec
 from rich.cells import cell_len
 
 from cs336_tui.analysis.agreement import COMPARED, agreement_key
@@ -119,11 +119,10 @@ def name(tuning: Tuning, spec: CellSpec) -> str:
 
 
 def _parts(tuning: Tuning, spec: CellSpec) -> list[str]:
-    return [_value_words(field, value) for field, value in changed(tuning, spec).items()]
+    return [_value_words(AXES[field].option, value) for field, value in changed(tuning, spec).items()]
 
 
-def _value_words(field: str, value: object) -> str:
-    option = AXES[field].option
+def _value_words(option: str, value: object) -> str:
     return short(value) if isinstance(value, str) and value not in _TOO_PLAIN else f"{option} {value}"
 
 
@@ -337,7 +336,10 @@ def gains(race: Race, width: int) -> list[Line]:
     if exported is None:
         text = "Known once the best candidate, and others that differ from it in one choice, were measured."
         return wrapped(text, width, "muted")
-    shown = on_screen(exported, shows={"choice": partial(ellipsis, width=max(width - _FACTORS, 12))})
+    room = max(width - _FACTORS, 12)
+    names = (ellipsis(_value_words(str(each["choice"]), each["value"]), room) for each in exported.records)
+    rows = tuple((name, *factors) for name, (_, *factors) in zip(names, exported.rows, strict=True))
+    shown = on_screen(msgspec.structs.replace(exported, rows=rows))
     roles = ["good" if record["in_best"] else "text" for record in exported.records]
     marks = [Span(_INTERACTS if record["interacts"] else "", "caution") for record in exported.records]
     drawn = table_lines(shown.without("interacts", "in_best"), width, marks, roles=roles)

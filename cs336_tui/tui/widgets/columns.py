@@ -59,22 +59,24 @@ class Layout(NamedTuple):
         ends = accumulate(self.widths[index] + _GAP for index in self.kept)
         return next((self.columns[index] for index, end in zip(self.kept, ends, strict=True) if x < end), None)
 
-    def pages(self, width: int, told: Collection[int] = ()) -> tuple[Layout, ...]:
+    def pages(self, width: int, told: Collection[int] = (), *, named: int = 1) -> tuple[Layout, ...]:
         """This layout, then as many as it takes to show each column that does not fit, but for those `told` elsewhere:
-        each beside the first columns, which say what a row is of, as far as their texts are known and take half."""
+        each beside the first columns, which say what a row is of, as far as their texts are known and take half; so
+        many as are `named` stand there in any case."""
         left = [index for index in range(len(self.columns)) if index not in self.kept and index not in told]
         pages = [self]
         while left:
-            page = [*self._named(width, left[0]), left.pop(0)]
+            page = [*self._named(width, left[0], named), left.pop(0)]
             while left and self._taken([*page, left[0]]) <= width:
                 page.append(left.pop(0))
             pages.append(self._replace(kept=tuple(page)))
         return tuple(pages)
 
-    def _named(self, width: int, beside: int) -> list[int]:
-        """The first columns in sight without those whose texts are still to come: at most half, with room `beside`."""
+    def _named(self, width: int, beside: int, least: int) -> list[int]:
+        """The first columns in sight without those whose texts are still to come: at most half, with room `beside`, but
+        no fewer than the `least`."""
         named = [index for index in self.kept if not self.columns[index].room]
-        while len(named) > 1 and (self._taken(named) > width // 2 or self._taken([*named, beside]) > width):
+        while len(named) > least and (self._taken(named) > width // 2 or self._taken([*named, beside]) > width):
             named.pop()
         return named
 
@@ -268,17 +270,18 @@ def table_lines(
     alike: Sequence[bool | None] = (),
     page: int | None = None,
     binding: str = "table.columns",
+    named: int = 1,
 ) -> TableLines:
-    """The heading of a table and its rows, each in its role and with its mark at the end; `alike` as for `lay_out`. The
-    heading says how many columns do not fit, if there is room for that. `page`: the page of columns in sight, counted
-    in a circle, where the key of the `binding` turns them; the heading then has a line for the others where it has no
-    room."""
+    """The heading of a table and its rows, each in its role and with its mark at the end; `alike` as for `lay_out`,
+    `named` as for `Layout.pages`. The heading says how many columns do not fit, if there is room for that. `page`: the
+    page of columns in sight, counted in a circle, where the key of the `binding` turns them; the heading then has a
+    line for the others where it has no room."""
     room = width - max((cell_len(mark.text) for mark in marks), default=0)
     layout = lay_out(table.columns, table.rows, room, alike=alike)
     words = hidden_words(len(table.columns) - len(layout.kept))
     pages: Sequence[Layout] = ()
     if page is not None:
-        pages = layout.pages(room)
+        pages = layout.pages(room, named=named)
         page %= len(pages)
         layout, words = pages[page], columns_words(pages, page, binding)
     ends: list[Line] = [(mark,) for mark in marks] or [()] * len(table.rows)
