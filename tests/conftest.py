@@ -47,6 +47,30 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+LONG = (
+    "tests/cli/test_lost_outputs.py",
+    "tests/cli/test_selftest.py",
+    "tests/cli/test_whole_runs.py",
+    "tests/cluster/",
+    "tests/endtoend/",
+    "tests/runner/test_compiling.py",
+    "tests/runner/test_fork_server.py",
+    "tests/runner/test_kills.py",
+    "tests/runner/test_launcher.py",
+    "tests/runner/test_nodes.py",
+    "tests/runner/test_orphans.py",
+    "tests/runner/test_ranks.py",
+    "tests/worker/measure/test_compiling.py",
+    "tests/worker/measure/test_reports_of_variants.py",
+)
+"""Tests that take seconds each, most of which they wait for processes and compilers."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests come first: one worker waits while the others compute, and none is alone with them at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 THAW = gc.unfreeze
 gc.disable()  # while tests are imported: collections then find nothing and take a fifth of the time
 
