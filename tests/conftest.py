@@ -71,13 +71,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
-THAW = gc.unfreeze
 gc.disable()  # while tests are imported: collections then find nothing and take a fifth of the time
 
 
 def pytest_collection_finish() -> None:
     """Exempt what is loaded now from garbage collections for good: torch and 5,000 tests make each take 0.2 s, and
-    every cell that is measured in this process asks for one. `THAW` is Python's own way back."""
+    every cell that is measured in this process asks for one."""
     gc.collect()
     gc.freeze()
     gc.unfreeze = lambda: None
