@@ -120,7 +120,7 @@ for device in ("cpu", "cuda:99"):
     for enabled in (True, False):
         (gc.enable if enabled else gc.disable)()
         awake = []
-        run(small_spec(device=device), watch=lambda e: awake.append(gc.isenabled()) if isinstance(e, StepsTimed) else None)
+        run(small_spec(device=device), watch=lambda e: isinstance(e, StepsTimed) and awake.append(gc.isenabled()))
         print(device, enabled, any(awake), gc.isenabled(), gc.get_freeze_count())
 """
     assert python(source).stdout.splitlines() == [
