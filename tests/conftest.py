@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,10 @@ try:
     from hypothesis import settings
 except ModuleNotFoundError:  # the tests of a GPU do without
     settings = None
+
+# Where Python may not keep bytecode, each worker and each process that tests start compiles the same files again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Predictions are kept in the user's cache folder, recent models in the state folder, settings in the config
 # folder; those of tests are not the user's.
