@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,10 @@ try:
     from hypothesis import settings
 except ModuleNotFoundError:  # the tests of a GPU do without
     settings = None
+
+# Where Python may not keep bytecode, each worker and each process that tests start compiles the same files again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Predictions are kept in the user's cache folder, recent models in the state folder, settings in the config
 # folder; those of tests are not the user's.
@@ -47,13 +52,36 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
-THAW = gc.unfreeze
+LONG = (
+    "tests/cli/test_lost_outputs.py",
+    "tests/cli/test_selftest.py",
+    "tests/cli/test_whole_runs.py",
+    "tests/cluster/",
+    "tests/endtoend/",
+    "tests/runner/test_compiling.py",
+    "tests/runner/test_fork_server.py",
+    "tests/runner/test_kills.py",
+    "tests/runner/test_launcher.py",
+    "tests/runner/test_nodes.py",
+    "tests/runner/test_orphans.py",
+    "tests/runner/test_ranks.py",
+    "tests/worker/measure/test_compiling.py",
+    "tests/worker/measure/test_reports_of_variants.py",
+)
+"""Tests that take seconds each, most of which they wait for processes and compilers."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests come first: one worker waits while the others compute, and none is alone with them at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 gc.disable()  # while tests are imported: collections then find nothing and take a fifth of the time
 
 
 def pytest_collection_finish() -> None:
     """Exempt what is loaded now from garbage collections for good: torch and 5,000 tests make each take 0.2 s, and
-    every cell that is measured in this process asks for one. `THAW` is Python's own way back."""
+    every cell that is measured in this process asks for one."""
     gc.collect()
     gc.freeze()
     gc.unfreeze = lambda: None

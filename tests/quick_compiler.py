@@ -27,23 +27,26 @@ def make(folder: Path) -> str | None:
     return str(script)
 
 
-def compile_header(folder: Path, real: str, words: list[str]) -> None:
-    """Have the header there that GCC takes for code compiled with these words, which name a source and an output."""
+def compile_header(folder: Path, real: str, words: list[str]) -> Path:
+    """A file that includes the header, with the form of it that GCC takes for code compiled with these words, which
+    name a source and an output."""
     left_out = {words.index("-o"), words.index("-o") + 1}
     flags = [
         word
         for place, word in enumerate(words)
         if place not in left_out and not word.endswith(".cpp") and not word.startswith(("-l", "-L", "-shared"))
     ]
-    compiled = folder / f"{HEADER}.gch" / f"{zlib.crc32(shlex.join(flags).encode()):x}"
+    first = folder / "first.h"
+    compiled = folder / "first.h.gch" / f"{zlib.crc32(shlex.join(flags).encode()):x}"
     compiled.parent.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not compiled.exists():
-            written = [Path(flag[2:], HEADER) for flag in flags if flag.startswith("-I")]
-            header, part = next(path for path in written if path.exists()), folder / f"{os.getpid()}"
-            subprocess.run([real, "-x", "c++-header", str(header), *flags, "-O0", "-w", "-o", str(part)], check=True)
+            first.write_text(f"#include <{HEADER}>\n")
+            part = folder / f"{os.getpid()}"
+            subprocess.run([real, "-x", "c++-header", str(first), *flags, "-O0", "-w", "-o", str(part)], check=True)
             part.rename(compiled)
+    return first
 
 
 def without_own_header(words: list[str]) -> list[str]:
@@ -60,8 +63,8 @@ def _only_includes(name: str) -> bool:
 if __name__ == "__main__":
     folder, real, *words = sys.argv[1:]
     sources = [word for word in words if word.endswith(".cpp")]
-    if sources and "-o" in words and Path(sources[0]).read_text()[:100].lstrip().startswith(f"#include <{HEADER}>"):
+    if sources and "-o" in words and f"#include <{HEADER}>" in Path(sources[0]).read_text():
         words = without_own_header(words)
-        compile_header(Path(folder), real, words)
-        words.insert(0, f"-I{folder}")
+        # GCC takes a compiled header only where it comes first; code that is profiled includes another one before.
+        words[:0] = ["-include", str(compile_header(Path(folder), real, words))]
     os.execv(real, [real, *words, "-O0"])

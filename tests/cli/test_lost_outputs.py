@@ -178,7 +178,7 @@ def test_arguments_that_no_file_can_have_are_refused_in_one_line(words: list[str
 
 def test_a_module_name_that_no_file_can_have_fails_its_cell_only(tmp_path: Path) -> None:
     words = [*MANY_STEPS, "--steps", "3", "--model", f"reference,{LONG}:LM", "--format", "json"]
-    done = run("bench", *words, "--session-dir", "s", cwd=tmp_path)
+    done = call("bench", *words, "--session-dir", "s", cwd=tmp_path)
     assert done.returncode == 1
     assert [result["status"] for result in json.loads(done.stdout)["runs"]] == ["ok", "failed"]
 

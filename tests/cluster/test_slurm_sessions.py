@@ -22,7 +22,7 @@ from cs336_tui.session.lock import writer_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
 from tests.cluster.slurm import NODES, Slurm
-from tests.commands import COMMAND, SMALL, bench, run
+from tests.commands import COMMAND, SMALL, bench, call_bench, run
 from tests.watching import PATIENCE_S, Watch, small_spec
 
 SLURM = "--launcher slurm --partition ci --time 0:05".split()
@@ -105,7 +105,7 @@ def runs(printed: str) -> list[dict[str, Any]]:
 
 def test_a_sweep_in_a_job_prints_what_a_local_run_prints(slurm: Slurm, tmp_path: Path):
     words = [*SMALL, *"--pass forward --batch 1,2 --format json".split()]
-    here = bench(*words, cwd=tmp_path)
+    here = call_bench(*words, cwd=tmp_path)
     there = bench(*words, *SLURM, "--as", "allocation", cwd=tmp_path)
     assert (here.returncode, there.returncode) == (0, 0), there.stderr
     assert json.loads(here.stdout).keys() == json.loads(there.stdout).keys()

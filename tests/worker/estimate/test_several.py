@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ AS_GLOO = {"all-gather": "gloo:all_gather", "reduce-scatter": "gloo:all_reduce",
 Seen = dict[str, Any]
 
 
+@cache
+def prediction_of(way: str, pass_: str = "train-step") -> Prediction:
+    """The prediction for a cell of `spec_of`, made once."""
+    return predict(spec_of(way, pass_))
+
+
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, ...]:
     """The collectives that each of two real ranks saw."""
@@ -35,7 +42,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, ...]:
 
 @pytest.mark.parametrize("parallel", SHARED)
 def test_calls_and_bytes_are_those_of_real_ranks(parallel: str, ranks: tuple[Seen, ...]) -> None:
-    found = {AS_GLOO[each.op]: each for each in predict(spec_of(parallel)).communication}
+    found = {AS_GLOO[each.op]: each for each in prediction_of(parallel).communication}
     for seen in ranks:
         assert {name: each.calls for name, each in found.items()} == seen[parallel]["calls"]
         # gloo is given a rank's share of what it gathers, and else the whole array.
@@ -46,22 +53,22 @@ def test_calls_and_bytes_are_those_of_real_ranks(parallel: str, ranks: tuple[See
 @pytest.mark.parametrize("parallel", ["none", "ddp", "ddp:1MB", "zero1"])
 def test_the_peak_is_that_of_the_real_rank_with_most(parallel: str, ranks: tuple[Seen, ...]) -> None:
     most = max(min(seen[parallel]["peaks"]) for seen in ranks)  # others hold more of gloo's and of Python's
-    assert predict(spec_of(parallel)).peak_bytes == pytest.approx(most, rel=0.02)
+    assert prediction_of(parallel).peak_bytes == pytest.approx(most, rel=0.02)
 
 
 @pytest.mark.parametrize("parallel", ["fsdp2", "fsdp2*2"])
 def test_the_sharded_peak_is_that_of_steps_in_which_gloo_frees_a_copy_late(
     parallel: str, ranks: tuple[Seen, ...]
 ) -> None:
-    predicted = predict(spec_of(parallel)).peak_bytes
+    predicted = prediction_of(parallel).peak_bytes
     shares = [peak / predicted for seen in ranks for peak in seen[parallel]["peaks"]]
     assert min(abs(share - 1) for share in shares) <= 0.02
     assert max(shares) <= 1.05
 
 
 def test_sharding_divides_what_is_kept_by_the_number_of_ranks_and_categories_add_up() -> None:
-    alone = predict(spec_of("none"))
-    found = predict(spec_of("fsdp2"))
+    alone = prediction_of("none")
+    found = prediction_of("fsdp2")
     assert found.by_category["optimizer_state"] == pytest.approx(alone.by_category["optimizer_state"] / 2, rel=0.001)
     assert found.flops == alone.flops
     assert not dist.is_initialized()
@@ -124,15 +131,15 @@ def test_an_optimizer_of_ones_own_may_ask_for_a_value(parallel: str, tmp_path: P
 def test_many_ranks_are_predicted_as_two_and_micro_batches_are_reduced_once() -> None:
     found = predict(msgspec.structs.replace(spec_of("fsdp2"), ranks=64))
     assert [(each.op, each.calls) for each in found.communication] == [("all-gather", 5), ("reduce-scatter", 3)]
-    assert found.peak_bytes < predict(spec_of("fsdp2")).peak_bytes
+    assert found.peak_bytes < prediction_of("fsdp2").peak_bytes
     found = predict(msgspec.structs.replace(spec_of("ddp"), accumulate=2))
-    assert found.communication == predict(spec_of("ddp")).communication
+    assert found.communication == prediction_of("ddp").communication
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward", "forward+backward"])
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
 def test_passes_without_optimizer_communicate_what_they_have(parallel: str, pass_: str) -> None:
-    used = {each.op: each.calls for each in predict(spec_of(parallel, pass_)).communication}
+    used = {each.op: each.calls for each in prediction_of(parallel, pass_).communication}
     # Without a backward what is outside of blocks stays gathered from the first step on.
     gathers = {"forward": {"all-gather": 2}, "backward": {"all-gather": 5, "reduce-scatter": 3}}
     of_pass = "forward" if pass_ == "forward" else "backward"
