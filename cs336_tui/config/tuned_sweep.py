@@ -24,7 +24,9 @@ _APART = ("none",)
 """Values of the starting point that are other work beside the others: ranks that train a model each."""
 _MOST_BATCH, _MOST_TIMES = 64, 8
 """The largest batch that is tried if none is named: this, or so many times the starting point's."""
-_NOT_SEARCHED = {"device", "warmup_steps", "measure_steps", "seed", "sync", "timer", "flush_l2", "within", "workload"}
+_NOT_SEARCHED = {
+    "device", "warmup_steps", "measure_steps", "seed", "sync", "timer", "flush_l2", "within", "workload", "inputs", "check",
+}  # fmt: skip
 _NOT_SEARCHED |= {"size", "context_length", "pass_", "causal", "collective", "model_args", "model_path", "annotations"}
 _NOT_SEARCHED |= {"edition", "arch", "vocab_size", "batch_is"}
 """Choices of what is run and how it is timed."""

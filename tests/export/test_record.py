@@ -2,12 +2,11 @@
 
 import json
 import math
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from cs336_tui.analysis.judgement import VerdictName
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.flops import step_flops
 from cs336_tui.events.environment import GpuSample, HostSample
@@ -15,6 +14,7 @@ from cs336_tui.events.events import CellSkipped, DeviceSampled, ModelPrepared
 from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.record import document_of, record_of, to_csv, to_json
 from cs336_tui.session.state import SessionState
+from tests.analysis.judging import VERDICTS
 from tests.export.grids import moved_session
 from tests.export.keeping import csv_rows
 from tests.made_peaks import made_peak
@@ -69,7 +69,7 @@ def test_which_run_of_its_spec_a_cell_is_and_what_could_not_be_allocated() -> No
 def test_a_cell_says_how_far_it_can_be_trusted_and_how_close_to_the_limit_it_came() -> None:
     peaks = {peak_key(ENVIRONMENT, "cuda:0", "fp32"): made_peak(50e12)}
     good, oom, _ = document_of(state_of(mixed_session()), peaks=peaks.get).runs
-    assert good.verdict_evidence.keys() == set(get_args(VerdictName)), "those that do not hold too"
+    assert good.verdict_evidence.keys() == set(VERDICTS), "those that do not hold too"
     assert all(good.verdict_evidence.values())
     assert good.flops_per_step == step_flops(a_spec())
     assert good.share_of_sheet_peak == pytest.approx(step_flops(a_spec()) / 0.1532 / 67e12)
