@@ -25,7 +25,8 @@ _APART = ("none",)
 _MOST_BATCH, _MOST_TIMES = 64, 8
 """The largest batch that is tried if none is named: this, or so many times the starting point's."""
 _NOT_SEARCHED = {
-    "device", "warmup_steps", "measure_steps", "seed", "sync", "timer", "flush_l2", "within", "workload", "inputs", "check",
+    "device", "warmup_steps", "measure_steps", "seed", "sync", "timer", "flush_l2", "within", "workload", "inputs",
+    "check",
 }  # fmt: skip
 _NOT_SEARCHED |= {"size", "context_length", "pass_", "causal", "collective", "model_args", "model_path", "annotations"}
 _NOT_SEARCHED |= {"edition", "arch", "vocab_size", "batch_is"}

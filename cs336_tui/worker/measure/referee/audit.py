@@ -104,7 +104,7 @@ class _Check:
         words = ""
         try:
             self._refuse()
-            reference = reference_of(self._spec, self._workload, self._device, self._spec.checked_by)
+            reference = self._agreed(lambda: reference_of(self._spec, self._workload, self._device))
             words = reference.words
             return self._compared(reference)
         except Unchecked as error:
@@ -171,19 +171,23 @@ class _Check:
         return min(times_s)
 
     def _referred(self, reference: Reference, *, backward: bool) -> Referred:
-        """The reference's results. Of ranks that share a step all have them, or none goes on."""
+        within_s = math.inf if self._shares else self._within_s
+        return self._agreed(lambda: reference.run(self._workload.batch, backward=backward, within_s=within_s))
+
+    def _agreed(self, make: Callable[[], T]) -> T:
+        """What is made. Of ranks that share a step all have it, or none goes on."""
         if not self._shares:
-            return reference.run(self._workload.batch, backward=backward, within_s=self._within_s)
-        why, referred = "", None
+            return make()
+        why, made = "", None
         try:
-            referred = reference.run(self._workload.batch, backward=backward, within_s=math.inf)
+            made = make()
         except Exception as error:
             why = str(error) or type(error).__name__
-        lost = torch.tensor(int(referred is None), device=self._device)
+        lost = torch.tensor(int(made is None), device=self._device)
         dist.all_reduce(lost)
-        if referred is None or int(lost):
+        if made is None or int(lost):
             raise Unchecked(why or "another rank has no reference")
-        return referred
+        return made
 
     @property
     def _shares(self) -> bool:

@@ -116,9 +116,9 @@ def _parts(batch: Batch, at_once: int) -> Iterator[Batch]:
         yield Batch(*parts)
 
 
-def reference_of(spec: CellSpec, workload: Workload, device: torch.device, other: str = "") -> Reference:
-    """The reference of a cell: of the reference model with naive attention, of a user's own the model named `other`, or
-    without one a fresh copy of itself. Raises `Unchecked` without one, or if it has no room."""
+def reference_of(spec: CellSpec, workload: Workload, device: torch.device) -> Reference:
+    """The reference of a cell: of the reference model with naive attention, of a user's own the model that `check`
+    names, or without one a fresh copy of itself. Raises `Unchecked` without one, or if it has no room."""
     plain = msgspec.structs.replace(
         spec,
         attention="naive",
@@ -141,10 +141,10 @@ def reference_of(spec: CellSpec, workload: Workload, device: torch.device, other
         batch_size=spec.rank_batch_size,
         pass_=spec.pass_ if spec.pass_ in WITHOUT_BACKWARD else "forward+backward",
     )
-    own = is_imported(spec.model)
+    own, other = is_imported(spec.model), spec.checked_by
     if own:
         plain = msgspec.structs.replace(plain, model=other or spec.model, attention=spec.attention)
-    at_once = _sequences_at_once(plain, device)
+    at_once = _sequences_at_once(plain, device, surely=device.type == "cpu" or spec.ranks > 1)
     place = device if own else torch.device("meta")
     try:
         made = build(plain, place, as_written=True)
@@ -164,15 +164,15 @@ def reference_of(spec: CellSpec, workload: Workload, device: torch.device, other
     return Reference(plain, workload, model, made.loss, words, at_once)
 
 
-def _sequences_at_once(spec: CellSpec, device: torch.device) -> int:
-    """As many sequences as surely have room. Raises `Unchecked` where one may have none on the host: where its memory
-    runs out, the system kills instead of raising."""
+def _sequences_at_once(spec: CellSpec, device: torch.device, *, surely: bool) -> int:
+    """As many sequences as surely have room. `surely` raises `Unchecked` where one may have none: where the host's
+    memory runs out, the system kills instead of raising, and ranks would wait for one that has failed."""
     collect_garbage()
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     for count in (spec.batch_size, 1):
         if rough_peak_bytes(msgspec.structs.replace(spec, batch_size=count)) < free * _ROOM:
             return count
-    if device.type == "cpu":
+    if surely:
         raise Unchecked("the reference may not fit into memory")
     return 1
 
