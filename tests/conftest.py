@@ -53,27 +53,31 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 LONG = (
-    "tests/cli/test_lost_outputs.py",
-    "tests/cli/test_selftest.py",
-    "tests/cli/test_whole_runs.py",
     "tests/cluster/",
-    "tests/endtoend/",
-    "tests/runner/test_compiling.py",
-    "tests/runner/test_fork_server.py",
     "tests/runner/test_kills.py",
-    "tests/runner/test_launcher.py",
     "tests/runner/test_nodes.py",
-    "tests/runner/test_orphans.py",
+    "tests/runner/test_fork_server.py",
     "tests/runner/test_ranks.py",
+    "tests/runner/test_orphans.py",
+    "tests/runner/test_compiling.py",
+    "tests/runner/test_launcher.py",
+    "tests/cli/test_lost_outputs.py",
+    "tests/cli/test_whole_runs.py",
+    "tests/cli/test_selftest.py",
+    "tests/endtoend/",
     "tests/worker/measure/test_compiling.py",
     "tests/worker/measure/test_reports_of_variants.py",
 )
-"""Tests that take seconds each, most of which they wait for processes and compilers."""
+"""Tests that take seconds each, for processes and compilers; those that wait most of the time first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests come first: one worker waits while the others compute, and none is alone with them at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+    def place(item: pytest.Item) -> int:
+        return next((place for place, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
+
+    items.sort(key=place)
 
 
 gc.disable()  # while tests are imported: collections then find nothing and take a fifth of the time
