@@ -48,8 +48,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which need not be installed
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than cores (``-n auto``): tests of whole processes wait for most of their time."""
-    return (os.cpu_count() or 1) + 1
+    """Two workers more than cores (``-n auto``): tests of whole processes wait for most of their time."""
+    return (os.cpu_count() or 1) + 2
 
 
 LONG = (

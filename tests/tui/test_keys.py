@@ -105,7 +105,7 @@ OURS_TO_SAY = {
     "\0 \0. Enter again: save it all the same.", "Enter hides these entries.", "Enter shows more entries.",
 }  # fmt: skip
 """Keys of Textual's own lists, fields and buttons, and of folds: no keymap moves them."""
-NO_KEYS = {"visits  peak (GB)  compile (s)", "compile (s)", "within (s)", "? ambiguous", "→ ← . ,"}
+NO_KEYS = {"A ms", "B ms", "visits  peak (GB)  compile (s)", "compile (s)", "within (s)", "? ambiguous", "→ ← . ,"}
 """Units, a sign, and what the footer shows for keys that are not moved."""
 
 
