@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from cs336_tui.analysis.agreement import tolerance_of
+from cs336_tui.analysis.contention import waiting_share
 from cs336_tui.analysis.judgement import Finding, VerdictName
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import Precision
@@ -36,6 +37,8 @@ MOVED = 0.05
 """Largest relative difference of what AdamW moves: implementations add epsilon and decay in other orders."""
 REMEMBERED, FAR_LESS, CHANCE = 0.9, 0.5, 0.002
 """Time of steps on repeated tokens, of that on fresh ones: so much less with this chance at most, or far less."""
+BUSY = 0.02
+"""Share of the window in which a thread waited for a core, from which on single steps tell nothing."""
 OTHER = 0.01
 """Share of the FLOPs in another precision."""
 
@@ -52,12 +55,10 @@ _NOT_RECORDED = "not recorded"
 
 
 def refereed(cell: CellState) -> Mapping[VerdictName, Finding]:
-    """The verdicts on the honesty of a cell that ended well; without its checks whether it is ``checked`` alone."""
+    """The verdicts on the honesty of a cell that ended well; none of one that was not checked."""
     audit = cell.finished.audit if cell.finished else None
-    if audit is None and cell.spec.check == "off":
-        return {"unchecked": Finding(True, "checks are left out (--check off)")}
     if audit is None:
-        return {"checked": Finding(None, "the cell was not checked", unknown_because=_NOT_RECORDED)}
+        return {}
     differs = _differs(cell, audit.results)
     why = _unchecked(audit.results)
     return {
@@ -152,18 +153,21 @@ def _less(cell: CellState, audit: Audit) -> Finding:
     advice = "its dimensions are not those of the cell"
     times_s = sorted(cell.step_times_s)
     slow_s = times_s[-1 - len(times_s) // 10]  # a tenth of the steps may be spikes
-    if results and results.step_s and cell.spec.sync == "each-step" and results.step_s > SLOWER * slow_s:
+    quiet = (waiting_share(cell) or 0.0) < BUSY
+    if quiet and results and results.step_s and cell.spec.sync == "each-step" and results.step_s > SLOWER * slow_s:
         text = f"a step that is compared takes {_seconds(results.step_s)}, measured ones {_seconds(median(times_s))}"
         return Finding(True, text, "its measured steps are not the work that it shows when it is checked")
     if work is None or not (work.least_forward or work.least_backward):
         return Finding(None, "its products could not be counted", unknown_because="not countable")
+    if work.uncounted:
+        why = f"products of {', '.join(work.uncounted)} cannot be seen"
+        return Finding(None, why, unknown_because="not countable")
     short = [f"{name} {percent(done / least)} %" for name, (done, least) in work.parts.items() if done < LESS * least]
-    if work.least_backward and work.backward < LESS * work.least_backward and not work.uncounted:
+    if work.least_backward and work.backward < LESS * work.least_backward:
         short.append(f"backward {percent(work.backward / work.least_backward)} %")
-    besides = f"; not observable: {', '.join(work.uncounted)}" if work.uncounted else ""
     if short:
-        return Finding(True, f"of the FLOPs that its dimensions ask for: {', '.join(short)}{besides}", advice)
-    return Finding(False, f"as many FLOPs as its dimensions ask for{besides}")
+        return Finding(True, f"of the FLOPs that its dimensions ask for: {', '.join(short)}", advice)
+    return Finding(False, "as many FLOPs as its dimensions ask for")
 
 
 def _more(work: Work | None) -> Finding:
@@ -233,7 +237,7 @@ def _chance(low: list[float], high: list[float]) -> float:
 
 def _other_precision(cell: CellState, work: Work | None) -> Finding:
     asked, force = cell.spec.precision, cell.in_force
-    if asked == "fp32" and force and (force.allow_tf32 or force.matmul_precision != "highest"):
+    if asked == "fp32" and force and force.allow_tf32:
         return Finding(
             True, "products of float32 may run in TF32, which the workload switched on", "choose --precision"
         )

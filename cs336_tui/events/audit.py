@@ -22,7 +22,7 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
     threads_s: float = 0.0
     """Processor time of Python threads that the workload started."""
     after_s: float = 0.0
-    """Processor time of the process within `AFTER_S` after the last step, beyond what the look itself took."""
+    """The same within `AFTER_S` after the last step."""
     replaced: tuple[str, ...] = ()
     """Functions of the clock, of synchronisation and of events that were replaced since the timer bound them."""
     parent_s: float | None = None

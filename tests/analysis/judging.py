@@ -73,7 +73,7 @@ def evidence(judgement: Judgement, name: VerdictName) -> tuple[bool | None, str]
 SERIES: tuple[VerdictName, ...] = (
     "steady", "still-warming", "drifting", "two-levels", "periodic", "quantised", "outliers", "too-few-steps",
 )  # fmt: skip
-VERDICTS = (*SERIES, "throttled", "contended", "launch-bound", "allocator-retry", "slowed-by-settings", "checked")
+VERDICTS = (*SERIES, "throttled", "contended", "launch-bound", "allocator-retry", "slowed-by-settings")
 
 
 def host(**changes: Any) -> Event:

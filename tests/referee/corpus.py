@@ -27,7 +27,7 @@ WARM_UP, STEPS = 3, 12
 BASE: dict[str, Any] = {
     "size": "custom", "edition": "2026", "arch": "swiglu-rope", "d_model": 64, "d_ff": 192, "num_layers": 4,
     "num_heads": 4, "vocab_size": 256, "context_length": 64, "batch_size": 4, "pass_": "forward", "precision": "fp32",
-    "device": "cpu", "warmup_steps": WARM_UP, "measure_steps": STEPS, "threads": 1,
+    "device": "cpu", "warmup_steps": WARM_UP, "measure_steps": STEPS, "threads": 1, "check": "auto",
 }  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def run_round(
 
 def _report_ends(*sides: _RoundCell) -> None:
     for side in sides:
-        side.reporter.enter("finishing")
+        side.finish()
     for side in sides:
         side.reporter.finished(side.status, side.error, side.peaks, with_memory=False)
 
@@ -79,6 +79,7 @@ class _RoundCell(CellRun):
         self.settings: settings.Settings = {}
         self.modules: UserModules | None = None  # Between two turns; None if both cells use the same folders
         self._sums_s: dict[StepKind, float] = {"warm-up": 0.0, "measured": 0.0}
+        self._is_finishing = False
         self._lost: list[str] = []  # Names of settings that could not be restored at one of its turns
 
     def suspend(self) -> None:
@@ -94,6 +95,12 @@ class _RoundCell(CellRun):
             self.reporter.notice(f"torch's settings could not be restored: {', '.join(lost)}")
         if self.modules is not None:
             attach_user_modules(self.modules)
+
+    def finish(self) -> None:
+        """End the measurement, once: later work counts neither to the times nor to the samples."""
+        if not self._is_finishing:
+            self._is_finishing = True
+            self.reporter.enter("finishing")
 
     def time_step(self, kind: StepKind, number: int) -> None:
         assert self.timer is not None
@@ -206,9 +213,12 @@ class _Round:
         for side in self._sides:
             self._give_turn(side)
             side.report_changed_settings("while it was measured")
-            side.audit()
             side.report_remarks()
             side.report_spill()
+            side.finish()
+        for side in self._sides:
+            self._give_turn(side)
+            side.audit()
         self._turn.suspend()
         a, b = (int(side.settings["threads"]) for side in sorted(self._sides, key=lambda side: side.name))
         if a != b:  # the models set them themselves

@@ -149,7 +149,8 @@ class CellRun:
             self._tokens.repeat()
         if self.timer:
             self.timer.between_s.clear()
-        self._bookkeeper = Bookkeeper(self._threads)
+        if self.spec.check != "off":
+            self._bookkeeper = Bookkeeper(self._threads)
 
     def report_steps(self, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
         assert self.step is not None
@@ -186,7 +187,8 @@ class CellRun:
 
     def close_books(self) -> None:
         """End the measured window's accounts."""
-        assert self._bookkeeper is not None
+        if self._bookkeeper is None:
+            return
         assert self.timer is not None
         between_s, prepares = self.timer.between_s, self.timer.has_work_between
         self._books = self._bookkeeper.close(self.reporter.times_s["measured"], between_s, prepares=prepares)
@@ -306,7 +308,6 @@ class _SingleRun(CellRun):
             self._check_cancelled()
             self._time(self.prepare(written, self._check_cancelled))
             self.finish()
-            self.audit()
             if self.spec.is_alone and not self.spec.is_collective and self.step is written:
                 self.finish()
                 assert self.workload is not None
@@ -314,6 +315,7 @@ class _SingleRun(CellRun):
                 if held is not None and self.flush:
                     held -= self.flush.bytes
                 self.reporter.end["before_backward_bytes"] = held
+            self.audit()
         except Cancelled:
             return "cancelled", None
         except BaseException as error:

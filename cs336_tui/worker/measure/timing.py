@@ -183,11 +183,9 @@ class StepTimer:
             self._refresh()
         began = perf_counter()
         step.prepare()
-        if self._flush is _nothing:
-            self._clock.synchronize()
-        before_s = 0.0 if step.prepares else perf_counter() - began
         self._flush()
         self._clock.synchronize()
+        before_s = 0.0 if self.has_work_between else perf_counter() - began
         self._barrier()
         first.take()  # its `host_s`, after it, begins the step
         for phase, mark in zip(step.phases, after, strict=True):

@@ -19,7 +19,9 @@ from tests.referee.corpus import BASE, USERS
 def ended(**changes: Any) -> CellFinished:
     """The end of a small cell that ran here."""
     events: list[Any] = []
-    spec = CellSpec(**{**BASE, "measure_steps": 4, "warmup_steps": 1, "model_path": (str(USERS),), **changes})
+    spec = CellSpec(
+        **{**BASE, "check": "auto", "measure_steps": 4, "warmup_steps": 1, "model_path": (str(USERS),), **changes}
+    )
     measuring.run_cell(spec, 0, events.append, lambda: False)
     assert sum(len(event.times_s) for event in events if isinstance(event, StepsTimed)) == 5, "none of the checks'"
     end = events[-1]
@@ -41,9 +43,9 @@ def errors(found: Audit) -> dict[tuple[str, str], float]:
 
 def test_a_training_step_is_compared_in_all_its_results() -> None:
     found = audit(pass_="train-step")
-    assert errors(found).keys() == {
-        ("logits", "timed"), ("logits", "unseen"), ("loss", "unseen"), ("gradients", "unseen"), ("moves", "unseen"),
-    }  # fmt: skip
+    every = {("logits", "unseen"), ("loss", "unseen"), ("gradients", "unseen"), ("moves", "unseen")}
+    assert errors(found).keys() == every
+    assert errors(audit(pass_="train-step", inputs="fixed")).keys() == {("logits", "timed"), *every}
     assert max(errors(found).values()) < 1e-3
     assert found.results is not None
     assert (found.results.unchecked, found.results.unmoved) == ("", ())

@@ -72,6 +72,8 @@ class Event:
 class Step:
     """Queues the given milliseconds for each phase, `before` in `prepare`, `afterwards` in `clear`."""
 
+    prepares = False
+
     def __init__(
         self,
         device: Device,

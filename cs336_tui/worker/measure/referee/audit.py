@@ -119,6 +119,9 @@ class _Check:
             raise Unchecked("a CUDA graph keeps no logits")
         if self._workload.shared.whole is not None:
             raise Unchecked("the wrapper shards the parameters itself")
+        training = self._workload.training
+        if training and training.scales_gradients and getattr(training.optimizer, "_step_supports_amp_scaling", False):
+            raise Unchecked("a fused optimizer leaves scaled gradients")
 
     def _compared(self, reference: Reference) -> Results:
         differences: list[Difference | None] = []

@@ -4,10 +4,11 @@ that the timer began with. Loaded before a user's code, so that it compares with
 from __future__ import annotations
 
 import threading
-import time
+import time as clocks  # the module as a user's code may have changed it
 from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median
+from time import perf_counter, process_time, sleep
 from types import FunctionType
 from typing import NamedTuple
 
@@ -22,10 +23,7 @@ from cs336_tui.worker.measure.timing import EventStamp, HostStamp, StepTimer
 from cs336_tui.worker.workload.compile_and_capture import CapturedStep
 from cs336_tui.worker.workload.passes import Step
 
-_perf_counter, _process_time, _sleep = time.perf_counter, time.process_time, time.sleep
 _PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "softmax")
-_SETTLED_S = 0.005
-"""An OpenMP thread spins for some milliseconds before it sleeps."""
 
 
 class _Bound(NamedTuple):
@@ -37,7 +35,7 @@ class _Bound(NamedTuple):
 def _bound() -> Iterator[_Bound]:
     """The functions that a time rests on, and those that cell and reference share, as they are now."""
     owners: list[tuple[str, object, tuple[str, ...]]] = [
-        ("time", time, ("perf_counter", "perf_counter_ns", "time", "time_ns", "monotonic", "process_time", "sleep")),
+        ("time", clocks, ("perf_counter", "perf_counter_ns", "time", "time_ns", "monotonic", "process_time", "sleep")),
         ("torch.cuda", torch.cuda, ("synchronize", "current_stream", "Event")),
         ("torch.cuda.Event", torch.cuda.Event, ("record", "elapsed_time", "synchronize", "query", "wait")),
         ("torch.mps", torch.mps, ("synchronize", "Event")),
@@ -71,23 +69,18 @@ class Bookkeeper:
 
     def __init__(self, tools_threads: frozenset[threading.Thread]) -> None:
         self._tools_threads = tools_threads
-        self._processor_s, self._ran_ns = _process_time(), threads_ran_ns()
-        self._began = _perf_counter()
+        self._processor_s, self._ran_ns = process_time(), threads_ran_ns()
+        self._began = perf_counter()
 
     def close(self, times_s: list[float], between_s: list[float], *, prepares: bool = False) -> Books:
         """The accounts at the end of the window: of its steps and what lay between them. With `prepares` work that is
         not timed belongs between two steps."""
-        window_s = _perf_counter() - self._began
-        processor_s, ran_ns = _process_time() - self._processor_s, threads_ran_ns()
+        window_s = perf_counter() - self._began
+        processor_s, ran_ns = process_time() - self._processor_s, threads_ran_ns()
         alive_s = sum(ns - self._ran_ns.get(task, 0) for task, ns in ran_ns.items()) / 1e9
         # Threads that ended are in the process's time and in no thread's.
         ended_s = max(processor_s - alive_s, 0.0) if ran_ns and self._ran_ns else 0.0
-        own = {
-            str(thread.native_id)
-            for thread in threading.enumerate()
-            if thread not in self._tools_threads and not isinstance(thread, threading._DummyThread)
-        }
-        python_s = sum(ns - self._ran_ns.get(task, 0) for task, ns in ran_ns.items() if task in own) / 1e9
+        python_s = self._python_s(ran_ns, self._ran_ns)
         steps_s = sum(times_s)
         known_s = max(window_s - steps_s - sum(between_s), 0.0) if between_s or prepares else 0.0
         return Books(
@@ -97,14 +90,18 @@ class Bookkeeper:
             between_s=median(between_s) if between_s else 0.0,
             step_s=median(times_s) if times_s else 0.0,
             threads_s=ended_s + python_s,
-            after_s=_after_s(),
+            after_s=self._after_s(),
             replaced=replaced(),
         )
 
+    def _python_s(self, after: dict[str, int], before: dict[str, int]) -> float:
+        """Processor time between two looks of the Python threads that the workload started."""
+        threads = (thread for thread in threading.enumerate() if thread not in self._tools_threads)
+        own = {str(thread.native_id) for thread in threads if not isinstance(thread, threading._DummyThread)}
+        return sum(ns - before.get(task, 0) for task, ns in after.items() if task in own) / 1e9
 
-def _after_s() -> float:
-    """Processor time of the process while this thread sleeps."""
-    _sleep(_SETTLED_S)
-    before = _process_time()
-    _sleep(AFTER_S)
-    return max(_process_time() - before - 1e-3, 0.0)
+    def _after_s(self) -> float:
+        """The same while this thread sleeps. A library's threads may spin for long before they do."""
+        before = threads_ran_ns()
+        sleep(AFTER_S)
+        return self._python_s(threads_ran_ns(), before)

@@ -20,7 +20,7 @@ from cs336_tui.worker.workload.building import Workload, build, collect_garbage
 from cs336_tui.worker.workload.model_parts import named_parameters
 from cs336_tui.worker.workload.norms import OperationAlone
 from cs336_tui.worker.workload.passes import logits_of
-from cs336_tui.worker.workload.precision import FIRST_LOSS_SCALE, RECIPES
+from cs336_tui.worker.workload.precision import RECIPES
 from cs336_tui.worker.workload.transformer import Batch, Loss, Rotary, Transformer, causal_mask
 
 _ROOM = 0.5
@@ -56,7 +56,8 @@ class Reference:
         `Unchecked` after `within_s`."""
         parameters = self._load()
         parts = [batch] if self._alone else list(_parts(batch, self._at_once))
-        scale = FIRST_LOSS_SCALE if RECIPES[self.spec.precision].scale_gradients and not self._alone else 1.0
+        training = self._workload.training
+        scale = float(training.scaler.get_scale()) if training and training.scales_gradients else 1.0
         logits, gradients, loss = [], dict[str, Tensor](), None
         began = perf_counter()
         for number, part in enumerate(parts):
@@ -74,11 +75,14 @@ class Reference:
                 for name, gradient in zip(names, found, strict=True):
                     if gradient is not None:
                         exact = gradient.float() / scale
+                        if scale > 1 and not bool(exact.isfinite().all()):
+                            raise Unchecked("the reference's gradients overflow float16")
                         gradients[name] = gradients[name].add_(exact) if name in gradients else exact
             if number + 1 < len(parts) and perf_counter() - began > within_s:
                 raise Unchecked("the reference would take longer than three steps")
         return Referred(logits, loss, gradients, perf_counter() - began)
 
+    @torch.no_grad()
     def _load(self) -> dict[str, nn.Parameter]:
         """Give the reference the cell's weights, in the same memory unless ranks shard them: its parameters by name."""
         own = {name: whole(parameter.detach()) for name, parameter in named_parameters(self._workload.model)}
@@ -93,6 +97,10 @@ class Reference:
                 _put(self._model, name, nn.Parameter(own[name]))
             else:
                 parameter.data = own[name]
+        buffers = dict(self._workload.model.named_buffers())
+        for name, buffer in self._model.named_buffers():
+            if name in buffers and buffers[name].shape == buffer.shape and not buffer.is_meta:
+                buffer.copy_(buffers[name])
         return dict(named_parameters(self._model))
 
 

@@ -30,7 +30,8 @@ _PRODUCTS = (*_WITH_WEIGHTS, "bmm", "baddbmm")
 _TORCH = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "fsdp")
 _LEAST, _MOST = 256, 4096
 """Sizes of the matrix product whose speed is taken: square, and of about a twelfth of a step's FLOPs."""
-_RUNS = 3
+_LEAST_S = 0.1
+"""A product is repeated for so long, as threads may wake up late."""
 
 
 class ProductCounter(TorchDispatchMode):
@@ -108,8 +109,8 @@ def count_work(spec: CellSpec, workload: Workload) -> Work | None:
             parameter.grad = gradient
     sequences = spec.rank_batch_size if spec.is_alone else 1
     least = _least_forward(spec, workload, sequences)
-    if own and not counter.forward["attention"]:  # its products may be in a kernel that is not dispatched
-        least.pop("attention", None)
+    if (own or is_imported(spec.attention)) and not counter.forward["attention"]:
+        least.pop("attention", None)  # its products may be in a kernel that is not dispatched
     done = dict(counter.forward)
     if not _tells_head(spec, done):
         for parts in (done, least):
@@ -180,8 +181,9 @@ def product_speed(spec: CellSpec, device: torch.device, flops: int, synchronize:
     dtype = recipe.autocast or recipe.parameters
     left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
     best_s = math.inf
+    until = perf_counter() + _LEAST_S
     with torch.no_grad():
-        for _ in range(_RUNS):
+        while math.isinf(best_s) or perf_counter() < until:
             began = perf_counter()
             torch.mm(left, right)
             synchronize()
