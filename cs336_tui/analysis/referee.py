@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from cs336_tui.analysis.agreement import tolerance_of
-from cs336_tui.analysis.contention import waiting_share
 from cs336_tui.analysis.judgement import Finding, VerdictName
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import Precision
-from cs336_tui.events.audit import AFTER_S, SLOWER, Audit, Books, Inputs, Results, Work
+from cs336_tui.events.audit import AFTER_S, Audit, Books, Inputs, Results, Work
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted, percent, two_digit_percent
 
@@ -37,8 +36,6 @@ MOVED = 0.05
 """Largest relative difference of what AdamW moves: implementations add epsilon and decay in other orders."""
 REMEMBERED, FAR_LESS, CHANCE = 0.9, 0.5, 0.002
 """Time of steps on repeated tokens, of that on fresh ones: so much less with this chance at most, or far less."""
-BUSY = 0.02
-"""Share of the window in which a thread waited for a core, from which on single steps tell nothing."""
 OTHER = 0.01
 """Share of the FLOPs in another precision."""
 
@@ -64,7 +61,7 @@ def refereed(cell: CellState) -> Mapping[VerdictName, Finding]:
     return {
         "work-outside-steps": _outside(cell, audit.books),
         "impossible": _impossible(cell, audit),
-        "less-work": _less(cell, audit),
+        "less-work": _less(audit.work),
         "differs": differs,
         "remembers-inputs": _remembers(cell, audit.inputs),
         "other-precision": _other_precision(cell, audit.work),
@@ -148,15 +145,8 @@ def _impossible(cell: CellState, audit: Audit) -> Finding:
     return Finding(False, f"{percent(rate / fastest)} % of the FLOP/s of a matrix product in the same process")
 
 
-def _less(cell: CellState, audit: Audit) -> Finding:
-    work, results = audit.work, audit.results
+def _less(work: Work | None) -> Finding:
     advice = "its dimensions are not those of the cell"
-    times_s = sorted(cell.step_times_s)
-    slow_s = times_s[-1 - len(times_s) // 10]  # a tenth of the steps may be spikes
-    quiet = (waiting_share(cell) or 0.0) < BUSY
-    if quiet and results and results.step_s and cell.spec.sync == "each-step" and results.step_s > SLOWER * slow_s:
-        text = f"a step that is compared takes {_seconds(results.step_s)}, measured ones {_seconds(median(times_s))}"
-        return Finding(True, text, "its measured steps are not the work that it shows when it is checked")
     if work is None or not (work.least_forward or work.least_backward):
         return Finding(None, "its products could not be counted", unknown_because="not countable")
     if work.uncounted:

@@ -30,8 +30,6 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AFTER_S = 0.02
-SLOWER = 1.3
-"""A step that is compared takes at most so many times as long as a measured one, or is timed again."""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +72,6 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing, or not all, could be compared."""
     partly: str = ""
     """What was left out of a comparison that was made."""
-    step_s: float | None = None
-    """Time of the step that was compared, or of the quickest of several like it."""
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):

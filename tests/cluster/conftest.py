@@ -1,4 +1,4 @@
-"""A Slurm cluster on this machine, started once a session of tests."""
+"""A Slurm cluster on this machine, started once for these tests."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from tests.cluster.slurm import INSTALL, Slurm, missing, started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # Other tests look at all children of their process
 def _slurm() -> Iterator[Slurm]:
     if lacking := missing():
         pytest.skip(f"no {lacking[0]} here: {INSTALL}")

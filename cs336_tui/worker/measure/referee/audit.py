@@ -16,7 +16,7 @@ from torch import Tensor
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.audit import SLOWER, Audit, Books, Difference, Inputs, Results, Speed
+from cs336_tui.events.audit import Audit, Books, Difference, Inputs, Results, Speed
 from cs336_tui.worker.measure.failures import in_one_line, is_out_of_memory
 from cs336_tui.worker.measure.referee.reference import Reference, Referred, Unchecked, reference_of
 from cs336_tui.worker.measure.referee.results import (
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 _STEPS, _LEAST_S = 3, 1.0
 """A check takes at most the time of so many steps, or so many seconds of steps that are shorter."""
 _SEED = 0x5EED
-_AGAIN = 3
-"""Steps that are timed again where the compared one is slower than a measured one."""
 T = TypeVar("T")
 
 
@@ -81,7 +79,7 @@ class _Check:
         *,
         fresh: bool,
     ) -> None:
-        self._place, self._step_s, self._fresh = place, step_s, fresh
+        self._place, self._fresh = place, fresh
         self._spec, self._workload, self._step, self._timer = spec, workload, step, timer
         self._within_s = max(_STEPS * step_s, _LEAST_S)
         self._device = workload.batch.targets.device
@@ -141,7 +139,7 @@ class _Check:
             self.reference_s = referred.took_s if backward else None
             moves = Moves(self._workload) if self._workload.training else None
             before = _generator_state(self._device)
-            step_s = self._timer.time(keep=True).total_s  # as it was measured
+            self._timer.time(keep=True)  # as it was measured
             draws = not torch.equal(before, _generator_state(self._device))
             found = self._of_step(referred, backward=backward)
             if draws:
@@ -153,25 +151,13 @@ class _Check:
                 partly = ", ".join(filter(None, (partly, left_out)))
                 unequal = unequal_parameters(self._workload) if self._shares else ()
             self._step.clear()
-            step_s = self._quickest(step_s)
         return Results(
             reference=reference.words,
             differences=tuple(each for each in (*differences, *found) if each),
             unmoved=unmoved,
             unequal=unequal,
             partly=partly,
-            step_s=step_s,
         )
-
-    def _quickest(self, step_s: float) -> float:
-        """The quickest of some steps like the one that was compared, if that took longer than a measured one."""
-        if self._shares or step_s < SLOWER * self._step_s:
-            return step_s
-        times_s = [step_s]
-        for _ in range(_AGAIN):
-            times_s.append(self._timer.time(keep=True).total_s)
-            self._step.clear()
-        return min(times_s)
 
     def _referred(self, reference: Reference, *, backward: bool) -> Referred:
         within_s = math.inf if self._shares else self._within_s
