@@ -73,8 +73,19 @@ def command(folder: Path, *words: str, **knobs: object) -> subprocess.CompletedP
 
 
 def bench(folder: Path, *words: str, **knobs: object) -> Bench:
-    """Run `bench`, all of whose cells must end well."""
-    flags = ["--device", "cuda:0", "--session-dir", str(folder / "sessions"), "--format", "json", "--timeout", "120"]
+    """Run `bench`, all of whose cells must end well. Tokens stay the same, so that windows are those of steps alone."""
+    flags = [
+        "--inputs",
+        "fixed",
+        "--device",
+        "cuda:0",
+        "--session-dir",
+        str(folder / "sessions"),
+        "--format",
+        "json",
+        "--timeout",
+        "120",
+    ]
     done = command(folder, "bench", *flags, *words, **knobs)
     assert done.returncode == 0, done.stderr[-4000:]
     events = _events(folder)
