@@ -49,7 +49,7 @@ class Reference:
     ) -> None:
         self.spec, self.words, self._at_once = spec, words, at_once
         self._workload, self._model, self._loss = workload, model, loss
-        self._alone = isinstance(model, OperationAlone)
+        self._alone, self._is_copy = isinstance(model, OperationAlone), type(model) is type(workload.model)
 
     def run(self, batch: Batch, *, backward: bool, within_s: float) -> Referred:
         """The results on a batch, some sequences at once; logits, and with `backward` gradients. Raises
@@ -97,7 +97,8 @@ class Reference:
                 _put(self._model, name, nn.Parameter(own[name]))
             else:
                 parameter.data = own[name]
-        buffers = dict(self._workload.model.named_buffers())
+        # A copy of the cell's model has its tables, too; those of another model are part of what it computes.
+        buffers = dict(self._workload.model.named_buffers()) if self._is_copy else {}
         for name, buffer in self._model.named_buffers():
             if name in buffers and buffers[name].shape == buffer.shape and not buffer.is_meta:
                 buffer.copy_(buffers[name])
