@@ -48,7 +48,7 @@ NO_GAIN = 0.9
 
 
 class Outcome(NamedTuple):
-    """What was said of one cell of a case."""
+    """The verdicts on one cell of a case."""
 
     case: Cheat | Honest
     status: str
@@ -181,7 +181,7 @@ def in_turns(case: Cheat, seed: int, rounds: int, reference: bool) -> Turns:
 
 
 def costs(cases: Sequence[Honest], seed: int) -> list[float]:
-    """What the check takes of each honest cell, in steps: the time between its last step and its end, less that of the
+    """The cost of the check of each honest cell, in steps: the time between its last step and its end, less that of the
     same cell without a check. These have more tokens than the corpus, so that a step takes longer than what every check
     does once."""
     specs = [

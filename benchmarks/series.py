@@ -42,9 +42,9 @@ WARM_UPS: dict[str, Callable[[Series, np.random.Generator], Series]] = {
     "cold first steps": _cold,
     "fading": _fading,
 }
-"""What honest first steps take beyond the others, as a share of a step, by their number."""
+"""The time that honest first steps take beyond the others, as a share of a step, by their number."""
 JUMPS = (2.5, 0.1, -0.1)
-"""What the warm-up steps of another work take beyond the measured ones."""
+"""The time that the warm-up steps of another work take beyond the measured ones."""
 
 
 def seam(truth: str | float, warmup: int, noise: float, seed: int, *, measured: int = 10) -> str:

@@ -69,7 +69,7 @@ def running(*words: str, cwd: Path, **more: Any) -> Iterator[subprocess.Popen[st
 
 
 def stopped(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> str:
-    """What a command prints that a terminal's signal ends, with 130 and no traceback."""
+    """The output of a command that a terminal's signal ends, with 130 and no traceback."""
     os.killpg(process.pid, number)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err

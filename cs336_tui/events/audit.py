@@ -1,5 +1,5 @@
-"""What a cell's process found out about its own measurement, for the verdicts of `analysis.referee`: where the time of
-the measured steps went, how much work a step was, in which dtypes, and whether its results are right."""
+"""The facts that a cell's process finds out about its own measurement, for the verdicts of `analysis.referee`: the use
+of the measured window, the work of a step, its dtypes, and whether its results are right."""
 
 from typing import Literal
 
@@ -71,7 +71,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     unchecked: str = ""
     """Why nothing, or not all, could be compared."""
     partly: str = ""
-    """What was left out of a comparison that was made."""
+    """The part that was left out of a comparison."""
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +86,8 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether tokens changed between measured steps; `repeated` are the steps that had those of the step before."""
+    """The tokens of the measured steps: `fresh` if they changed between two steps; `repeated` are the steps that had
+    those of the step before."""
 
     fresh: bool
     repeated: tuple[int, ...] = ()

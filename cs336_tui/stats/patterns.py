@@ -34,7 +34,7 @@ LEAST_GAIN = 2.8
 DEEPEST_VALLEY = 0.7
 """The most values in the middle between the modes, over the mean of those at the modes, in windows of one width."""
 BY_CHANCE = 1e-3
-"""How often independent noise may look like two levels in turns, before the least distance of levels is asked for."""
+"""Chance with which independent noise may look like two levels in turns, before their least distance is asked for."""
 LEAST_PERIOD, LEAST_PERIODS = 3.0, 2.5
 """The shortest period in steps, and the fewest periods of a series."""
 FEWEST = 12

@@ -291,7 +291,7 @@ class Painter:
 
     @property
     def _invitation(self) -> str:
-        """What to do, in the Live pane, where nothing has run."""
+        """Advice in the Live pane where nothing has run."""
         app, state = self._app, self._app.state
         if state.reports_on_cells and (app.replaying or not self._is_live):
             made = ", ".join(tab_name(tab.id) for tab in REPORT_TABS.values())

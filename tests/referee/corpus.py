@@ -107,7 +107,7 @@ def _cheats(
 
 
 _ANY = f"{DIFFERS} {LESS} {IMPOSSIBLE} {REMEMBERS}"
-"""What may be said of a step that computes next to nothing."""
+"""Verdicts that may be said of a step that computes next to nothing."""
 _FEW = f"{DIFFERS} {LESS}"
 _MEMORY: dict[str, str] = {
     "MemoisedByIdentity": _ANY,

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class CellPeaks(NamedTuple):
-    """What is known of one cell's peaks: its memory report, its prediction, and the latest run of it that was timed or
-    ran out of memory."""
+    """The peaks of one cell, as far as known: its memory report, its prediction, and the latest run of it that was
+    timed or ran out of memory."""
 
     spec: CellSpec
     report: MemoryReport | None = None

@@ -175,7 +175,7 @@ def speedup_table(results: Sequence[Result]) -> Table:
 
 
 def speedup_columns(digits: str = ".4g") -> tuple[Source[SpeedUp], ...]:
-    """What a speed-up comes to, after the columns that name its cell; `digits` are of the ratio and its interval."""
+    """The columns of a speed-up, after the columns that name its cell; `digits` are of the ratio and its interval."""
     return (
         lambda each: side_record("fp32", each.fp32, _PEAK) | side_record("other", each.other, _PEAK),
         Column("fp32", "fp32 ± std (ms)", text=lambda each: side_mean(each.fp32, MILLISECONDS), short="fp32 ms"),

@@ -71,7 +71,7 @@ class ConfigurePane(Vertical):
         """The preset that filled the entries last."""
         self._entries = entries_of(preset.sweep, options)
         self.form = read(self._entries)
-        """What the entries mean; the devices of its sweep may be ``auto``."""
+        """The sweep that the entries mean; the devices of its sweep may be ``auto``."""
         self._environment: Environment | None = None
         self._adding = self._stopping = False
         self._may_leave_out: Collection[str] = ()

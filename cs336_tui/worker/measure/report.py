@@ -33,7 +33,7 @@ from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.oom import explain_oom
 from cs336_tui.worker.measure.preparing import fresh_compiler
 from cs336_tui.worker.measure.reporter import Emit, Enter, header
-from cs336_tui.worker.measure.settings import no_garbage_collection, restored_settings
+from cs336_tui.worker.measure.settings import generator_state, no_garbage_collection, restored_settings
 from cs336_tui.worker.ranks import ALONE, Place
 from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
@@ -91,11 +91,11 @@ def _run(workload: Workload, spec: CellSpec, scale: float) -> dict[str, Any]:
     device = workload.batch.targets.device
     workload.model.zero_grad(set_to_none=True)
     torch.manual_seed(spec.seed)
-    before = _generator_state(device)
+    before = generator_state(device)
     with torch.inference_mode(spec.pass_ == "inference"), workload.autocast():
         logits = logits_of(workload.runs(workload.batch.inputs), workload.model)
         loss = workload.loss(logits, workload.batch.targets) if "loss" in phases else None
-    draws = not torch.equal(before, _generator_state(device))
+    draws = not torch.equal(before, generator_state(device))
     # Equal ranges of positions, the last dimension but one: (..., T, V).
     length = logits.shape[-2] if logits.dim() > 1 else 1
     size = -(-length // RANGES)
@@ -111,15 +111,6 @@ def _run(workload: Workload, spec: CellSpec, scale: float) -> dict[str, Any]:
     is_number = loss is not None and loss.numel() == 1 and bool(torch.isfinite(loss))
     number = loss.item() if loss is not None and is_number else None
     return {"shape": shape, "dtype": dtype, "logits": tuple(positions), "loss": number, "draws": draws}
-
-
-def _generator_state(device: torch.device) -> Tensor:
-    match device.type:
-        case "cuda":
-            return torch.cuda.get_rng_state(device)
-        case "mps":
-            return torch.mps.get_rng_state()
-    return torch.get_rng_state()
 
 
 @torch.no_grad()

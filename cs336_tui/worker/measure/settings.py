@@ -148,3 +148,13 @@ def collect_step_garbage() -> None:
     """Free reference cycles and the activations that they hold, as a training loop's collector would, in microseconds.
     Only between two steps. A full collection would empty Python's free lists, for the next step to fill."""
     gc.collect(1)
+
+
+def generator_state(device: torch.device) -> torch.Tensor:
+    """The state of the device's default random generator, bytes."""
+    match device.type:
+        case "cuda":
+            return torch.cuda.get_rng_state(device)
+        case "mps":
+            return torch.mps.get_rng_state()
+    return torch.get_rng_state()

@@ -84,7 +84,7 @@ class LM(nn.Module):
         return self.head(self.hidden(tokens))
 
     def hidden(self, tokens):
-        """What the head gets: (B, T) -> (B, T, D)."""
+        """The input of the head: (B, T) -> (B, T, D)."""
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)

@@ -28,6 +28,7 @@ from cs336_tui.worker.measure.referee.results import (
     unequal_parameters,
 )
 from cs336_tui.worker.measure.referee.work import count_work, product_speed
+from cs336_tui.worker.measure.settings import generator_state
 from cs336_tui.worker.measure.timing import StepTimer, clock_for
 from cs336_tui.worker.ranks import Place
 from cs336_tui.worker.workload.building import Workload
@@ -87,7 +88,7 @@ class _Check:
         self.reference_s: float | None = None
 
     def guarded(self, make: Callable[[], T]) -> T | None:
-        """What is made; None if that fails."""
+        """The result of `make`; None if it fails."""
         try:
             return make()
         except BaseException as error:
@@ -138,9 +139,9 @@ class _Check:
             referred = self._referred(reference, backward=backward)
             self.reference_s = referred.took_s if backward else None
             moves = Moves(self._workload) if self._workload.training else None
-            before = _generator_state(self._device)
+            before = generator_state(self._device)
             self._timer.time(keep=True)  # as it was measured
-            draws = not torch.equal(before, _generator_state(self._device))
+            draws = not torch.equal(before, generator_state(self._device))
             found = self._of_step(referred, backward=backward)
             if draws:
                 raise Unchecked("its step draws random numbers")
@@ -164,7 +165,7 @@ class _Check:
         return self._agreed(lambda: reference.run(self._workload.batch, backward=backward, within_s=within_s))
 
     def _agreed(self, make: Callable[[], T]) -> T:
-        """What is made. Of ranks that share a step all have it, or none goes on."""
+        """The result of `make`. Of ranks that share a step all have it, or none goes on."""
         if not self._shares:
             return make()
         why, made = "", None
@@ -231,17 +232,8 @@ class _Still:
             self._model.train()
 
 
-def _generator_state(device: torch.device) -> Tensor:
-    match device.type:
-        case "cuda":
-            return torch.cuda.get_rng_state(device)
-        case "mps":
-            return torch.mps.get_rng_state()
-    return torch.get_rng_state()
-
-
 def why_fixed(spec: CellSpec, workload: Workload) -> str:
-    """Why tokens stay the same between measured steps; empty if they change."""
+    """The reason for which tokens stay the same between measured steps; empty if they change."""
     if spec.inputs == "fixed":
         return "--inputs fixed"
     if spec.is_alone or spec.is_collective:

@@ -32,7 +32,7 @@ class Unchecked(Exception):
 
 
 class Referred(NamedTuple):
-    """What the reference came to: logits, some sequences each, the loss, whole gradients by parameter (none without a
+    """The results of a reference: logits, some sequences each, the loss, whole gradients by parameter (none without a
     backward), seconds."""
 
     logits: list[Tensor]

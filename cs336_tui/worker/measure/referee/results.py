@@ -117,7 +117,7 @@ class _Sample(NamedTuple):
 
 
 class Moves:
-    """What an optimizer step moves, of some elements of each parameter: made before the step."""
+    """The moves of an optimizer step, of some elements of each parameter: made before the step."""
 
     def __init__(self, workload: Workload) -> None:
         assert workload.training is not None
