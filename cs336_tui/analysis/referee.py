@@ -9,9 +9,9 @@ from statistics import median
 
 from cs336_tui.analysis.agreement import tolerance_of
 from cs336_tui.analysis.judgement import Finding, VerdictName
-from cs336_tui.config.flops import step_flops
+from cs336_tui.config.flops import step_flops, surely_moved
 from cs336_tui.config.spec import Precision
-from cs336_tui.events.audit import AFTER_S, Audit, Books, Inputs, Results, Work
+from cs336_tui.events.audit import AFTER_S, FASTER, SLOWER, Audit, Books, Inputs, Results, Work
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted, percent, two_digit_percent
 
@@ -28,12 +28,14 @@ AFTER = 0.5
 """Processor time after the last step, of the time in which it is looked for."""
 CLOCK, CLOCK_S = 1.5, 0.5
 """The window on the parent's clock, of that on the process's own, and so many seconds more."""
-FASTER, FASTER_THAN_SHEET = 1.5, 1.05
-"""FLOP/s of a step, of a matrix product's in the same process and of the data sheet's peak, that cannot be."""
+FASTER_THAN_SHEET = 1.05
+"""The rate of a step, of the data sheet's peak, that cannot be."""
 LESS, MORE = 0.95, 1.3
 """FLOPs counted, of the least and of the most that the dimensions ask for."""
 MOVED = 0.05
 """Largest relative difference of what AdamW moves: implementations add epsilon and decay in other orders."""
+MOMENTS = 0.0005
+"""The same of its moments in float32, which all implementations have alike: those in bfloat16 are further off."""
 REMEMBERED, FAR_LESS, CHANCE = 0.9, 0.5, 0.002
 """Time of steps on repeated tokens, of that on fresh ones: so much less with this chance at most, or far less."""
 OTHER = 0.01
@@ -52,8 +54,10 @@ _NOT_RECORDED = "not recorded"
 
 
 def refereed(cell: CellState) -> Mapping[VerdictName, Finding]:
-    """The verdicts on the honesty of a cell that ended well; none of one that was not checked."""
+    """The verdicts on the honesty of a cell that ended well; none of one of an old log."""
     audit = cell.finished.audit if cell.finished else None
+    if cell.spec.check == "off":
+        return {"unchecked": Finding(True, "--check off")}
     if audit is None:
         return {}
     differs = _differs(cell, audit.results)
@@ -61,7 +65,7 @@ def refereed(cell: CellState) -> Mapping[VerdictName, Finding]:
     return {
         "work-outside-steps": _outside(cell, audit.books),
         "impossible": _impossible(cell, audit),
-        "less-work": _less(audit.work),
+        "less-work": _less(cell, audit),
         "differs": differs,
         "remembers-inputs": _remembers(cell, audit.inputs),
         "other-precision": _other_precision(cell, audit.work),
@@ -126,27 +130,32 @@ def _outside_words(cell: CellState, books: Books) -> Iterator[str]:
 
 
 def _impossible(cell: CellState, audit: Audit) -> Finding:
-    flops, times_s = step_flops(cell.spec, all_pairs=False), cell.step_times_s
-    step_s = median(times_s)
-    if not flops or step_s <= 0:
-        return Finding(None, "it has no matrix products", unknown_because="no products")
-    rate, speed = flops / step_s, audit.speed
-    sheet = speed.sheet_flops_per_s if speed else None
-    if sheet is not None and rate > FASTER_THAN_SHEET * sheet:
-        return Finding(True, f"{percent(rate / sheet)} % of the data sheet's FLOP/s", "look for work that is left out")
-    if speed is None:
+    step_s, speed = median(cell.step_times_s), audit.speed
+    if speed is None or step_s <= 0:
         return Finding(None, "no peak to compare with", unknown_because="no peak known")
-    fastest = speed.flops_per_s
-    if speed.reference_s:
-        fastest = max(fastest, flops / speed.reference_s)
-    if rate > FASTER * fastest and sheet is None:
-        text = f"{percent(rate / fastest)} % of the FLOP/s of a matrix product in the same process"
-        return Finding(True, text, "look for work that is left out")
-    return Finding(False, f"{percent(rate / fastest)} % of the FLOP/s of a matrix product in the same process")
+    reference_s, found = speed.reference_s or math.inf, []
+    for unit, of, work, peak, sheet in (
+        ("FLOP/s", "a matrix product", step_flops(cell.spec, False), speed.flops_per_s, speed.sheet_flops_per_s),
+        ("bytes/s", "a copy", surely_moved(cell.spec), speed.bytes_per_s, speed.sheet_bytes_per_s),
+    ):
+        if not (peak or sheet):
+            continue
+        most = sheet or max(peak, work / reference_s)
+        share = work / step_s / most
+        text = f"{percent(share)} % of the {unit} of {'the data sheet' if sheet else f'{of} in the same process'}"
+        if share > (FASTER_THAN_SHEET if sheet else FASTER):
+            return Finding(True, text, "look for work that is left out")
+        found.append(text)
+    return Finding(False, ", ".join(found) or "no faster than the reference")
 
 
-def _less(work: Work | None) -> Finding:
-    advice = "its dimensions are not those of the cell"
+def _less(cell: CellState, audit: Audit) -> Finding:
+    work, advice = audit.work, "its dimensions are not those of the cell"
+    if again_s := audit.results.again_s if audit.results else None:
+        share = median(cell.step_times_s) / again_s
+        if share * SLOWER < 1 and max(cell.step_times_s) < again_s:
+            text = f"its steps took {percent(share)} % of the time of one whose results were compared"
+            return Finding(True, text, "look for work that is left out while it is measured")
     if work is None or not (work.least_forward or work.least_backward):
         return Finding(None, "its products could not be counted", unknown_because="not countable")
     if work.uncounted:
@@ -174,7 +183,8 @@ def _differs(cell: CellState, results: Results | None) -> Finding:
     tolerance = tolerance_of(cell.spec, cell.spec)
     found = []
     for each in results.differences:
-        part, whole = (MOVED, MOVED) if each.of == "moves" else (tolerance.part, tolerance.whole)
+        most = {"moves": MOVED, "moments": MOMENTS}.get(each.of)
+        part, whole = (most, most) if most else (tolerance.part, tolerance.whole)
         if not each.worst_error <= part:
             where = "" if each.of == "loss" else f" ({each.worst})"
             found.append(f"{each.of} by {_share(each.worst_error)}{where}")
@@ -227,10 +237,10 @@ def _chance(low: list[float], high: list[float]) -> float:
 
 def _other_precision(cell: CellState, work: Work | None) -> Finding:
     asked, force = cell.spec.precision, cell.in_force
-    if asked == "fp32" and force and force.allow_tf32:
-        return Finding(
-            True, "products of float32 may run in TF32, which the workload switched on", "choose --precision"
-        )
+    if asked == "fp32" and force and (force.allow_tf32 or force.matmul_precision == "medium"):
+        lower = "TF32" if force.allow_tf32 else "bfloat16"
+        text = f"products of float32 may run in {lower}, which the workload switched on"
+        return Finding(True, text, "choose --precision")
     total = sum(work.dtypes.values()) if work else 0
     if work is None or not total:
         return Finding(None, "dtypes of its products could not be observed", unknown_because="not countable")

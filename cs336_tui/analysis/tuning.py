@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from cs336_tui.analysis.agreement import Agreement, agreement, agreement_key
 from cs336_tui.analysis.contention import waiting_share
 from cs336_tui.analysis.measures import energy_of, largest, peak_bytes
-from cs336_tui.analysis.referee import disqualified
+from cs336_tui.analysis.referee import checked_word, disqualified
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.tuning import BUDGET_ENDED, NOT_AFFORDED, Goal, LeftOut, Tuning, label
 from cs336_tui.events.reports import AgreementReport
@@ -143,7 +143,8 @@ def race_of(state: SessionState) -> Race | None:
         if number in lost:
             status, why = lost[number]
         elif number == best:
-            status, why = "best", _doubt(entry.agreement, is_over=is_over)
+            doubts = (_doubt(entry.agreement, is_over=is_over), _unequal_checks(cells, visited.get(0, ())))
+            status, why = "best", "; ".join(filter(None, doubts))
         elif standing is None and number not in barred and (is_over or rounds > 1):
             cut_off = (cell.skipped_because for cell in cells if cell.skipped_because)
             status, why = "not visited", next(cut_off, NOT_AFFORDED if standings_ else NO_START)
@@ -291,6 +292,17 @@ def _doubt(check: Agreement | None, *, is_over: bool) -> str:
     if check is None:
         return "its logits and gradients may differ: they were not checked" if is_over else ""
     return "" if check.agrees else f"its logits and gradients may differ: {check.why}"
+
+
+def _unequal_checks(best: Sequence[CellState], start: Sequence[CellState]) -> str:
+    """Says that the results of one were checked, and the other's were not; empty if they are alike, or not known."""
+    own, other = (
+        {checked_word(cell) for cell in cells if cell.finished and cell.finished.audit} for cells in (best, start)
+    )
+    unequal = own and other and ("checked" in own) != ("checked" in other)
+    return (
+        f"its results are {', '.join(sorted(own))}, the starting point's {', '.join(sorted(other))}" if unequal else ""
+    )
 
 
 def _status(

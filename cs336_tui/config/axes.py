@@ -284,12 +284,12 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="fresh: other tokens in each step, so that none is answered from memory.",
     )] = "auto"
     check: Annotated[str, Axis(
-        section="How it runs", sweep="checks", values=("off", "auto"), own="Class", group="variants", kinds=(),
-        compared="name", widget="text", hint="off", said=lambda _: (),
+        section="How it runs", sweep="checks", values=("auto", "off"), own="Class", group="variants", kinds=(),
+        compared="name", widget="text", hint="auto", said=lambda _: (),
         help="After the measured steps compare results with a reference: {values}; of your own model name another one "
         "as package.module:Class, auto compares it with a fresh copy of itself",
         tip="auto: afterwards a step is compared with a reference; or your module:Class.",
-    )] = "off"
+    )] = "auto"
     within: Annotated[int | None, Axis(
         section="How long",
         metavar="SECONDS", group="more", title="within (s)", label="within s", hint="any time", kinds=(),

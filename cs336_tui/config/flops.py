@@ -19,7 +19,7 @@ import msgspec
 from cs336_tui.config.axes import Choices
 from cs336_tui.config.spec import CellSpec, Pass
 from cs336_tui.config.values import WITHOUT_BACKWARD, Nesting
-from cs336_tui.config.variants import REFERENCE
+from cs336_tui.config.variants import REFERENCE, is_imported
 
 _FORWARDS_TIMED: dict[Pass, int] = {
     "inference": 1, "forward": 1, "forward+loss": 1, "backward": 2, "forward+backward": 3, "train-step": 3,
@@ -88,6 +88,15 @@ def least_bytes(spec: CellSpec) -> int:
     size = found.numbers * width
     counts = found.tensors * _STEP_COUNT_BYTES if spec.device == "cpu" else 0
     return moved_bytes(spec, size, size, 2 * size + counts)
+
+
+def surely_moved(spec: CellSpec) -> int:
+    """`least_bytes` of a cell that may be of a user's own parts: an optimizer of one's own may keep no state, and ranks
+    may share it. 0 where nothing is known."""
+    if spec.ranks > 1 or spec.is_collective:
+        return 0
+    own = is_imported(spec.optimizer) and spec.pass_ == "train-step"
+    return least_bytes(msgspec.structs.replace(spec, pass_="forward+backward") if own else spec)
 
 
 def moved_bytes(spec: CellSpec, size: int, trained: int, state: int) -> int:

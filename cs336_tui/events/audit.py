@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-Side = Literal["logits", "gradients", "loss", "moves"]
+Side = Literal["logits", "gradients", "loss", "moves", "moments"]
 
 
 class Books(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,17 +72,30 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing, or not all, could be compared."""
     partly: str = ""
     """The part that was left out of a comparison."""
+    again_s: float | None = None
+    """Time of the step that was compared, the shortest of some if it was `SLOWER` than the measured ones."""
+
+
+SLOWER = 1.5
+"""The time of a step that was compared, of those measured: from here on it may be another one."""
+
+
+FASTER = 1.5
+"""The rate of a step, of the device's in the same process and of the reference's, that cannot be."""
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
-    """FLOP/s of a matrix product in the cell's precision, the fastest of some, in the cell's process after its steps;
-    and seconds of the reference's forward and backward."""
+    """Rates of the device in the cell's process after its steps: FLOP/s of a matrix product in the cell's precision and
+    bytes/s of a copy, read and written, the fastest of as many as show that a step can be as fast; 0 where there was
+    nothing to show."""
 
-    flops_per_s: float
-    size: int
+    flops_per_s: float = 0.0
+    bytes_per_s: float = 0.0
     reference_s: float | None = None
+    """Seconds of the reference's forward and backward."""
     sheet_flops_per_s: float | None = None
-    """The peak of the GPU's data sheet, if one is known."""
+    sheet_bytes_per_s: float | None = None
+    """Peaks of the GPU's data sheet, if one is known."""
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -299,6 +299,13 @@ class CellFinished(CellEvent, frozen=True):
     """The cell's own checks of its number; None in old logs, and with ``--check off``."""
 
 
+class CellMeasured(CellEvent, frozen=True):
+    """All that a cell measured, before its checks: its `end` if its process does not live to tell another. No log has
+    it."""
+
+    end: CellFinished
+
+
 class CellsPredicted(_EventBase, frozen=True):
     """Predictions of cells; each names its spec. `failed` are specs without one, for the reason `why` (one line).
     `elsewhere`: the compute capability of a GPU that need not be here, if the predictions are for one."""
@@ -371,7 +378,7 @@ class SessionEnded(_EventBase, frozen=True):
 Event = (
     SessionStarted | SessionResumed | SessionAnnotated | EnvironmentRead | CellsQueued | TuningStarted | TuningEnded
     | QueueOrdered | CellSkipped | CellRequeued | LanesOpened | LaneSetAside | JobSubmitted | JobChanged | CellStarted
-    | StageChanged | ModelBuilt | ModelPrepared | StepsTimed | CellFinished
+    | StageChanged | ModelBuilt | ModelPrepared | StepsTimed | CellFinished | CellMeasured
     | CellsPredicted | ReportStarted | ReportStage | ReportFinished | ChildOutput | DeviceSampled | Notice
     | SessionEnded
 )  # fmt: skip

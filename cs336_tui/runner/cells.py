@@ -163,7 +163,7 @@ class CellRunner:
         self._recorder.record([sample])
 
     def record(self, events: Sequence[ev.Event]) -> None:
-        self._recorder.record(events)
+        self._recorder.record([event for event in events if not isinstance(event, ev.CellMeasured)])
         for event in events:
             if isinstance(event, ev.CellFinished):
                 self.ends[event.cell] = event

@@ -117,7 +117,13 @@ def run_here(
         if len(ranks) > 1:
             run_ranks(here(ranks, cells=cells, report=report), folds, record, stop, timeout_s)
         else:
-            Supervisor(ranks[0].child, cells, record, stop, timeout_s, report=report, pace_s=pace_s).run()
+            windows: dict[int | None, ParentsClock] = {cell: ParentsClock() for cell in cells}
+
+            def record_timed(events: Sequence[ev.Event]) -> None:
+                found = (windows.get(getattr(each, "cell", None)) for each in events)
+                record([clock.passed(each) if clock else each for clock, each in zip(found, events, strict=True)])
+
+            Supervisor(ranks[0].child, cells, record_timed, stop, timeout_s, report=report, pace_s=pace_s).run()
 
 
 def run_ranks(
@@ -241,7 +247,7 @@ class _Fold(Generic[_End]):
     def _end(self) -> _End:
         """Why all were ended, or the end of the rank that failed first, which it names; of the first, if all ended
         well."""
-        if self.ended_because:
+        if self.ended_because and self.has_failed:  # all may have ended well but for their checks
             return msgspec.structs.replace(self._ends[0], status="killed", error=self.ended_because)
         failed = [(rank, end) for rank, end in self._ends.items() if end.status != "ok"]
         if not failed:
@@ -249,6 +255,25 @@ class _Fold(Generic[_End]):
         rank, end = min(failed, key=lambda each: _blame(each[1]))
         error = end.error if end.status == "cancelled" else f"{self.name_of(rank)}: {end.error or end.status}"
         return msgspec.structs.replace(end, error=error)
+
+
+class ParentsClock:
+    """Times the window of a cell's measured steps by a clock that no workload can reach."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._window_s: float | None = None
+
+    def passed(self, event: ev.Event) -> ev.Event:
+        """The event; of a cell's end with the window on this clock in its accounts."""
+        if isinstance(event, ev.StageChanged) and event.stage == "measuring":
+            self._began = time.monotonic()
+        elif isinstance(event, ev.StageChanged) and event.stage == "finishing" and self._began is not None:
+            self._window_s = time.monotonic() - self._began
+        elif isinstance(event, ev.CellFinished) and event.audit and event.audit.books:
+            books = msgspec.structs.replace(event.audit.books, parent_s=self._window_s)
+            return msgspec.structs.replace(event, audit=msgspec.structs.replace(event.audit, books=books))
+        return event
 
 
 class RankFold(_Fold[ev.CellFinished]):
@@ -265,13 +290,12 @@ class RankFold(_Fold[ev.CellFinished]):
         self._measured_s: list[float] = []
         self._skews_s: list[float] = []
         self._told: set[str] = set()  # notices
-        self._measuring_at: float | None = None  # monotonic seconds
-        self._window_s: float | None = None
+        self._clock = ParentsClock()
 
     def add(self, rank: int, event: ev.Event) -> Iterator[ev.Event]:
         """Take an event of a rank; yields the cell's events that are now complete, without its end."""
-        if not rank and isinstance(event, ev.StageChanged):
-            self._watch(event.stage)
+        if not rank:
+            event = self._clock.passed(event)
         if isinstance(event, ev.CellFinished):
             self._ends[rank] = event
             return
@@ -285,13 +309,6 @@ class RankFold(_Fold[ev.CellFinished]):
         self._waiting[rank].append(event)
         while all(self._waiting) and (found := self._next()):
             yield found
-
-    def _watch(self, stage: ev.Stage) -> None:
-        """Time the window of the measured steps by a clock that no workload can reach."""
-        if stage == "measuring":
-            self._measuring_at = time.monotonic()
-        elif stage == "finishing" and self._measuring_at is not None:
-            self._window_s = time.monotonic() - self._measuring_at
 
     def _next(self) -> ev.Event | None:
         """The next event of all ranks; None once one of them has failed and goes its own way."""
@@ -360,10 +377,7 @@ class RankFold(_Fold[ev.CellFinished]):
         audits = [end.audit for end in ends if end.audit]
         if not audits:
             return None
-        books = audits[0].books
-        if books:
-            books = msgspec.structs.replace(books, parent_s=self._window_s)
-        return msgspec.structs.replace(audits[0], books=books, results=max((a.results for a in audits), key=_wrong))
+        return msgspec.structs.replace(audits[0], results=max((a.results for a in audits), key=_wrong))
 
 
 def _wrong(results: Results | None) -> tuple[int, float]:

@@ -20,6 +20,7 @@ import msgspec
 
 import cs336_tui
 from cs336_tui.events import events as ev
+from cs336_tui.events.audit import Audit, Results
 from cs336_tui.events.codec import coalesce, unpack
 from cs336_tui.events.events import Event, StepsTimed
 from cs336_tui.runner.child import EXIT_NO_CORES, NO_CORES
@@ -68,6 +69,7 @@ class Supervisor:
         self._child, self._report, self._record, self._stop = child, report, record, stop
         self._frames = FrameReader(child.events.fileno())
         self._ends: list[ev.CellFinished | ev.ReportFinished] = []
+        self._measured: dict[int, ev.CellFinished] = {}
         """The ends that the child told."""
         self._at: dict[int, tuple[ev.Stage, int | None]] = dict.fromkeys(cells, ("starting", None))
         """The stage and the step of each cell."""
@@ -134,7 +136,8 @@ class Supervisor:
                 break
         for event in events:
             self._note(event)
-        events = [event for event in events if not isinstance(event, ev.CellFinished | ev.ReportFinished)]
+        ends = ev.CellFinished | ev.CellMeasured | ev.ReportFinished
+        events = [event for event in events if not isinstance(event, ends)]
         if text := self._tail.read():
             events.insert(0, ev.ChildOutput(at=time.time(), cell=next(iter(self._at), None), text=text))
         if events:
@@ -146,6 +149,8 @@ class Supervisor:
                 self._at[event.cell] = event.stage, 0 if event.stage in ("warm-up", "measuring") else None
             case ev.StepsTimed():
                 self._at[event.cell] = self._at[event.cell][0], event.first + len(event.times_s)
+            case ev.CellMeasured():
+                self._measured[event.cell] = event.end
             case ev.CellFinished() | ev.ReportFinished():
                 self._ends.append(event)
                 self._escalation = [(time.monotonic() + EXIT_S, self._child.kill)]
@@ -186,8 +191,11 @@ class Supervisor:
             status, error = explain_exit(self._child.process.exitcode, kills, end_of(self._child.output))
         if self._report is not None:
             return [ev.ReportFinished(at=time.time(), report=self._report, status=status, error=error)]
+        lost = Audit(results=Results(unchecked=f"the check did not end: {error}"))
         return [
-            ev.CellFinished(at=time.time(), cell=cell, status=status, error=error, stage=stage, step=step)
+            msgspec.structs.replace(self._measured[cell], at=time.time(), audit=lost)
+            if cell in self._measured
+            else ev.CellFinished(at=time.time(), cell=cell, status=status, error=error, stage=stage, step=step)
             for cell, (stage, step) in self._at.items()
         ]
 

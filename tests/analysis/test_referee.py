@@ -28,7 +28,7 @@ AUDIT = Audit(
     books=BOOKS,
     work=WORK,
     results=Results(reference="naive attention", differences=(RIGHT,)),
-    speed=Speed(flops_per_s=1e15, size=256),
+    speed=Speed(flops_per_s=1e15, bytes_per_s=1e15),
     inputs=Inputs(fresh=True, repeated=tuple(range(3, len(FLAT), 4))),
     took_s=0.2,
 )
@@ -72,7 +72,7 @@ _SLOW_AGAIN = [0.1 if step % 4 != 3 else 0.04 for step in range(24)]
         ("less-work", {"work": replace(WORK, backward=100)}, "backward 50 %"),
         ("more-work", {"work": replace(WORK, forward=400)}, "444 %"),
         ("other-precision", {"work": replace(WORK, dtypes={"float32": 90, "bfloat16": 10})}, "10 % in bfloat16"),
-        ("impossible", {"speed": Speed(flops_per_s=1e3, size=256)}, "of the FLOP/s of a matrix product"),
+        ("impossible", {"speed": Speed(flops_per_s=1e3, bytes_per_s=1e15)}, "of the FLOP/s of a matrix product"),
         (
             "differs",
             {"results": Results(reference="LM", differences=(replace(RIGHT, worst_error=0.3),))},

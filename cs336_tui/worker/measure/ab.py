@@ -218,7 +218,7 @@ class _Round:
             side.finish()
         for side in self._sides:
             self._give_turn(side)
-            side.audit()
+            side.audit(with_memory=False)
         self._turn.suspend()
         a, b = (int(side.settings["threads"]) for side in sorted(self._sides, key=lambda side: side.name))
         if a != b:  # the models set them themselves

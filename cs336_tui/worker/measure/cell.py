@@ -193,10 +193,12 @@ class CellRun:
         between_s, prepares = self.timer.between_s, self.timer.has_work_between
         self._books = self._bookkeeper.close(self.reporter.times_s["measured"], between_s, prepares=prepares)
 
-    def audit(self) -> None:
-        """Check the cell's work and results, after its measurement and outside of all figures."""
+    def audit(self, *, with_memory: bool = True) -> None:
+        """Check the cell's work and results, after its measurement and outside of all figures. The peaks are told
+        before, with `with_memory` as its own."""
         if self.spec.check == "off" or self.spec.is_collective:
             return
+        self.reporter.measured(self.peaks, with_memory=with_memory)
         assert self.workload is not None
         assert self.step is not None
         assert self.timer is not None

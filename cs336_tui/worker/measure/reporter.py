@@ -162,27 +162,35 @@ class CellReporter:
         self, status: events.Status, error: str | None, peaks: Peaks | None, *, with_memory: bool = True
     ) -> None:
         """Emit `CellFinished`. With `with_memory` the peaks are this cell's own."""
+        self._emit(self._finished(status, error, peaks, with_memory=with_memory))
+
+    def measured(self, peaks: Peaks | None, *, with_memory: bool) -> None:
+        """Emit `CellMeasured`."""
+        end = self._finished("ok", None, peaks, with_memory=with_memory)
+        self._emit(events.CellMeasured(at=time(), cell=self._cell, end=end))
+
+    def _finished(
+        self, status: events.Status, error: str | None, peaks: Peaks | None, *, with_memory: bool
+    ) -> events.CellFinished:
         stage, step = (None, None) if status == "ok" else self.reached
         own = peaks if with_memory else None
-        self._emit(
-            events.CellFinished(
-                at=time(),
-                cell=self._cell,
-                status=status,
-                error=error,
-                stage=stage,
-                step=step,
-                peak_allocated_bytes=own and own.allocated,
-                peak_reserved_bytes=own and own.reserved,
-                peak_rss_bytes=own and own.rss,
-                num_alloc_retries=peaks and peaks.num_alloc_retries,
-                recompilations=self.recompilations.count if self.recompilations else 0,
-                warmup_steps_done=len(self.times_s["warm-up"]),
-                usable_cores=usable_cores(),
-                remarks=tuple(self.remarks),
-                summary=summarize(self.times_s["measured"]),
-                **self.end,
-            )
+        return events.CellFinished(
+            at=time(),
+            cell=self._cell,
+            status=status,
+            error=error,
+            stage=stage,
+            step=step,
+            peak_allocated_bytes=own and own.allocated,
+            peak_reserved_bytes=own and own.reserved,
+            peak_rss_bytes=own and own.rss,
+            num_alloc_retries=peaks and peaks.num_alloc_retries,
+            recompilations=self.recompilations.count if self.recompilations else 0,
+            warmup_steps_done=len(self.times_s["warm-up"]),
+            usable_cores=usable_cores(),
+            remarks=tuple(self.remarks),
+            summary=summarize(self.times_s["measured"]),
+            **self.end,
         )
 
 

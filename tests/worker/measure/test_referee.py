@@ -43,7 +43,13 @@ def errors(found: Audit) -> dict[tuple[str, str], float]:
 
 def test_a_training_step_is_compared_in_all_its_results() -> None:
     found = audit(pass_="train-step")
-    every = {("logits", "unseen"), ("loss", "unseen"), ("gradients", "unseen"), ("moves", "unseen")}
+    every = {
+        ("logits", "unseen"),
+        ("loss", "unseen"),
+        ("gradients", "unseen"),
+        ("moves", "unseen"),
+        ("moments", "unseen"),
+    }
     assert errors(found).keys() == every
     assert errors(audit(pass_="train-step", inputs="fixed")).keys() == {("logits", "timed"), *every}
     assert max(errors(found).values()) < 1e-3

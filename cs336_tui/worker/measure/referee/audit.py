@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter
@@ -13,10 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cs336_tui.config.flops import step_flops
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.audit import Audit, Books, Difference, Inputs, Results, Speed
+from cs336_tui.events.audit import SLOWER, Audit, Books, Difference, Inputs, Results, Speed
 from cs336_tui.worker.measure.failures import in_one_line, is_out_of_memory
 from cs336_tui.worker.measure.referee.reference import Reference, Referred, Unchecked, reference_of
 from cs336_tui.worker.measure.referee.results import (
@@ -27,13 +26,14 @@ from cs336_tui.worker.measure.referee.results import (
     logits_parts,
     unequal_parameters,
 )
-from cs336_tui.worker.measure.referee.work import count_work, product_speed
+from cs336_tui.worker.measure.referee.work import count_work, device_speed
 from cs336_tui.worker.measure.settings import generator_state
 from cs336_tui.worker.measure.timing import StepTimer, clock_for
 from cs336_tui.worker.ranks import Place
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.compile_and_capture import CapturedStep, ReadyStep
 from cs336_tui.worker.workload.import_problems import raise_interrupt
+from cs336_tui.worker.workload.norms import OperationAlone
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.transformer import FreshTokens
 
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _STEPS, _LEAST_S = 3, 1.0
 """A check takes at most the time of so many steps, or so many seconds of steps that are shorter."""
 _SEED = 0x5EED
+_AGAIN, _AGAIN_S = 4, 1.0
+"""A step that was slower than the measured ones is repeated so often, and for so long, at least."""
+_DRAWS = "its step draws random numbers"
 T = TypeVar("T")
 
 
@@ -62,8 +65,6 @@ def audited(
     check = _Check(spec, workload, step, timer, place, median(times_s), fresh=inputs.fresh)
     results = check.results()
     speed = check.guarded(check.speed)
-    if speed and check.reference_s:
-        speed = msgspec.structs.replace(speed, reference_s=check.reference_s)
     work = None if spec.workload == "norm" else check.guarded(lambda: count_work(spec, workload))
     return Audit(books=books, work=work, results=results, speed=speed, inputs=inputs, took_s=perf_counter() - began)
 
@@ -82,10 +83,10 @@ class _Check:
     ) -> None:
         self._place, self._fresh = place, fresh
         self._spec, self._workload, self._step, self._timer = spec, workload, step, timer
-        self._within_s = max(_STEPS * step_s, _LEAST_S)
+        self._step_s, self._within_s = step_s, max(_STEPS * step_s, _LEAST_S)
         self._device = workload.batch.targets.device
         self._synchronize = clock_for(self._device).synchronize
-        self.reference_s: float | None = None
+        self._reference_s: float | None = None
 
     def guarded(self, make: Callable[[], T]) -> T | None:
         """The result of `make`; None if it fails."""
@@ -96,7 +97,7 @@ class _Check:
             return None
 
     def speed(self) -> Speed | None:
-        return product_speed(self._spec, self._device, step_flops(self._spec), self._synchronize)
+        return device_speed(self._spec, self._device, self._step_s, self._reference_s, self._synchronize)
 
     def results(self) -> Results:
         """The comparison with the reference, or why there is none."""
@@ -131,38 +132,62 @@ class _Check:
                 self._forward(self._step)
                 differences.append(difference("logits", "timed", logits_parts(self._logits(), referred)))
                 self._step.end_trial()
-            if not self._spec.is_alone:
-                seed = self._spec.seed + _SEED + self._place.rank
+            seed = self._spec.seed + _SEED + self._place.rank
+            if isinstance(self._workload.model, OperationAlone):
+                self._workload.model.initialise(seed)
+            else:
                 # Where tokens change, half of the sequences are those of the last measured step.
                 seen = len(self._workload.batch.inputs) // 2 if self._fresh else 0
                 FreshTokens(self._workload.batch, self._spec.vocab_size, seed).put(seen)
-            referred = self._referred(reference, backward=backward)
-            self.reference_s = referred.took_s if backward else None
-            moves = Moves(self._workload) if self._workload.training else None
-            before = generator_state(self._device)
-            self._timer.time(keep=True)  # as it was measured
-            draws = not torch.equal(before, generator_state(self._device))
-            found = self._of_step(referred, backward=backward)
+            found, draws, again_s = self._of_unseen(reference, backward=backward)
+            if draws and not still.evaluates():
+                raise Unchecked(_DRAWS)
             if draws:
-                raise Unchecked("its step draws random numbers")
-            unmoved, unequal, partly = tuple[str, ...](), tuple[str, ...](), still.words
-            if moves is not None:
-                parts, unmoved, left_out = moves.compared()
-                found.append(difference("moves", "unseen", parts))
-                partly = ", ".join(filter(None, (partly, left_out)))
-                unequal = unequal_parameters(self._workload) if self._shares else ()
-            self._step.clear()
-        return Results(
-            reference=reference.words,
-            differences=tuple(each for each in (*differences, *found) if each),
-            unmoved=unmoved,
-            unequal=unequal,
-            partly=partly,
+                found, draws, _ = self._of_unseen(reference, backward=backward)
+                found = msgspec.structs.replace(found, unchecked="" if draws else _DRAWS)
+        return msgspec.structs.replace(
+            found,
+            differences=(*(each for each in differences if each), *found.differences),
+            partly=", ".join(filter(None, (still.words, found.partly))),
+            again_s=again_s,
         )
 
+    def _of_unseen(self, reference: Reference, *, backward: bool) -> tuple[Results, bool, float | None]:
+        """The results of a step, whether it drew random numbers, and the time of such a step."""
+        referred = self._referred(reference, backward=backward)
+        self._reference_s = referred.took_s if backward else None
+        moves = Moves(self._workload) if self._workload.training else None
+        before = generator_state(self._device)
+        timed = self._timer.time(keep=True)  # as it was measured
+        draws = not torch.equal(before, generator_state(self._device))
+        found, partly = self._of_step(referred, backward=backward), ""
+        unmoved, unequal = tuple[str, ...](), tuple[str, ...]()
+        if moves is not None:
+            moved = moves.compared()
+            unmoved, partly = moved.unmoved, moved.left_out
+            found += [difference("moves", "unseen", moved.moves), difference("moments", "unseen", moved.moments)]
+            unequal = unequal_parameters(self._workload) if self._shares else ()
+        self._step.clear()
+        differences = tuple(each for each in found if each)
+        words = reference.words
+        results = Results(reference=words, differences=differences, unmoved=unmoved, unequal=unequal, partly=partly)
+        return results, draws, self._again_s(timed.total_s)
+
+    def _again_s(self, step_s: float) -> float | None:
+        """The shortest time of steps like the one that was compared: one, or if it took clearly longer than the
+        measured ones, some. None where steps are not timed as these."""
+        if self._place.ranks > 1 or self._spec.sync != "each-step" or self._spec.timer != "step":
+            return None
+        until = perf_counter() + _AGAIN_S
+        for number in itertools.count():
+            if step_s < SLOWER * self._step_s or (number >= _AGAIN and perf_counter() > until):
+                return step_s
+            step_s = min(step_s, self._timer.time(keep=True).total_s)
+            self._step.clear()
+        raise AssertionError
+
     def _referred(self, reference: Reference, *, backward: bool) -> Referred:
-        within_s = math.inf if self._shares else self._within_s
-        return self._agreed(lambda: reference.run(self._workload.batch, backward=backward, within_s=within_s))
+        return self._agreed(lambda: reference.run(self._workload.batch, backward=backward, within_s=self._within_s))
 
     def _agreed(self, make: Callable[[], T]) -> T:
         """The result of `make`. Of ranks that share a step all have it, or none goes on."""
@@ -216,9 +241,10 @@ class _Still:
     def __init__(self, workload: Workload, spec: CellSpec) -> None:
         self._model = workload.runs
         self._off = bool(spec.dropout or spec.attention_dropout) and workload.model.training
+        self._compiled = spec.compile != "off" or spec.cuda_graph != "off"
         self.words = ""
-        if self._off and (spec.compile != "off" or spec.cuda_graph != "off"):
-            raise Unchecked("its step draws random numbers")
+        if self._off and self._compiled:
+            raise Unchecked(_DRAWS)
         if self._off:
             self.words = "dropout"
 
@@ -226,6 +252,14 @@ class _Still:
         if self._off:
             self._model.eval()
         return self
+
+    def evaluates(self) -> bool:
+        """Turn dropout of a user's own off, too; False where the mode cannot be changed, or was before."""
+        can = not (self._off or self._compiled) and self._model.training
+        if can:
+            self._off = True
+            self._model.eval()
+        return can
 
     def __exit__(self, *_: object) -> None:
         if self._off:

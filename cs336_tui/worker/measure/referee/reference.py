@@ -55,6 +55,7 @@ class Reference:
         """The results on a batch, some sequences at once; logits, and with `backward` gradients. Raises
         `Unchecked` after `within_s`."""
         parameters = self._load()
+        self._model.train(self._workload.model.training)
         parts = [batch] if self._alone else list(_parts(batch, self._at_once))
         training = self._workload.training
         scale = float(training.scaler.get_scale()) if training and training.scales_gradients else 1.0
@@ -164,7 +165,6 @@ def reference_of(spec: CellSpec, workload: Workload, device: torch.device) -> Re
         _fill_tables(model, spec, device)
     elif not own:
         _fill_alone(model, spec, device)
-    model.train(workload.model.training)
     words = "naive attention" if spec.workload == "attention" or is_imported(spec.attention) else "the reference model"
     if own:
         words = short(other) if other else "a fresh copy of itself"

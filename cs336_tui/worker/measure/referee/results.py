@@ -25,6 +25,10 @@ LEAST_RMS = 0.1
 that is 0 but for rounding, as that of a key's bias, is all error."""
 MOST = 1e9
 """A relative difference that is infinite or no number."""
+_LEAST_MOVED = 0.02
+"""Share of the elements that surely should move."""
+_RESOLVED = 2**-22
+"""Of a float32 number, twice the least change of it that is a change."""
 _SAMPLE = 4096
 """Elements of each parameter whose move is worked out; AdamW's is the same for each by itself."""
 
@@ -79,9 +83,9 @@ def gradient_parts(workload: Workload, referred: Referred, ranks: int) -> Iterat
     shares = ranks > 1
     for name, parameter in named_parameters(workload.model):
         expected = referred.gradients.get(name)
-        if expected is None and parameter.grad is None:
+        if expected is None and parameter.grad is None and not shares:
             continue
-        if expected is None:
+        if expected is None:  # all ranks take part
             expected = torch.zeros(parameter.shape, device=parameter.device)
         if shares:
             dist.all_reduce(expected)
@@ -116,6 +120,16 @@ class _Sample(NamedTuple):
     group: Mapping[str, object]
 
 
+class Moved(NamedTuple):
+    """What an optimizer step did: moves and moments beside AdamW's from the same state, by parameter; parameters that
+    did not move though they have a gradient; and what could not be compared."""
+
+    moves: list[Part]
+    moments: list[Part]
+    unmoved: tuple[str, ...]
+    left_out: str
+
+
 class Moves:
     """The moves of an optimizer step, of some elements of each parameter: made before the step."""
 
@@ -130,13 +144,15 @@ class Moves:
         self._taken = workload.training.steps_taken
 
     @torch.no_grad()
-    def compared(self) -> tuple[list[Part], tuple[str, ...], str]:
-        """After the step: the moves beside AdamW's from the same state, parameters that did not move though they have a
-        gradient, and what could not be compared."""
+    def compared(self) -> Moved:
+        """After the step: what it did."""
         if self._training.steps_taken == self._taken and self._training.scales_gradients:
-            return [], (), "the optimizer step was skipped, because gradients overflowed float16"
-        parts, unmoved, left_out = list[Part](), list[str](), ""
+            return Moved([], [], (), "the optimizer step was skipped, because gradients overflowed float16")
+        moves, moments, unmoved, left_out = list[Part](), list[Part](), list[str](), ""
         stuck, several = list[str](), 0  # 16-bit parameters that stay, and all of them
+        optimizer = self._training.optimizer
+        if isinstance(optimizer, torch.optim.AdamW) and self._taken and not any(optimizer.state.values()):
+            moments.append(Part("all", 1.0, 1.0, 1))
         for name, parameter in named_parameters(self._workload.model):
             before = self._samples[name]
             if parameter.grad is None or not before.group:
@@ -145,16 +161,32 @@ class Moves:
             if not gradient.any():
                 continue
             moved = after - before.value
-            coarse = parameter.dtype != torch.float32  # a step may be smaller than what its numbers resolve
-            if not moved.any():
-                (stuck if coarse else unmoved).append(name)
-            if coarse:
+            if parameter.dtype != torch.float32:  # a step may be smaller than what its numbers resolve
+                stuck += [] if moved.any() else [name]
                 left_out, several = "moves of 16-bit parameters", several + 1
-            elif (expected := _adamw(before, gradient)) is not None:
-                parts.append(Part(name, float((moved - expected).norm()), float(expected.norm()), moved.numel()))
-            else:
+                continue
+            if not moved.any() or _share_moved(before, gradient, moved) < _LEAST_MOVED:
+                unmoved.append(name)
+            expected = _adamw(before, gradient)
+            if expected is None:
                 left_out = "moves of an optimizer that is not AdamW"
-        return parts, (*unmoved, *(stuck if len(stuck) == several else ())), left_out
+                continue
+            moves.append(Part(name, float((moved - expected.move).norm()), float(expected.move.norm()), moved.numel()))
+            now = _sample(parameter, self._training, before.group)
+            for kind, own, right in (("first", now.first, expected.first), ("second", now.second, expected.second)):
+                if own is not None:
+                    part = Part(f"{kind} of {name}", float((own - right).norm()), float(right.norm()), right.numel())
+                    moments.append(part)
+        return Moved(moves, moments, (*unmoved, *(stuck if len(stuck) == several else ())), left_out)
+
+
+def _share_moved(before: _Sample, gradient: Tensor, moved: Tensor) -> float:
+    """The share of the elements that moved, of those that surely should: with no small gradient, and of a move by it
+    that float32 resolves."""
+    rate = before.group.get("lr")
+    step = gradient.abs() * (float(rate) if isinstance(rate, float | Tensor) else 1.0)
+    should = (gradient.abs() > LEAST_RMS * gradient.square().mean().sqrt()) & (step > before.value.abs() * _RESOLVED)
+    return float((moved[should] != 0).float().mean()) if should.any() else 1.0
 
 
 def _groups(optimizer: Optimizer) -> dict[int, Mapping[str, object]]:
@@ -188,8 +220,16 @@ def _sample(parameter: Tensor, training: Training, group: Mapping[str, object]) 
     return _Sample(_some(parameter).float().clone(), first, second, steps, group)
 
 
-def _adamw(before: _Sample, gradient: Tensor) -> Tensor | None:
-    """The move of AdamW (Loshchilov and Hutter 2019), as torch computes it; None of another optimizer."""
+class _Expected(NamedTuple):
+    """A move, and the two moments after it."""
+
+    move: Tensor
+    first: Tensor
+    second: Tensor
+
+
+def _adamw(before: _Sample, gradient: Tensor) -> _Expected | None:
+    """The step of AdamW (Loshchilov and Hutter 2019), as torch computes it; None of another optimizer."""
     group = before.group
     betas, lr, eps, decay = (group.get(key) for key in ("betas", "lr", "eps", "weight_decay"))
     foreign = group.get("amsgrad") or group.get("maximize") or group.get("decoupled_weight_decay") is False
@@ -202,4 +242,4 @@ def _adamw(before: _Sample, gradient: Tensor) -> Tensor | None:
     first = beta1 * before.first + (1 - beta1) * gradient
     second = beta2 * before.second + (1 - beta2) * gradient.square()
     size = second.sqrt() / math.sqrt(1 - beta2**count) + small
-    return -rate * shrink * before.value - rate / (1 - beta1**count) * first / size
+    return _Expected(-rate * shrink * before.value - rate / (1 - beta1**count) * first / size, first, second)

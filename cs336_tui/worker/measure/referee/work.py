@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -13,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cs336_tui.config.flops import parameters
+from cs336_tui.config.flops import parameters, step_flops, surely_moved
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.audit import Speed, Work
+from cs336_tui.events.audit import FASTER, Speed, Work
 from cs336_tui.events.gpus import gpu_of_label
 from cs336_tui.worker.measure.probe import device_label
 from cs336_tui.worker.workload.building import Workload
@@ -31,7 +32,9 @@ _TORCH = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "fsdp
 _LEAST, _MOST = 256, 4096
 """Sizes of the matrix product whose speed is taken: square, and of about a twelfth of a step's FLOPs."""
 _LEAST_S = 0.1
-"""A product is repeated for so long, as threads may wake up late."""
+"""A product or copy that is too slow is repeated for so long, as threads may wake up late."""
+_LARGE = 2**28
+"""Bytes of which a cache keeps little."""
 
 
 class ProductCounter(TorchDispatchMode):
@@ -86,8 +89,8 @@ def _product_flops(name: str, factors: list[torch.Size]) -> int:
 
 
 def count_work(spec: CellSpec, workload: Workload) -> Work | None:
-    """The work of a step on one sequence, without its optimizer, of the model as it is written. None where a step on
-    one sequence cannot run."""
+    """The work of a step on one sequence, without its optimizer, of the model as it is written, and that of a forward
+    on the timed batch. None where a step on one sequence cannot run."""
     one = msgspec.structs.replace(
         spec, accumulate=1, pass_=spec.pass_ if spec.pass_ in WITHOUT_BACKWARD else "forward+backward"
     )
@@ -101,6 +104,8 @@ def count_work(spec: CellSpec, workload: Workload) -> Work | None:
             for phase in written.phases:
                 written.run(phase)
         own = _own_functions(written.results.loss if written.results.loss is not None else written.results.logits)
+        written.clear()
+        whole = None if spec.is_alone else _forward_flops(spec, workload)
     except Exception:  # such as a model of a fixed batch
         return None
     finally:
@@ -111,22 +116,34 @@ def count_work(spec: CellSpec, workload: Workload) -> Work | None:
     least = _least_forward(spec, workload, sequences)
     if (own or is_imported(spec.attention)) and not counter.forward["attention"]:
         least.pop("attention", None)  # its products may be in a kernel that is not dispatched
-    done = dict(counter.forward)
+    done, asked = dict(counter.forward), sum(least.values())
     if not _tells_head(spec, done):
         for parts in (done, least):
             parts["matrices"] = parts.pop("head", 0) + parts.pop("blocks", 0)
     forward = sum(counter.forward.values())
+    if whole is not None:
+        done["batch"], least["batch"] = whole, forward * len(workload.batch.inputs)
     trained = all(parameter.requires_grad for parameter in workload.model.parameters())
     backward = spec.pass_ not in WITHOUT_BACKWARD and trained
+    # Functions of the user's own may have a kernel for the backward of attention, and compute gradients early.
+    least_backward = 3 * asked - 2 * least.get("attention", 0) - forward if own else 2 * forward
     return Work(
         forward=forward,
         backward=counter.backward,
-        least_forward=sum(least.values()),
-        least_backward=2 * forward if backward else 0,
+        least_forward=asked,
+        least_backward=max(least_backward, 0) if backward else 0,
         parts={name: (done.get(name, 0), least[name]) for name in least if least[name]},
         dtypes=dict(counter.dtypes),
-        uncounted=(*own, *counter.uncounted),
+        uncounted=(*(own if forward < asked else ()), *counter.uncounted),
     )
+
+
+def _forward_flops(spec: CellSpec, workload: Workload) -> int:
+    """FLOPs of a forward on the timed batch."""
+    counter = ProductCounter(spec.vocab_size)
+    with counter, torch.set_grad_enabled(spec.pass_ != "inference"), workload.autocast():
+        workload.model(workload.batch.inputs)
+    return sum(counter.forward.values())
 
 
 def _tells_head(spec: CellSpec, forward: dict[str, int]) -> bool:
@@ -172,22 +189,41 @@ def _least_forward(spec: CellSpec, workload: Workload, sequences: int) -> dict[s
     return {"head": 2 * tokens * head, "blocks": 2 * tokens * (factors - head), **attention}
 
 
-def product_speed(spec: CellSpec, device: torch.device, flops: int, synchronize: Any) -> Speed | None:
-    """The speed of a square matrix product in the cell's precision; None without a dtype that torch multiplies."""
-    recipe = RECIPES[spec.precision]
-    if recipe.float8 or not flops:
-        return None
-    size = min(max(round((flops / 24) ** (1 / 3)), _LEAST), _MOST)
+def device_speed(
+    spec: CellSpec, device: torch.device, step_s: float, reference_s: float | None, synchronize: Callable[[], object]
+) -> Speed:
+    """The device's rates, as far as it takes to show that a step can be as fast as it was: nothing of one that is no
+    faster than the reference or has a data sheet's peaks above it."""
+    recipe, gpu = RECIPES[spec.precision], gpu_of_label(device_label(device)) if device.type == "cuda" else None
+    flops, moved = step_flops(spec, all_pairs=False), surely_moved(spec)
+    sheet_bytes_per_s = gpu.bandwidth_bytes_per_s if gpu and moved > _LARGE else None
+    speed = Speed(
+        reference_s=reference_s,
+        sheet_flops_per_s=gpu.peak_flops(spec.precision) if gpu else None,
+        sheet_bytes_per_s=sheet_bytes_per_s,
+    )
+    if reference_s and reference_s < FASTER * step_s:
+        return speed
     dtype = recipe.autocast or recipe.parameters
+    size = min(max(round((flops / 24) ** (1 / 3)), _LEAST), _MOST)
     left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
-    best_s = math.inf
-    until = perf_counter() + _LEAST_S
-    with torch.no_grad():
-        while math.isinf(best_s) or perf_counter() < until:
+
+    def best(work: int, run: Callable[[], object], enough: float) -> float:
+        """The rate of the fastest run: as many as reach `enough`, or last `_LEAST_S`."""
+        rate, until = 0.0, perf_counter() + _LEAST_S
+        while not rate or (FASTER * rate < enough and perf_counter() < until):
             began = perf_counter()
-            torch.mm(left, right)
+            run()
             synchronize()
-            best_s = min(best_s, perf_counter() - began)
-    gpu = gpu_of_label(device_label(device)) if device.type == "cuda" else None
-    sheet = gpu.peak_flops(spec.precision) if gpu else None
-    return Speed(flops_per_s=2 * size**3 / best_s, size=size, sheet_flops_per_s=sheet)
+            rate = max(rate, work / (perf_counter() - began))
+        return rate
+
+    with torch.no_grad():
+        if flops and not recipe.float8 and speed.sheet_flops_per_s is None:
+            rate = best(2 * size**3, lambda: torch.mm(left, right), flops / step_s)
+            speed = msgspec.structs.replace(speed, flops_per_s=rate)
+        if moved and sheet_bytes_per_s is None:
+            one = torch.ones(min(max(moved, _LEAST), _LARGE) // 8, device=device)  # of 4 bytes, read and written
+            rate = best(8 * len(one), one.clone, moved / step_s)
+            speed = msgspec.structs.replace(speed, bytes_per_s=rate)
+    return speed
