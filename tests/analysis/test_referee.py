@@ -24,10 +24,11 @@ WORK = Work(
     dtypes={"float32": 300},
 )
 RIGHT = Difference(of="logits", batch="unseen", whole=1e-7, worst="sequence 1, positions 1 to 8", worst_error=2e-7)
+CHECKED = Results(reference="naive attention", differences=(RIGHT,))
 AUDIT = Audit(
     books=BOOKS,
     work=WORK,
-    results=Results(reference="naive attention", differences=(RIGHT,)),
+    results=CHECKED,
     speed=Speed(flops_per_s=1e15, bytes_per_s=1e15),
     inputs=Inputs(fresh=True, repeated=tuple(range(3, len(FLAT), 4))),
     took_s=0.2,
@@ -47,9 +48,16 @@ def test_a_cell_whose_results_are_right_is_checked() -> None:
     assert (disqualified(cell()), checked_word(cell())) == ("", "checked")
 
 
-def test_without_checks_nothing_is_said() -> None:
-    assert refereed(cell(None)) == {}
+def test_without_checks_only_that_is_said() -> None:
+    assert refereed(cell(None)) == {}, "an old log"
+    assert holding(cell(None, check="off")) == {"unchecked"}
     assert (disqualified(cell(None)), checked_word(cell(None))) == ("", "unchecked")
+
+
+def test_a_compared_step_that_was_slow_once_is_no_doubt() -> None:
+    slow_too = [*FLAT[:-1], 3 * FLAT[0]]
+    assert holding(cell(replace(AUDIT, results=replace(CHECKED, again_s=1.4 * FLAT[0])))) == {"checked"}
+    assert "less-work" not in holding(cell(replace(AUDIT, results=replace(CHECKED, again_s=2 * FLAT[0])), slow_too))
 
 
 _SLOW_AGAIN = [0.1 if step % 4 != 3 else 0.04 for step in range(24)]
@@ -70,9 +78,17 @@ _SLOW_AGAIN = [0.1 if step % 4 != 3 else 0.04 for step in range(24)]
         ),
         ("less-work", {"work": replace(WORK, parts={"head": (5, 10)})}, "head 50 %"),
         ("less-work", {"work": replace(WORK, backward=100)}, "backward 50 %"),
+        ("less-work", {"results": replace(CHECKED, again_s=2 * FLAT[0])}, " % of the time of one whose results"),
         ("more-work", {"work": replace(WORK, forward=400)}, "444 %"),
         ("other-precision", {"work": replace(WORK, dtypes={"float32": 90, "bfloat16": 10})}, "10 % in bfloat16"),
         ("impossible", {"speed": Speed(flops_per_s=1e3, bytes_per_s=1e15)}, "of the FLOP/s of a matrix product"),
+        ("impossible", {"speed": Speed(bytes_per_s=1e3)}, "of the bytes/s of a copy"),
+        ("impossible", {"speed": Speed(sheet_flops_per_s=1e3)}, "of the FLOP/s of the data sheet"),
+        (
+            "differs",
+            {"results": Results(reference="LM", differences=(replace(RIGHT, of="moments", worst_error=0.002),))},
+            "moments by 0.2 %",
+        ),
         (
             "differs",
             {"results": Results(reference="LM", differences=(replace(RIGHT, worst_error=0.3),))},

@@ -156,6 +156,10 @@ _PARTS: dict[str, str] = {
     "FewerBlocks train-step": _FEW,
     "ThinProducts": _FEW,
     "HalfTheVocabulary": _FEW,
+    "HonestAlone": _FEW,
+    "HonestAlone train-step": _FEW,
+    "DrawsAndSkips": _FEW,
+    "DetachedBehindFunction train-step": _FEW,
     "TwiceTheWork": MORE,
 }
 _GRADIENTS: dict[str, str] = {
@@ -253,6 +257,7 @@ _ATTENTIONS: dict[str, str] = {
 _OPTIMIZERS: dict[str, str] = {
     "Nothing": f"{DIFFERS} {LESS}",
     "FirstParameter": DIFFERS,
+    "OneElement": DIFFERS,
     "SmallParameters": DIFFERS,
     "AllButTheLast": DIFFERS,
     "FirstRows": DIFFERS,

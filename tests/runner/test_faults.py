@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, CellStarted, Event, StepsTimed
 from cs336_tui.runner import supervise
 from cs336_tui.runner.bench import Bench
@@ -20,6 +21,7 @@ from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.lock import lock_path
 from cs336_tui.session.log import LogReader
+from tests.referee.corpus import BASE, USERS
 from tests.watching import Watch, ample_timeout_s, endless_spec, is_gone, small_spec, wait_gone
 
 
@@ -166,3 +168,13 @@ def test_a_cell_runs_when_the_temporary_folder_has_gone_as_systems_delete_old_fi
     running.bench.close()
     assert [(cell.status, cell.finished.error) for cell in running.cells] == [("ok", None)] * 2
     assert list(temporary.glob("cs336-tui-*")) == []
+
+
+def test_a_process_that_dies_in_its_check_leaves_the_cells_result(start):
+    spec = CellSpec(**BASE | {"model": "lm:LM", "check": "honest_models:DiesInItsCheck", "model_path": (str(USERS),)})
+    state = start(spec, small_spec()).finish()
+    found = state.cells[0]
+    assert (found.status, len(found.step_times_s)) == ("ok", spec.measure_steps)
+    assert found.finished.summary.n == spec.measure_steps
+    assert "the check did not end: the process was ended by SIGKILL" in found.finished.audit.results.unchecked
+    assert state.cells[1].status == "ok"

@@ -214,6 +214,46 @@ class HalfTheVocabulary(LM):
         return torch.cat((logits, torch.zeros_like(logits)), dim=-1)
 
 
+class HonestAlone(LM):
+    """Computes one sequence where it has one, and of several the first."""
+
+    def forward(self, tokens):
+        return super().forward(tokens[:1]).expand(len(tokens), -1, -1)
+
+
+class DrawsAndSkips(LM):
+    """Leaves out the second half of its blocks, and draws a number that it does not use."""
+
+    def hidden(self, tokens):
+        torch.rand(())
+        x = self.embedding(tokens)
+        for layer in self.layers[: len(self.layers) // 2]:
+            x = layer(x)
+        return self.norm(x)
+
+
+class _Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):  # noqa: ARG004
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):  # noqa: ARG004
+        return gradient
+
+
+class DetachedBehindFunction(LM):
+    """Gives the first half of its blocks no gradient; a function of its own is to hide that."""
+
+    def hidden(self, tokens):
+        x = self.embedding(tokens)
+        for number, layer in enumerate(self.layers):
+            x = layer(x)
+            if number == len(self.layers) // 2:
+                x = x.detach()
+        return self.norm(_Same.apply(x))
+
+
 class TwiceTheWork(LM):
     """Computes everything twice and throws one away, so that what it is compared with looks fast."""
 

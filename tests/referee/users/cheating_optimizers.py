@@ -34,6 +34,20 @@ class FirstParameter(AdamW):
         super().__init__(list(params)[:1], lr)
 
 
+class OneElement(torch.optim.Optimizer):
+    """Moves one number of each parameter; it does not say that it is AdamW."""
+
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):  # noqa: ARG002
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.grad is not None:
+                    each.view(-1)[0] -= group["lr"]
+
+
 class SmallParameters(AdamW):
     """Leaves the largest parameters as they are."""
 

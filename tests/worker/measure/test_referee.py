@@ -119,3 +119,22 @@ def test_tokens_stay_where_they_are_to_be_fixed_or_steps_are_back_to_back() -> N
     assert pipelined is not None
     assert (fixed.fresh, fixed.why_fixed) == (False, "--inputs fixed")
     assert (pipelined.fresh, pipelined.why_fixed) == (False, "steps are enqueued back to back")
+
+
+def test_a_forward_is_counted_on_the_whole_batch() -> None:
+    work = audit(model="cheating_models:HonestAlone").work
+    assert work is not None
+    done, asked = work.parts["batch"]
+    assert done * BASE["batch_size"] == asked
+
+
+def test_a_step_that_draws_numbers_is_compared_in_evaluation() -> None:
+    drops, skips = (
+        audit(model=model, check=check, pass_="train-step").results
+        for model, check in (("honest_models:Drops", "auto"), ("cheating_models:DrawsAndSkips", "lm:LM"))
+    )
+    assert drops is not None
+    assert skips is not None
+    assert drops.unchecked == "its step draws random numbers"
+    assert max(each.worst_error for each in drops.differences) < 1e-3
+    assert (skips.unchecked, max(each.worst_error for each in skips.differences) > 0.1) == ("", True)
