@@ -190,8 +190,9 @@ class CellRun:
         if self._bookkeeper is None:
             return
         assert self.timer is not None
-        between_s, prepares = self.timer.between_s, self.timer.has_work_between
-        self._books = self._bookkeeper.close(self.reporter.times_s["measured"], between_s, prepares=prepares)
+        assert self.step is not None
+        times_s, prepares = self.reporter.times_s["measured"], self.step.prepares
+        self._books = self._bookkeeper.close(times_s, self.timer.between_s, prepares=prepares)
 
     def audit(self, *, with_memory: bool = True) -> None:
         """Check the cell's work and results, after its measurement and outside of all figures. The peaks are told

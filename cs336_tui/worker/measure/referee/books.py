@@ -39,7 +39,7 @@ def _bound() -> Iterator[_Bound]:
         ("torch.cuda", torch.cuda, ("synchronize", "current_stream", "Event")),
         ("torch.cuda.Event", torch.cuda.Event, ("record", "elapsed_time", "synchronize", "query", "wait")),
         ("torch.mps", torch.mps, ("synchronize", "Event")),
-        ("torch", torch, _PRODUCTS),
+        ("torch", torch, ("randint", *_PRODUCTS)),
         ("torch.Tensor", torch.Tensor, ("__matmul__", "backward", *_PRODUCTS)),
         ("torch.nn.functional", F, ("linear", "cross_entropy", "scaled_dot_product_attention", "softmax", "embedding")),
         ("torch.autograd", torch.autograd, ("grad", "backward")),
