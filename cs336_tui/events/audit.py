@@ -76,7 +76,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the step that was compared, the shortest of some if it was `SLOWER` than the measured ones."""
 
 
-SLOWER = 1.5
+SLOWER = 1.7
 """The time of a step that was compared, of those measured: from here on it may be another one."""
 
 

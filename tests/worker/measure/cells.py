@@ -79,6 +79,7 @@ def small_spec(**changes: Any) -> CellSpec:
         "batch_size": 2,
         "pass_": "forward+backward",
         "warmup_steps": 2,
+        "check": "off",
     }
     return watching.small_spec(**(fields | changes))
 
