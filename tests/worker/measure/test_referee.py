@@ -121,7 +121,7 @@ def test_tokens_stay_where_they_are_to_be_fixed_or_steps_are_back_to_back() -> N
     assert (pipelined.fresh, pipelined.why_fixed) == (False, "steps are enqueued back to back")
 
 
-def test_a_forward_is_counted_on_the_whole_batch() -> None:
+def test_a_forward_is_counted_on_the_whole_batch_too() -> None:
     work = audit(model="cheating_models:HonestAlone").work
     assert work is not None
     done, asked = work.parts["batch"]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.audit import SLOWER, Audit, Books, Difference, Inputs, Results, Speed
+from cs336_tui.events.audit import SLOWER, Audit, Books, Difference, Inputs, Results, Speed, Work
 from cs336_tui.worker.measure.failures import in_one_line, is_out_of_memory
 from cs336_tui.worker.measure.referee.reference import Reference, Referred, Unchecked, reference_of
 from cs336_tui.worker.measure.referee.results import (
@@ -65,7 +65,7 @@ def audited(
     check = _Check(spec, workload, step, timer, place, median(times_s), fresh=inputs.fresh)
     results = check.results()
     speed = check.guarded(check.speed)
-    work = None if spec.workload == "norm" else check.guarded(lambda: count_work(spec, workload))
+    work = None if spec.workload == "norm" else check.guarded(check.work)
     return Audit(books=books, work=work, results=results, speed=speed, inputs=inputs, took_s=perf_counter() - began)
 
 
@@ -87,6 +87,7 @@ class _Check:
         self._device = workload.batch.targets.device
         self._synchronize = clock_for(self._device).synchronize
         self._reference_s: float | None = None
+        self._batch_forward: int | None = None
 
     def guarded(self, make: Callable[[], T]) -> T | None:
         """The result of `make`; None if it fails."""
@@ -98,6 +99,9 @@ class _Check:
 
     def speed(self) -> Speed | None:
         return device_speed(self._spec, self._device, self._step_s, self._reference_s, self._synchronize)
+
+    def work(self) -> Work | None:
+        return count_work(self._spec, self._workload, self._batch_forward)
 
     def results(self) -> Results:
         """The comparison with the reference, or why there is none."""
@@ -155,7 +159,7 @@ class _Check:
     def _of_unseen(self, reference: Reference, *, backward: bool) -> tuple[Results, bool, float | None]:
         """The results of a step, whether it drew random numbers, and the time of such a step."""
         referred = self._referred(reference, backward=backward)
-        self._reference_s = referred.took_s if backward else None
+        self._reference_s, self._batch_forward = referred.took_s if backward else None, referred.forward_flops
         moves = Moves(self._workload) if self._workload.training else None
         before = generator_state(self._device)
         step_s = self._again()  # as it was measured

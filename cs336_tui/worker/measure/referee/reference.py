@@ -4,6 +4,7 @@ through another model of the user's, sequence by sequence."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from time import perf_counter
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD, prepared_phases
 from cs336_tui.config.variants import CROSS_ENTROPY, is_imported, short
+from cs336_tui.worker.measure.referee.work import ProductCounter
 from cs336_tui.worker.workload.building import Workload, build, collect_garbage
 from cs336_tui.worker.workload.model_parts import named_parameters
 from cs336_tui.worker.workload.norms import OperationAlone
@@ -33,12 +35,13 @@ class Unchecked(Exception):
 
 class Referred(NamedTuple):
     """The results of a reference: logits, some sequences each, the loss, whole gradients by parameter (none without a
-    backward), seconds."""
+    backward), seconds; of a copy of the cell's model that ran on all at once the FLOPs of its forward."""
 
     logits: list[Tensor]
     loss: Tensor | None
     gradients: dict[str, Tensor]
     took_s: float
+    forward_flops: int | None
 
 
 class Reference:
@@ -60,10 +63,11 @@ class Reference:
         training = self._workload.training
         scale = float(training.scaler.get_scale()) if training and training.scales_gradients else 1.0
         logits, gradients, loss = [], dict[str, Tensor](), None
+        counter = ProductCounter(self.spec.vocab_size) if self._is_copy and len(parts) == 1 else None
         began = perf_counter()
         for number, part in enumerate(parts):
             share = 1.0 if self._alone else len(part.inputs) / len(batch.inputs)
-            with torch.set_grad_enabled(backward), self._workload.autocast():
+            with torch.set_grad_enabled(backward), self._workload.autocast(), counter or nullcontext():
                 out = logits_of(self._model(part.inputs), self._model)
                 part_loss = self._loss(out, part.targets) if "loss" in prepared_phases(self.spec.pass_) else None
             logits.append(out.detach())
@@ -81,7 +85,8 @@ class Reference:
                         gradients[name] = gradients[name].add_(exact) if name in gradients else exact
             if number + 1 < len(parts) and perf_counter() - began > within_s:
                 raise Unchecked("the reference would take longer than three steps")
-        return Referred(logits, loss, gradients, perf_counter() - began)
+        flops = sum(counter.forward.values()) if counter else None
+        return Referred(logits, loss, gradients, perf_counter() - began, flops)
 
     @torch.no_grad()
     def _load(self) -> dict[str, nn.Parameter]:

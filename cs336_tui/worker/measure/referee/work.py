@@ -88,31 +88,18 @@ def _product_flops(name: str, factors: list[torch.Size]) -> int:
     return 0
 
 
-def count_work(spec: CellSpec, workload: Workload) -> Work | None:
-    """The work of a step on one sequence, without its optimizer, of the model as it is written, and that of a forward
-    on the timed batch. None where a step on one sequence cannot run."""
-    one = msgspec.structs.replace(
-        spec, accumulate=1, pass_=spec.pass_ if spec.pass_ in WITHOUT_BACKWARD else "forward+backward"
-    )
-    batch = workload.batch if spec.is_alone else Batch(*(part[:1].clone() for part in workload.batch))
-    written = Step(one.pass_, workload.model, batch, workload.autocast, loss=workload.loss)
-    counter = ProductCounter(spec.vocab_size if not spec.is_alone else -1)
-    kept = [parameter.grad for parameter in workload.model.parameters()]
-    try:
-        nn.Module.zero_grad(workload.model, set_to_none=True)
-        with counter:
-            for phase in written.phases:
-                written.run(phase)
-        own = _own_functions(written.results.loss if written.results.loss is not None else written.results.logits)
-        written.clear()
-        whole = None if spec.is_alone else _forward_flops(spec, workload)
-    except Exception:  # such as a model of a fixed batch
+def count_work(spec: CellSpec, workload: Workload, batch_forward: int | None) -> Work | None:
+    """The work of a step on one sequence, without its optimizer, of the model as it is written; on the timed batch if
+    it cannot run on one. None where it cannot run. `batch_forward` are the FLOPs of a forward on the timed batch, if
+    they are known."""
+    every = spec.rank_batch_size
+    for sequences in (every,) if spec.is_alone else (1, every):
+        counted = _counted(spec, workload, sequences)
+        if counted and counted[0].forward:
+            break
+    else:
         return None
-    finally:
-        written.clear()
-        for parameter, gradient in zip(workload.model.parameters(), kept, strict=True):
-            parameter.grad = gradient
-    sequences = spec.rank_batch_size if spec.is_alone else 1
+    counter, own = counted
     least = _least_forward(spec, workload, sequences)
     if (own or is_imported(spec.attention)) and not counter.forward["attention"]:
         least.pop("attention", None)  # its products may be in a kernel that is not dispatched
@@ -121,8 +108,8 @@ def count_work(spec: CellSpec, workload: Workload) -> Work | None:
         for parts in (done, least):
             parts["matrices"] = parts.pop("head", 0) + parts.pop("blocks", 0)
     forward = sum(counter.forward.values())
-    if whole is not None:
-        done["batch"], least["batch"] = whole, forward * len(workload.batch.inputs)
+    if batch_forward is not None and sequences < every:
+        done["batch"], least["batch"] = batch_forward, forward * every
     trained = all(parameter.requires_grad for parameter in workload.model.parameters())
     backward = spec.pass_ not in WITHOUT_BACKWARD and trained
     # Functions of the user's own may have a kernel for the backward of attention, and compute gradients early.
@@ -138,12 +125,26 @@ def count_work(spec: CellSpec, workload: Workload) -> Work | None:
     )
 
 
-def _forward_flops(spec: CellSpec, workload: Workload) -> int:
-    """FLOPs of a forward on the timed batch."""
-    counter = ProductCounter(spec.vocab_size)
-    with counter, torch.set_grad_enabled(spec.pass_ != "inference"), workload.autocast():
-        workload.model(workload.batch.inputs)
-    return sum(counter.forward.values())
+def _counted(spec: CellSpec, workload: Workload, sequences: int) -> tuple[ProductCounter, tuple[str, ...]] | None:
+    """The products of a step on so many sequences, and the user's own functions in it; None where it cannot run."""
+    pass_ = spec.pass_ if spec.pass_ in WITHOUT_BACKWARD else "forward+backward"
+    batch = workload.batch if spec.is_alone else Batch(*(part[:sequences].clone() for part in workload.batch))
+    written = Step(pass_, workload.model, batch, workload.autocast, loss=workload.loss)
+    counter = ProductCounter(spec.vocab_size if not spec.is_alone else -1)
+    kept = [parameter.grad for parameter in workload.model.parameters()]
+    try:
+        nn.Module.zero_grad(workload.model, set_to_none=True)
+        with counter:
+            for phase in written.phases:
+                written.run(phase)
+        results = written.results
+        return counter, _own_functions(results.logits if results.loss is None else results.loss)
+    except Exception:  # such as a model of a fixed batch
+        return None
+    finally:
+        written.clear()
+        for parameter, gradient in zip(workload.model.parameters(), kept, strict=True):
+            parameter.grad = gradient
 
 
 def _tells_head(spec: CellSpec, forward: dict[str, int]) -> bool:
