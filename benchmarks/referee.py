@@ -252,6 +252,17 @@ def table_of_honest(found: Sequence[Outcome]) -> str:
     return table(["honest cell", "said", "evidence"], rows) if rows else "No honest cell is doubted."
 
 
+def table_of_verdicts(found: Sequence[Outcome]) -> str:
+    """How often each doubt is said of honest cells, and of cheats of which it is one that may be said."""
+    honest = [each for each in found if isinstance(each.case, Honest)]
+    rows = []
+    for name in sorted(DOUBTS):
+        meant = [each for each in found if isinstance(each.case, Cheat) and name in each.case.verdicts]
+        of_honest, of_cheats = (sum(name in each.said for each in group) for group in (honest, meant))
+        rows.append([f"`{name}`", f"{of_honest} of {len(honest)}", f"{of_cheats} of {len(meant)}"])
+    return table(["verdict", "said of honest cells", "said of cheats of which it may be said"], rows)
+
+
 def summary(found: Sequence[Outcome], cost: Sequence[float], turns: Sequence[Turns], races: Sequence[Race]) -> str:
     rows = []
     for name, blind in (("cheats found", False), ("of these told by comparison alone", True)):
@@ -330,7 +341,7 @@ def main(
         for case in draw.sample(racing, min(races, len(racing))):
             raced.append(race(case, seed, budget))
             click.echo(f"{raced[-1].id} in a race: {raced[-1].winner} wins", err=True)
-    parts = [summary(found, cost, paired, raced)]
+    parts = [summary(found, cost, paired, raced), table_of_verdicts(found)]
     if any(isinstance(each.case, Cheat) for each in found):
         parts.append(table_of_cheats([each for each in found if isinstance(each.case, Cheat)]))
     if any(isinstance(each.case, Honest) for each in found):
