@@ -144,9 +144,8 @@ class _Check:
                 seen = len(self._workload.batch.inputs) // 2 if self._fresh else 0
                 FreshTokens(self._workload.batch, self._spec.vocab_size, seed).put(seen)
             found, draws, again_s = self._of_unseen(reference, backward=backward)
-            if draws and not still.evaluates():
-                raise Unchecked(_DRAWS)
-            if draws:
+            if draws and still.is_training:  # as dropout of a user's own does
+                still.evaluate()
                 found, draws, _ = self._of_unseen(reference, backward=backward)
                 found = msgspec.structs.replace(found, unchecked="" if draws else _DRAWS)
         return msgspec.structs.replace(
@@ -264,13 +263,16 @@ class _Still:
             self._model.eval()
         return self
 
-    def evaluates(self) -> bool:
-        """Turn dropout of a user's own off, too; False where the mode cannot be changed, or was before."""
-        can = not (self._off or self._compiled) and self._model.training
-        if can:
-            self._off = True
-            self._model.eval()
-        return can
+    @property
+    def is_training(self) -> bool:
+        return self._model.training
+
+    def evaluate(self) -> None:
+        """Turn dropout of a user's own off, too. Raises `Unchecked` where the mode cannot be changed."""
+        if self._compiled:
+            raise Unchecked(_DRAWS)
+        self._off = True
+        self._model.eval()
 
     def __exit__(self, *_: object) -> None:
         if self._off:
