@@ -181,7 +181,7 @@ class _Check:
         a core."""
         began = process_time()
         step_s = self._timer.time(keep=True).total_s
-        return step_s if self._device.type == "cuda" else min(step_s, process_time() - began)
+        return min(step_s, process_time() - began) if self._device.type == "cpu" else step_s
 
     def _shortest(self, step_s: float) -> float | None:
         """The shortest time of steps like the one that was compared: one, or if it took clearly longer than the
