@@ -270,14 +270,14 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
 @command("summary")
 @sessions_argument
 @heading("Output")
-@option("-o --output", "Folder to write; must not exist yet.", type=DIRECTORY, required=True)
-@option("--force", "Replace an earlier summary there.", is_flag=True)
+@option("-o --output", "Folder to write; an earlier summary there is replaced.", type=DIRECTORY, required=True)
+@option("--force/--no-clobber", "Replace an earlier summary, or refuse to.", name="overwrite", default=True)
 @session_dir_option
-def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, force: bool) -> None:
+def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, overwrite: bool) -> None:
     """Write the summary of SESSION... as a folder: summary.md and summary.html, tables/, figures/ and the logs."""
     if format_of(output) is not None:
         raise FormatError(f"-o {output}: the summary is a folder; name one, such as {output.with_suffix('')}")
-    write_summary(output, read(sessions, session_dir), overwrite=force)
+    write_summary(output, read(sessions, session_dir), overwrite=overwrite)
     say_written(output)
 
 

@@ -251,7 +251,7 @@ def watch(
     SESSION is an id, a unique prefix of one, `last` or a path. Closing it changes nothing for the session. With an
     option of the data, such as --format, it follows without the app on a terminal, too.
     """
-    opens_app = not (take_over or trusted or any(map(_is_given, ("format_", "output", "summary", "force"))))
+    opens_app = not (take_over or trusted or any(map(_is_given, ("format_", "output", "summary", "overwrite"))))
     opens_app = opens_app and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if not opens_app and (name := next((name for name, value in of_app.items() if value is not None), None)):
         raise click.UsageError(f"--{name.replace('_', '-')} is of the app, which does not open here; leave it out")

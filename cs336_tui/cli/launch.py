@@ -43,7 +43,7 @@ def open_app(
         from cs336_tui.export.writing.files import check_markdown, check_writable
 
         check_markdown("--summary", summary)
-        check_writable(summary)
+        check_writable(summary, overwrite=True)
     found = read_settings()
     given = [name for name, value in choices.items() if value not in (None, ())]
     if not given and found.settings.preset != Settings().preset:

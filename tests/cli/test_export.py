@@ -94,7 +94,8 @@ def test_summary_writes_a_folder(folder: Path) -> None:
     assert (target / "summary.html").is_file()
     for name in ("tables/verdicts.md", "tables/roofline.csv", "figures/roofline.svg"):
         assert (target / name).is_file()
-    again = run(folder, "summary", "2026-box", "-o", str(target))
+    assert run(folder, "summary", "2026-box", "-o", str(target)).exit_code == 0
+    again = run(folder, "summary", "2026-box", "-o", str(target), "--no-clobber")
     assert again.exit_code == 2
     assert "already exists" in again.stderr
 

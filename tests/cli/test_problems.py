@@ -30,7 +30,7 @@ FEW = ("--where", "context=128", "--where", "precision=fp32")
 
 def said(folder: Path, predictor: MadePredictor | None = None, **more: Any) -> str:
     options: dict[str, Any] = {
-        "session": None, "edition": None, "gpu": None, "format_": "json", "output": None, "force": False,
+        "session": None, "edition": None, "gpu": None, "format_": "json", "output": None, "overwrite": True,
         "session_dir": folder,
     }  # fmt: skip
     with a_machine(predictor or MadePredictor()):
