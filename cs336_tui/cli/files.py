@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from cs336_tui.cli.flags import FILE, session_dir_option
-from cs336_tui.cli.help import option, option_under, options, under
+from cs336_tui.cli.help import Choice, option, option_under, options, under
 from cs336_tui.cli.streams import TERMINAL, remember_verbose, shown
 from cs336_tui.export.writing.files import (
     FORMATS,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cs336_tui.export.writing.tables import Table
 
 
-class _FormatChoice(click.Choice[str]):
+class _FormatChoice(Choice):
     """The formats of tables; a suffix of one is its name, too."""
 
     def normalize_choice(self, choice: Any, ctx: click.Context | None) -> str:

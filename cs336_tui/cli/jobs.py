@@ -31,7 +31,7 @@ from cs336_tui.cli.flags import (
     take_over_option,
     trust_option,
 )
-from cs336_tui.cli.help import command, heading, option, under
+from cs336_tui.cli.help import Choice, command, heading, option, under
 from cs336_tui.cli.run import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -85,7 +85,7 @@ launch_options = under(
     option(
         "--launcher slurm",
         "Run the cells as Slurm jobs, and watch them from here.",
-        type=click.Choice(["slurm", "local"]),
+        type=Choice(["slurm", "local"]),
     ),
     option("--partition NAME", "Slurm partition."),
     option("--nodes N", "Nodes of one allocation that runs all cells.", type=COUNT),
@@ -103,7 +103,7 @@ launch_options = under(
         "array: one job per cell; allocation: one job for all cells, in lanes. "
         "[default: array, unless nodes, GPUs or lanes are given]",
         name="form",
-        type=click.Choice(["array", "allocation"]),
+        type=Choice(["array", "allocation"]),
     ),
     option("--dry-run", "Only print what would be submitted.", is_flag=True),
     option("--detach", "Submit, print the session's name and return.", is_flag=True),

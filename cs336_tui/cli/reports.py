@@ -12,7 +12,7 @@ import click
 from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import DIRECTORY, choice_options, fit_check_option, options, reword, timeout_option
-from cs336_tui.cli.help import command, option_under
+from cs336_tui.cli.help import Choice, command, option_under
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import shown
 from cs336_tui.config.choices import sweep_from, with_model
@@ -104,13 +104,13 @@ _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
             "Which table",
             "--phase",
             "Only the kernels of this phase, as one table.",
-            type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
+            type=Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
         ),
         option_under(
             "Which table",
             "--part",
             "Only the kernels of this part of the model, as one table.",
-            type=click.Choice((*RANGES, FUSED)),
+            type=Choice((*RANGES, FUSED)),
         ),
         file_options(),
         fit_check_option,

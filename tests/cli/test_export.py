@@ -115,7 +115,7 @@ def test_summary_writes_a_folder(folder: Path) -> None:
         (["2026-box", "--where", "precision=int3"], "precision here is one of fp32, bf16-mixed"),
         (["2026-box", "--layout", "nope"], "layout nope: expected one of forward-only"),
         (["2026-box", "--layout", "min-max", "--unit", "s"], "fixed units"),
-        (["2026-box", "--columns", "nope"], "column nope: expected some of"),
+        (["2026-box", "--columns", "nope"], "column nope: did you mean op?"),
         (["2026-box", "--compare"], "two different sessions"),
         (["2026-box", "--report", "ab"], "time two cells in turns with cs336-tui ab --a FLAGS --b FLAGS first"),
         (["2026-box", "--format", "csv", "--unit", "s"], "--unit s: CSV keeps every number unrounded"),
