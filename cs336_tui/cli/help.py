@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import click
@@ -16,6 +17,7 @@ from click.core import ParameterSource
 
 from cs336_tui.cli.suggestions import Source, offer
 from cs336_tui.config.axis import Section
+from cs336_tui.config.reading import exists
 from cs336_tui.config.variants import did_you_mean, expected
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -189,6 +191,8 @@ class Group(Command, click.Group):
     """A command of commands whose help has its options under headings."""
 
     command_class = Command
+    of_files = ""
+    """The command that takes a file where a command is expected; empty if none does."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
@@ -199,7 +203,10 @@ class Group(Command, click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is named. Raises `click.UsageError` where there is none, and for options before it, which it
         would not see."""
-        if not (ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0])):
+        is_known = ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0])
+        if not is_known and self.of_files and (exists(Path(args[0])) or args[0].endswith(".jsonl")):
+            args = [self.of_files, *args]
+        elif not is_known:
             near = did_you_mean(args[0], self.list_commands(ctx)) or f"`{ctx.command_path} --help` lists them"
             raise click.UsageError(f"no command {args[0]!r}; {near}")
         name, command, rest = super().resolve_command(ctx, args)
