@@ -49,6 +49,7 @@ COMMANDS: dict[str, Listed] = {
     "comm": Listed("bench", "Run", "Time collectives of several ranks: all-reduce and others, over sizes."),
     "resume": Listed("bench", "Run", "Run the cells of a session that have no result yet."),
     "presets": Listed("config", "Run", "List the presets; `presets show NAME` shows one."),
+    "example": Listed("bench", "Run", "Print code of your own to start from: attention, model, optimizer and others."),
     "problems": Listed("problems", "Run", "The problems of the handouts: what each needs, and what a session has."),
     "sessions": Listed("sessions", "Results", "List the sessions on this machine."),
     "show": Listed("sessions", "Results", "Show one session and its results."),

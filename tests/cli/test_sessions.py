@@ -54,7 +54,10 @@ def test_a_log_or_a_folder_in_place_of_a_session_is_opened(words: list[str], tmp
     for name in ("older", "newer"):
         log = write_log(tmp_path / f"{name}.jsonl", events)
     for there in (log, tmp_path):
-        assert call(*words, str(there)).stdout.splitlines()[0].split() == ["session", log.stem if there == log else "older"]
+        assert call(*words, str(there)).stdout.splitlines()[0].split() == [
+            "session",
+            log.stem if there == log else "older",
+        ]
     missing = call(*words, str(tmp_path / "none.jsonl"))
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
     assert "none.jsonl" in missing.stderr
