@@ -11,7 +11,7 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.config.counts import steps_words, warmup_words
 from cs336_tui.config.flops import parameters
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, has_choice
-from cs336_tui.config.variants import REFERENCE, is_imported, short
+from cs336_tui.config.variants import IN_EXPORT, REFERENCE, expected, is_imported, short
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import count
 
@@ -288,7 +288,7 @@ def field_named(name: str) -> Field:
     for field in FIELDS.values():
         if name in (field.key, field.title):
             return field
-    raise PivotError(f"field {name}: expected one of {', '.join(FIELDS)}")
+    raise PivotError(f"field {name}: {expected(name, FIELDS, see=IN_EXPORT)}")
 
 
 def values_meant(field: Field, text: str, known: Sequence[str], said: str) -> tuple[str, ...]:

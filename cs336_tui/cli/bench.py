@@ -1,9 +1,11 @@
 """`cs336-tui bench`, `comm` and `resume`: run cells, or time collectives of ranks, without a screen; print their
-data."""
+data. `example`: code of one's own to run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +25,19 @@ from cs336_tui.cli.flags import (
     take_over_option,
     trust_option,
 )
-from cs336_tui.cli.help import command, heading, option, option_under
+from cs336_tui.cli.help import Command, command, heading, option, option_under
 from cs336_tui.cli.jobs import follow, has_jobs, launch_choice, launch_options, queued_cells, rounds_of, settings_of
 from cs336_tui.cli.run import EXIT_OK, HeadlessRun, Outputs, carry_out, name_of_log, renderer, say_imports
+from cs336_tui.cli.suggestions import offer
 from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.order import Order
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems import problem_of_preset
+from cs336_tui.config.reading import parse_toml
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.sweep import LaneCount, Sweep
 from cs336_tui.config.values import BYTES_OF_ELEMENT
+from cs336_tui.config.variants import expected
 from cs336_tui.events.environment import fields_of_preset
 from cs336_tui.events.events import Event
 from cs336_tui.runner.bench import Bench
@@ -49,7 +54,32 @@ _OF_BENCH = (
 """Options that are arguments of `Bench`; all others but a few are choices."""
 
 
-@command("bench")
+class _ShowingOwnCode(Command):
+    """Its help ends with what code of one's own takes and returns."""
+
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Code of your own"):
+            formatter.write_dl([(name, f"{each['call']}: {each['about']}") for name, each in examples().items()])
+            formatter.write_text("`cs336-tui example NAME > mine.py` prints a file to start from.")
+
+
+@cache
+def examples() -> dict[str, dict[str, str]]:
+    """Code of one's own to start from, by what it is: its option, what it takes and returns, its command and file."""
+    return parse_toml(files("cs336_tui").joinpath("data/examples.toml").read_text("utf-8"))
+
+
+@command("example")
+@click.argument("name", shell_complete=offer(lambda *_: examples()))
+def example(*, name: str) -> str:
+    """Print a file with code of one's own that runs as it is: an attention, model, norm, optimizer, loss or wrapper."""
+    if name not in examples():
+        raise click.UsageError(f"example {name}: {expected(name, examples())}")
+    found = examples()[name]
+    return f"# {found['about']}.\n#\n# cs336-tui example {name} > mine.py\n# {found['run']}\n{found['code']}"
+
+
+@command("bench", cls=_ShowingOwnCode)
 @choice_options
 @ddof_option
 @data_options

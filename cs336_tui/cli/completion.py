@@ -21,7 +21,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from cs336_tui.cli.help import command
+from cs336_tui.cli.help import Choice, command
 
 VARIABLE = "_CS336_TUI_COMPLETE"
 """The environment variable in which a shell asks; click's name for it."""
@@ -141,7 +141,7 @@ def script(shell: str) -> str:
 
 
 @command("completion")
-@click.argument("shell", type=click.Choice(SHELLS), required=False)
+@click.argument("shell", type=Choice(SHELLS), required=False)
 def completion(*, shell: str | None) -> str:
     """Print the script by which SHELL completes commands, options and values: presets, sizes, sessions, columns.
 

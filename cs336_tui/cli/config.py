@@ -20,6 +20,7 @@ from cs336_tui.config import settings
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.presets import all_presets, to_toml, user_preset_dir
 from cs336_tui.config.settings import KEYS, Found, SettingError
+from cs336_tui.config.variants import expected
 from cs336_tui.export.writing.texts import one_line
 
 
@@ -56,7 +57,7 @@ def config_get(key: str, session_dir: Path) -> str:  # noqa: ARG001
     """Print the setting KEY: its value in the file, or its default. A key of the app is keymap.ACTION."""
     outer, _, inner = key.partition(".")
     if outer not in KEYS:
-        raise SettingError(f"{key}: no such setting; expected one of {', '.join(KEYS)}")
+        raise SettingError(f"{key}: no such setting; {expected(key, KEYS)}")
     value = getattr(_read().settings, outer)
     if inner and inner not in value:
         raise SettingError(f"{key}: the key is not moved")

@@ -25,7 +25,7 @@ from cs336_tui.analysis.merge import grouped
 from cs336_tui.analysis.targets import Dimension, Target, search
 from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import COUNT, POSITIVE, Parsed, choice_options, gpu_option, trust_option
-from cs336_tui.cli.help import command, heading, option
+from cs336_tui.cli.help import Choice, command, heading, option
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import sessions
@@ -248,7 +248,7 @@ _WARMUP, _STEPS = 1, 2
 @command("fit")
 @choice_options
 @heading("The search")
-@option("--by", "What to increase.", type=click.Choice(["batch", "context"]), default="batch")
+@option("--by", "What to increase.", type=Choice(["batch", "context"]), default="batch")
 @option("--limit", "Largest value to try.", type=COUNT)
 @gpu_option
 @option("--confirm", "Run what was found, and on a GPU the next larger one, to confirm it.", is_flag=True)

@@ -17,7 +17,7 @@ from cs336_tui.analysis.pivot import VALUES, pivot
 from cs336_tui.analysis.problems import Material
 from cs336_tui.cli.files import Destination, file_options, say_written
 from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, refuse, session_dir_option, sessions_argument
-from cs336_tui.cli.help import Command, command, heading, option, option_under
+from cs336_tui.cli.help import Choice, Command, command, heading, option, option_under
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
 from cs336_tui.cli.suggestions import columns, conditions, layouts, pivots, problems
 from cs336_tui.config.spec import CellSpec
@@ -57,13 +57,15 @@ _REMEDY: Mapping[str, str] = {
 
 
 class _ListingLayouts(Command):
-    """Its help ends with what `--layout` takes."""
+    """Its help ends with what `--layout` and `--columns` take."""
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from cs336_tui.export.writeups import LAYOUTS
 
         with formatter.section("Layouts"):
             formatter.write_dl([(name, layout.about) for name, layout in LAYOUTS.items()])
+        with formatter.section("Columns; until repeat keys, too"):
+            formatter.write_text(", ".join(map(str, columns(_ctx, ""))))
 
 
 @command("export", cls=_ListingLayouts)
@@ -75,13 +77,13 @@ class _ListingLayouts(Command):
     name="pivot_on",
     complete=pivots,
 )
-@option("--value", "Content of the pivot. [default: mean]", type=click.Choice(tuple(VALUES)))
+@option("--value", "Content of the pivot. [default: mean]", type=Choice(tuple(VALUES)))
 @option("--baseline KEY=VALUE", "Baseline of the speed-up, such as precision=fp32.", multiple=True, complete=conditions)
 @option("--layout NAME", "Table as found in write-ups; listed below.", complete=layouts)
 @option("--columns", "Columns of the results table, such as size,pass,mean,std.", type=WORDS, complete=columns)
 @option("--reference", "Times, peaks and kernels beside published ones.", is_flag=True)
 @option("--compare", "Comparison of the first of two sessions with the second.", is_flag=True)
-@option("--report", "Tables of reports of this kind.", type=click.Choice(tuple(REPORTS)))
+@option("--report", "Tables of reports of this kind.", type=Choice(tuple(REPORTS)))
 @option(
     "--range NAME",
     "With --report kernels: only kernels in this phase or range, such as forward, 'step 3' or 'nccl:*'; several: "
@@ -98,7 +100,7 @@ class _ListingLayouts(Command):
     "Which cells", "--where KEY=VALUE", "Only these cells, such as precision=fp32.", multiple=True, complete=conditions
 )
 @heading("Output")
-@option("--unit", "Unit of times in text. [default: ms]", type=click.Choice(UNITS))
+@option("--unit", "Unit of times in text. [default: ms]", type=Choice(UNITS))
 @option("--digits", "Decimal places of times. [default: as many as the std supports]", type=click.IntRange(0, 9))
 @option("--ddof", "Every std divides by n - ddof. [default: as the session; kernels: 1]", type=click.IntRange(0, 1))
 @option("--caption TEXT", "Caption of the table, in place of its own.", default="")
@@ -106,7 +108,7 @@ class _ListingLayouts(Command):
     "--style",
     "Markdown as pandas' to_markdown writes it: names and rows as in published tables, six significant digits, "
     "no notes.",
-    type=click.Choice(["pandas"]),
+    type=Choice(["pandas"]),
 )
 @option(
     "--index/--no-index",
@@ -270,14 +272,14 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
 @command("summary")
 @sessions_argument
 @heading("Output")
-@option("-o --output", "Folder to write; must not exist yet.", type=DIRECTORY, required=True)
-@option("--force", "Replace an earlier summary there.", is_flag=True)
+@option("-o --output", "Folder to write; an earlier summary there is replaced.", type=DIRECTORY, required=True)
+@option("--force/--no-clobber", "Replace an earlier summary, or refuse to.", name="overwrite", default=True)
 @session_dir_option
-def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, force: bool) -> None:
+def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, overwrite: bool) -> None:
     """Write the summary of SESSION... as a folder: summary.md and summary.html, tables/, figures/ and the logs."""
     if format_of(output) is not None:
         raise FormatError(f"-o {output}: the summary is a folder; name one, such as {output.with_suffix('')}")
-    write_summary(output, read(sessions, session_dir), overwrite=force)
+    write_summary(output, read(sessions, session_dir), overwrite=overwrite)
     say_written(output)
 
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from cs336_tui.cli.flags import FILE, session_dir_option
-from cs336_tui.cli.help import option, option_under, options, under
+from cs336_tui.cli.help import Choice, option, option_under, options, under
 from cs336_tui.cli.streams import TERMINAL, remember_verbose, shown
-from cs336_tui.config.reading import is_file
 from cs336_tui.export.writing.files import (
     FORMATS,
-    AlreadyThere,
-    NoRoom,
+    ExportError,
     canonical,
     check_markdown,
+    check_writable,
     format_of,
     named_suffixes,
     settled_format,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from cs336_tui.export.writing.tables import Table
 
 
-class _FormatChoice(click.Choice[str]):
+class _FormatChoice(Choice):
     """The formats of tables; a suffix of one is its name, too."""
 
     def normalize_choice(self, choice: Any, ctx: click.Context | None) -> str:
@@ -39,9 +38,9 @@ class _FormatChoice(click.Choice[str]):
 
 
 def _settled(usual: str) -> Callable[[click.Context, click.Parameter, str | None], str]:
-    """The callback of ``--format``, which knows ``--output`` and ``--force``, as these are eager; a file that may not
-    be written is refused before anything runs. Where nothing was said of a format or a
-    file, and somebody looks, it is `TERMINAL`."""
+    """The callback of ``--format``, which knows ``--output`` and ``--no-clobber``, as these are eager; a file that
+    cannot or may not be written is refused before anything runs. Where nothing was said of a format or a file, and
+    somebody looks, it is `TERMINAL`."""
 
     def settle(context: click.Context, _: click.Parameter, asked: str | None) -> str:
         if context.meta.pop(_AS_JSON, False):
@@ -52,8 +51,8 @@ def _settled(usual: str) -> Callable[[click.Context, click.Parameter, str | None
         if asked is None and output is None and sys.stdout.isatty():
             return TERMINAL
         found = settled_format(asked, output, usual)
-        if output is not None and is_file(output) and not context.params.get("force"):
-            raise AlreadyThere(output)
+        if output is not None and not context.resilient_parsing:
+            check_writable(output, overwrite=context.params.get("overwrite", True))
         return found
 
     return settle
@@ -98,18 +97,18 @@ class Destination(NamedTuple):
 
     format: str
     file: Path | None = None
-    overwrite: bool = False
+    overwrite: bool = True
 
     def deliver(self, text: str) -> str:
         """The text, or nothing when it went to the file.
 
-        Raises `ExportError` when it cannot be written; where the disk is full, prints it first.
+        Raises `ExportError` when it cannot be written, and prints it first.
         """
         if self.file is None:
             return text
         try:
             write_atomically(self.file, text, overwrite=self.overwrite)
-        except NoRoom:
+        except ExportError:
             click.echo(text, nl=False)
             raise
         say_written(self.file)
@@ -146,14 +145,20 @@ def file_options(usual: str = "markdown") -> Callable[[Callable[..., Any]], Call
             type=_FormatChoice((usual, *(each for each in FORMATS if each != usual)), case_sensitive=False),
             callback=_settled(usual),
         ),
-        option("--force", "Overwrite existing files.", is_flag=True, is_eager=True),
+        option(
+            "--force/--no-clobber",
+            "Write over files that are there, or refuse to.",
+            name="overwrite",
+            default=True,
+            is_eager=True,
+        ),
         verbose_option,
     )
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
-        def run(*words: Any, format_: str, output: Path | None = None, force: bool = False, **given: Any) -> Any:
-            return command(*words, to=Destination(format_, output, force), **given)
+        def run(*words: Any, format_: str, output: Path | None = None, overwrite: bool = True, **given: Any) -> Any:
+            return command(*words, to=Destination(format_, output, overwrite), **given)
 
         return of_file(session_dir_option(run))
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from cs336_tui.cli.help import heading, option, option_under, under
+from cs336_tui.cli.help import Choice, heading, option, option_under, under
 from cs336_tui.cli.help import options as options
 from cs336_tui.cli.suggestions import OF_CHOICES, gpus, offer, presets, sessions
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
@@ -242,7 +242,7 @@ order_options = under(
     option(
         "--order",
         "Order of the cells. [default: smallest-first; in lanes longest-first, by the work of all steps]",
-        type=click.Choice(get_args(Order)),
+        type=Choice(get_args(Order)),
     ),
 )
 
@@ -278,7 +278,7 @@ oom_option = option_under(
 gpu_option = option_under(
     "Which device",
     "--gpu NAME",
-    'Target GPU, here or elsewhere, such as "H100 80GB"; an unknown name lists all. [default: this machine]',
+    'Target GPU, here or elsewhere, such as "H100 80GB"; a name that is like none lists all. [default: this machine]',
     complete=gpus,
 )
 _explain_option = option_under(

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import click
@@ -16,6 +17,8 @@ from click.core import ParameterSource
 
 from cs336_tui.cli.suggestions import Source, offer
 from cs336_tui.config.axis import Section
+from cs336_tui.config.reading import exists
+from cs336_tui.config.variants import did_you_mean, expected
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -161,6 +164,13 @@ def _show(context: click.Context, _option: click.Parameter, value: bool) -> None
         context.exit()
 
 
+class Choice(click.Choice[str]):
+    """One of some names; another one is told the nearest."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        return f"{value}: {expected(value, self._normalized_mapping(ctx).values())}"
+
+
 class Command(click.Command):
     """A command whose help has its options under headings."""
 
@@ -181,6 +191,8 @@ class Group(Command, click.Group):
     """A command of commands whose help has its options under headings."""
 
     command_class = Command
+    of_files = ""
+    """The command that takes a file where a command is expected; empty if none does."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
@@ -189,7 +201,14 @@ class Group(Command, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is named. Raises `click.UsageError` for options before it, which it would not see."""
+        """The command that is named. Raises `click.UsageError` where there is none, and for options before it, which it
+        would not see."""
+        is_known = ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0])
+        if not is_known and self.of_files and (exists(Path(args[0])) or args[0].endswith(".jsonl")):
+            args = [self.of_files, *args]
+        elif not is_known:
+            near = did_you_mean(args[0], self.list_commands(ctx)) or f"`{ctx.command_path} --help` lists them"
+            raise click.UsageError(f"no command {args[0]!r}; {near}")
         name, command, rest = super().resolve_command(ctx, args)
         before: list[str] = []
         for option in () if ctx.resilient_parsing else self.params:

@@ -31,7 +31,7 @@ from cs336_tui.cli.flags import (
     take_over_option,
     trust_option,
 )
-from cs336_tui.cli.help import command, heading, option, under
+from cs336_tui.cli.help import Choice, command, heading, option, under
 from cs336_tui.cli.run import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -85,7 +85,7 @@ launch_options = under(
     option(
         "--launcher slurm",
         "Run the cells as Slurm jobs, and watch them from here.",
-        type=click.Choice(["slurm", "local"]),
+        type=Choice(["slurm", "local"]),
     ),
     option("--partition NAME", "Slurm partition."),
     option("--nodes N", "Nodes of one allocation that runs all cells.", type=COUNT),
@@ -103,7 +103,7 @@ launch_options = under(
         "array: one job per cell; allocation: one job for all cells, in lanes. "
         "[default: array, unless nodes, GPUs or lanes are given]",
         name="form",
-        type=click.Choice(["array", "allocation"]),
+        type=Choice(["array", "allocation"]),
     ),
     option("--dry-run", "Only print what would be submitted.", is_flag=True),
     option("--detach", "Submit, print the session's name and return.", is_flag=True),
@@ -251,7 +251,7 @@ def watch(
     SESSION is an id, a unique prefix of one, `last` or a path. Closing it changes nothing for the session. With an
     option of the data, such as --format, it follows without the app on a terminal, too.
     """
-    opens_app = not (take_over or trusted or any(map(_is_given, ("format_", "output", "summary", "force"))))
+    opens_app = not (take_over or trusted or any(map(_is_given, ("format_", "output", "summary", "overwrite"))))
     opens_app = opens_app and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if not opens_app and (name := next((name for name, value in of_app.items() if value is not None), None)):
         raise click.UsageError(f"--{name.replace('_', '-')} is of the app, which does not open here; leave it out")

@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 
 def open_app(
     *,
-    replay: Path | None,
-    speed: float,
-    theme: str | None,
-    refresh: float | None,
-    low_bandwidth: bool | None,
-    summary: Path | None,
-    ddof: int,
-    timeout_s: float | None,
+    replay: Path | None = None,
+    speed: float = 1.0,
+    theme: str | None = None,
+    refresh: float | None = None,
+    low_bandwidth: bool | None = None,
+    summary: Path | None = None,
+    ddof: int = 1,
+    timeout_s: float | None = None,
     session_dir: Path,
-    device_interval_s: float,
+    device_interval_s: float = 0.5,
+    opened: Path | None = None,
     **choices: Any,
 ) -> int:
-    """Run the app until it is quit; returns its exit code.
+    """Run the app until it is quit, first on the session `opened`; returns its exit code.
 
     Raises `UserError` or `click.ClickException` for flags that cannot be, before the terminal is touched.
     """
@@ -43,7 +44,7 @@ def open_app(
         from cs336_tui.export.writing.files import check_markdown, check_writable
 
         check_markdown("--summary", summary)
-        check_writable(summary)
+        check_writable(summary, overwrite=True)
     found = read_settings()
     given = [name for name, value in choices.items() if value not in (None, ())]
     if not given and found.settings.preset != Settings().preset:
@@ -84,6 +85,7 @@ def open_app(
         may_leave_out=of_preset,
         summary_path=summary,
         session_dir=session_dir,
+        opened=opened,
     )
 
 

@@ -49,6 +49,7 @@ COMMANDS: dict[str, Listed] = {
     "comm": Listed("bench", "Run", "Time collectives of several ranks: all-reduce and others, over sizes."),
     "resume": Listed("bench", "Run", "Run the cells of a session that have no result yet."),
     "presets": Listed("config", "Run", "List the presets; `presets show NAME` shows one."),
+    "example": Listed("bench", "Run", "Print code of your own to start from: attention, model, optimizer and others."),
     "problems": Listed("problems", "Run", "The problems of the handouts: what each needs, and what a session has."),
     "sessions": Listed("sessions", "Results", "List the sessions on this machine."),
     "show": Listed("sessions", "Results", "Show one session and its results."),
@@ -56,7 +57,7 @@ COMMANDS: dict[str, Listed] = {
     "export": Listed("export", "Results", "Tables and figures of sessions, for a write-up."),
     "summary": Listed("export", "Results", "Write a folder with text, tables, figures and logs of sessions."),
     "reference": Listed("compare", "Results", "Published times, peaks and kernels beside a session's own."),
-    "open": Listed("sessions", "Results", "Make a session of traces, memory snapshots and nsys reports of others."),
+    "open": Listed("sessions", "Results", "Open a session, or traces, memory snapshots and nsys reports of others."),
     "estimate": Listed("estimate", "Look ahead", "Predict memory, FLOPs and time; runs nothing."),
     "fit": Listed("estimate", "Look ahead", "The largest batch or context length that fits."),
     "plan": Listed("plan", "Look ahead", "From how many ranks on communication is the limit; runs nothing."),
@@ -79,6 +80,8 @@ COMMANDS: dict[str, Listed] = {
 
 class _Commands(Group):
     """A group whose commands are imported one by one, so that it starts quickly."""
+
+    of_files = "open"
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return sorted(name for name, listed in COMMANDS.items() if listed.about)
@@ -151,7 +154,7 @@ def cli(context: click.Context, /, **options: Any) -> int | None:
     """Benchmark Transformer training steps, live in your terminal.
 
     Without a command, opens the app, its panes filled with the choices given here. `cs336-tui bench` takes the same
-    choices and runs them without a screen.
+    choices and runs them without a screen. A session's log or folder, or a recording, in place of a command is opened.
     """
     if context.invoked_subcommand is not None:
         return None

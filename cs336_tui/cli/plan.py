@@ -17,7 +17,7 @@ from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import COUNT, DIRECTORY, Parsed, choices_of, gpu_option
-from cs336_tui.cli.help import command, heading, option, option_under
+from cs336_tui.cli.help import Choice, command, heading, option, option_under
 from cs336_tui.cli.suggestions import sessions
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import sweep_from
@@ -74,13 +74,13 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
 @option(
     "--part",
     "The whole model, or one feed-forward layer, as the handout's calculations have it.",
-    type=click.Choice(PARTS),
+    type=Choice(PARTS),
     default="model",
 )
 @option(
     "--precision",
     "Precision of all numbers (bf16: 2 bytes, else 4) and of the data sheet's peak.",
-    type=click.Choice(tuple(_BYTES)),
+    type=Choice(tuple(_BYTES)),
     default="bf16",
 )
 @option("--shared-link", "FSDP's and TP's communication share a link, so that their times add up.", is_flag=True)

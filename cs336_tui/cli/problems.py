@@ -14,13 +14,15 @@ from cs336_tui.analysis.problems import editions_of, progress_of, sweeps_of
 from cs336_tui.analysis.targets import Target
 from cs336_tui.cli.files import Destination, file_options
 from cs336_tui.cli.flags import a_session, gpu_option, trust_option
-from cs336_tui.cli.help import command, option_under
+from cs336_tui.cli.help import Choice, command, option_under
+from cs336_tui.cli.suggestions import offer
+from cs336_tui.cli.suggestions import problems as named
 from cs336_tui.cli.targets import AskedCells, Counter, best_device, predicting
 from cs336_tui.config.order import relative_work, rough_peak_bytes
 from cs336_tui.config.problem import Problem
 from cs336_tui.config.problems import PROBLEMS, every_problem, problem_named
-from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.export.problems import Needs, problems_table
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.export.problems import Needs, parts_table, problems_table
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError
@@ -30,18 +32,20 @@ EDITIONS = tuple(sorted({edition for row in PROBLEMS for edition in row.editions
 
 
 @command("problems")
+@click.argument("name", required=False, shell_complete=offer(named))
 @a_session(required=False)
 @option_under(
     "What to run",
     "--edition",
     "Handout edition. [default: the session's, or the newest]",
-    type=click.Choice([*EDITIONS, "all"]),
+    type=Choice([*EDITIONS, "all"]),
 )
 @gpu_option
 @trust_option
 @file_options("table")
 def problems(
     *,
+    name: str | None = None,
     session: str | None,
     edition: str | None,
     gpu: str | None,
@@ -49,18 +53,25 @@ def problems(
     to: Destination,
     session_dir: Path,
 ) -> str:
-    """List the measuring problems of the handouts: what each needs on this machine, and what of it SESSION has.
+    """List the measuring problems of the handouts: what each needs on this machine, and what of it SESSION has. With
+    NAME that problem alone, and its parts with the command of each.
 
     SESSION is an id, a unique prefix of one, `last` or a path; without one the latest, if there is any. Nothing is run.
 
     \f
     Empty when it went to a file. Raises `UserError` or `click.ClickException`.
     """
-    path = _log_of(session, session_dir) if session or store.folder_sessions(session_dir) else None
+    if name and session is None and not any(name in (row.name, row.preset(each)) for each, row in every_problem()):
+        with contextlib.suppress(LogError):
+            store.find(name, session_dir)
+            name, session = None, name
+    path = store.find(session or "last", session_dir) if session or store.folder_sessions(session_dir) else None
     state = store.load(path) if path else None
     results = results_of(state) if state else ()
     wanted = edition or next(iter(editions_of(reversed(results))), EDITIONS[0])
     rows = [(each, row) for each, row in every_problem() if wanted in (each, "all")]
+    if name:
+        rows = [problem_named(name, (wanted,))[::-1]]
     asked = best_device(gpu)
     with predicting(asked, state=state if asked.machine else None, trusted=trusted) as predicts:
         count = Counter("predicting", len(rows))
@@ -70,22 +81,8 @@ def problems(
             needs.append(_needs(each, row, asked, state, predicts)._replace(progress=progress))
             count()
     (target,) = asked.targets.values()
-    return to.show([problems_table(needs, title_of(state) if state else "", target.name)])
-
-
-def _log_of(session: str | None, folder: Path) -> Path:
-    """The log of the session, or of the latest. Raises `UserError`, for the name of a problem with what was meant."""
-    try:
-        return store.find(session or "last", folder)
-    except LogError:
-        with contextlib.suppress(SpecError):
-            problem, edition = problem_named(session or "")
-            commands = f"cs336-tui bench --preset {problem.preset(edition)}, then cs336-tui export last --problem"
-            raise click.UsageError(
-                f"{session} is a problem, and what goes here is a session; leave it out to list every problem, or run "
-                f"it: {commands} {problem.name}"
-            ) from None
-        raise
+    table = problems_table(needs, title_of(state) if state else "", target.name)
+    return to.show([table, *(parts_table(row, each) for each, row in rows if name)])
 
 
 def _can_run(spec: CellSpec, asked: AskedCells) -> bool:

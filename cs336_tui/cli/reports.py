@@ -12,7 +12,7 @@ import click
 from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import DIRECTORY, choice_options, fit_check_option, options, reword, timeout_option
-from cs336_tui.cli.help import command, option_under
+from cs336_tui.cli.help import Choice, command, option_under
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import shown
 from cs336_tui.config.choices import sweep_from, with_model
@@ -24,7 +24,7 @@ from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import ASKED_FOR, REPORTS, Report, ReportKind
 from cs336_tui.export.reports import document_of_reports, drawings_of_reports, tables_of_reports
 from cs336_tui.export.subjects.kernels import kernel_table
-from cs336_tui.export.writing.files import ExportError, check_writable
+from cs336_tui.export.writing.files import AlreadyThere, ExportError, check_writable
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 
@@ -91,11 +91,11 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         check_writable(folder / "memory-timeline.svg", overwrite=overwrite)
+        if not overwrite and (there := sorted(folder.glob("memory-timeline-*"))):
+            raise AlreadyThere(there[0])
     except (OSError, ExportError) as error:
         reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
         raise click.UsageError(f"--figures {folder}: {reason}") from None
-    if not overwrite and (there := sorted(folder.glob("memory-timeline-*"))):
-        raise click.UsageError(f"--figures {folder}: {there[0].name} is there; choose another folder, or --force")
 
 
 _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
@@ -104,13 +104,13 @@ _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
             "Which table",
             "--phase",
             "Only the kernels of this phase, as one table.",
-            type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
+            type=Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
         ),
         option_under(
             "Which table",
             "--part",
             "Only the kernels of this part of the model, as one table.",
-            type=click.Choice((*RANGES, FUSED)),
+            type=Choice((*RANGES, FUSED)),
         ),
         file_options(),
         fit_check_option,

@@ -13,6 +13,7 @@ from cs336_tui.cli.files import Destination, file_options, json_option, json_tex
 from cs336_tui.cli.flags import a_session, session_argument, session_dir_option, sessions_argument
 from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.streams import TERMINAL, StatusLines, on_terminal
+from cs336_tui.config.reading import is_folder
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.writing.tables import Column, Source, Table, attributes
 from cs336_tui.export.writing.texts import in_brief, one_line
@@ -209,14 +210,22 @@ def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path) -> None:
     multiple=True,
 )
 @session_dir_option
-def open(*, files: Sequence[Path], phases: Sequence[str], session_dir: Path) -> str:
+def open(*, files: Sequence[Path], phases: Sequence[str], session_dir: Path) -> str | int:
     """Make a session of traces, memory snapshots or nsys reports that others recorded; print its name.
 
-    Each file becomes a cell for each device, several ranks of one run become one session.
+    Each file becomes a cell for each device, several ranks of one run become one session. A session's log, or a folder
+    of them, opens in the app, without a terminal as text.
 
     \f
     Raises `UserError`; then there is no new session.
     """
+    if len(files) == 1 and (files[0].suffix == ".jsonl" or is_folder(files[0])):
+        path = store.find(str(files[0]), session_dir)
+        if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+            return _shown(store.load(path), path, "table")
+        from cs336_tui.cli.launch import open_app
+
+        return open_app(session_dir=session_dir, opened=path)
     line = StatusLines(sys.stderr)
 
     def show_read(done: int, total: int) -> None:

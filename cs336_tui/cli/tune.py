@@ -17,7 +17,7 @@ from cs336_tui.analysis.shortlist import lacking, plan_of, shortlist, started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
 from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import Parsed, gpu_option, reword, start_options, trust_option
-from cs336_tui.cli.help import command, heading, option, option_under
+from cs336_tui.cli.help import Choice, command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress, bar, cut
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
@@ -202,7 +202,7 @@ class RaceRun(HeadlessRun):
     "--goal",
     "What to improve: the time of a step, tokens a second, tokens a joule, or the peak of memory. With step and "
     "memory each step trains the same tokens; a batch that is searched is then a micro-batch.",
-    type=click.Choice(GOALS),
+    type=Choice(GOALS),
     default="step",
 )
 @option(

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from cs336_tui.config.variants import is_well_formed, likely_meant
+from cs336_tui.config.variants import expected, is_well_formed, likely_meant
 
 MAX_COUNT = 2**31 - 1
 NUMBERS: dict[type, str] = {int: "a whole number", float: "a number"}
@@ -220,12 +220,11 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
             raise SpecError(self.name, value, f"expected {NUMBERS[self.kind]}, {bound}")
 
     def _refuse(self, value: str) -> None:
-        named = f"expected one of {', '.join(self.values)}"
         if not self.own:
-            raise SpecError(self.name, value, named)
+            raise SpecError(self.name, value, expected(value, self.values))
         if not is_well_formed(value):
-            meant = likely_meant(value)
-            raise SpecError(self.name, value, meant or f"{named}, or package.module:name for one of your own")
+            own = ", or package.module:name for one of your own"
+            raise SpecError(self.name, value, likely_meant(value) or expected(value, self.values, own=own))
 
 
 def axes_of(choices: type[msgspec.Struct], names: Mapping[str, Any]) -> dict[str, Axis]:

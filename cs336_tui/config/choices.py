@@ -17,7 +17,7 @@ from cs336_tui.config.presets import preset
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, NOT_OF_COLLECTIVES, OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL, NO_MODEL, sharing_of
-from cs336_tui.config.variants import is_imported, short, why_no_folder, why_not_there
+from cs336_tui.config.variants import is_imported, short, why_no_folder, why_no_module, why_not_there
 
 
 def sweep_from(
@@ -80,19 +80,20 @@ def sweep_from(
     return sweep
 
 
-def check_code(sweep: Sweep) -> None:
-    """Raise `SpecError` for code of a user's own that cannot be there, by the source of its module."""
+def check_code(sweep: Sweep, *, here: bool = False) -> None:
+    """Raise `SpecError` for code of a user's own that cannot be there, by the source of its module; where it is to run
+    `here`, also for a module that there is not."""
     for axis in AXES.values() if sweep.own_code else ():
         if axis.own or axis.field == "annotations":
             values = getattr(sweep, axis.sweep)
-            check_names(axis, values if isinstance(values, tuple) else (values,), sweep.model_path)
+            check_names(axis, values if isinstance(values, tuple) else (values,), sweep.model_path, here=here)
 
 
-def check_names(axis: Axis, values: Iterable[Any], folders: Sequence[str]) -> None:
-    """Raise `SpecError` for a value of a choice that names code which cannot be there. Annotations are pairs."""
+def check_names(axis: Axis, values: Iterable[Any], folders: Sequence[str], *, here: bool) -> None:
+    """Raise `SpecError` as `check_code` for a value of a choice. Annotations are pairs."""
     names = [sharing_of(value[1] if isinstance(value, tuple) else str(value)).name for value in values]
     for name in filter(is_imported, names):
-        if why := why_not_there(name, folders):
+        if why := (here and why_no_module(name, folders)) or why_not_there(name, folders):
             raise SpecError(axis.name, name, why)
 
 

@@ -27,7 +27,7 @@ from cs336_tui.config.reading import UNREADABLE, TomlError, exists, parse_toml, 
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, ModelDims, SpecError
 from cs336_tui.config.sweep import NOT_OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL
-from cs336_tui.config.variants import is_imported
+from cs336_tui.config.variants import expected, is_imported
 
 _LONGEST_NAME = 240  # bytes, with some left for a suffix and a draft
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
@@ -96,7 +96,7 @@ class PresetSet(msgspec.Struct, frozen=True):
             return found
         if wrong := next((text for text in self.problems if text.startswith(f"preset {name}:")), None):
             raise SpecError("preset", name, wrong.partition(": ")[2])
-        raise SpecError("preset", name, f"expected one of {', '.join(preset.name for preset in self.presets)}")
+        raise SpecError("preset", name, expected(name, known, see="`cs336-tui presets` lists them"))
 
 
 def user_preset_dir() -> Path:
@@ -200,7 +200,7 @@ def from_toml(name: str, text: str) -> Preset:
         raise PresetError(f"preset {name}: {error}") from None
     allowed = ("about", "also", "over", *_KEYS, "interval", *RAW_DIMS)
     if unknown := sorted(fields.keys() - set(allowed)):
-        raise PresetError(f"preset {name}: unknown key {unknown[0]}: expected one of {', '.join(allowed)}")
+        raise PresetError(f"preset {name}: unknown key {unknown[0]}: {expected(unknown[0], allowed)}")
     try:
         about = _convert("about", fields.pop("about", ""), str)
         also, over = _texts(fields, "also"), _texts(fields, "over")

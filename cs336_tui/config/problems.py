@@ -7,11 +7,11 @@ named ``EDITION/NAME`` runs what the problem asks for. `export.problems` makes w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.problem import SEVERAL_RANKS, Answer, Pairs, Part, Problem, by_edition
+from cs336_tui.config.variants import expected, plain
 
 _MODEL: Pairs = (("workload", "language-model"),)
 _ALONE: Pairs = (("workload", "attention"),)
@@ -337,14 +337,14 @@ def problem_named(name: str, editions: tuple[str, ...] = ()) -> tuple[Problem, s
     rows = {
         edition: row
         for row in PROBLEMS
-        if _plain(word) in (_plain(row.name), _plain(row.preset_name or row.name))
+        if plain(word) in (plain(row.name), plain(row.preset_name or row.name))
         for edition in row.editions
     }
     for edition in (asked,) if slash else (*editions, *sorted(rows, reverse=True)):
         if edition in rows:
             return rows[edition], edition
     known = [row.name for row in PROBLEMS if not slash or asked in row.editions] or [row.name for row in PROBLEMS]
-    raise SpecError("problem", name, f"expected one of {', '.join(dict.fromkeys(known))}")
+    raise SpecError("problem", name, expected(word, known, see="`cs336-tui problems` lists them"))
 
 
 def problem_of_preset(name: str) -> str:
@@ -356,8 +356,3 @@ def every_problem() -> Iterator[tuple[str, Problem]]:
     """Each edition with each of its problems, the newest edition first."""
     for edition in sorted({edition for row in PROBLEMS for edition in row.editions}, reverse=True):
         yield from ((edition, row) for row in PROBLEMS if edition in row.editions)
-
-
-def _plain(name: str) -> str:
-    """A name as people spell it: ``warm-up`` is ``warmup``."""
-    return re.sub(r"[-_ ]", "", name).lower()

@@ -15,6 +15,7 @@ import msgspec
 import platformdirs
 
 from cs336_tui.config.axis import UserError
+from cs336_tui.config.variants import expected
 
 
 class SettingError(UserError):
@@ -135,7 +136,7 @@ def _placed(path: Path, error: str, text: str) -> str:
 def checked(key: str, value: Any) -> Any:
     """The value of a key, as `Settings` has it. Raises `SettingError`, whose text does not name the key."""
     if key not in KEYS:
-        raise SettingError(f"no such setting; expected one of {', '.join(KEYS)}")
+        raise SettingError(f"no such setting; {expected(key, KEYS)}")
     kind = type(getattr(_DEFAULTS, key))
     if kind is float and type(value) is int:
         value = float(value)
@@ -167,7 +168,7 @@ def from_words(key: str, words: str) -> Any:
     if kind is tuple:
         return tuple(word.strip() for word in words.split(",") if word.strip())
     if kind is not str:
-        raise SettingError(f"{key}: expected one of {', '.join(KEYS[:-1])}, keymap.ACTION")
+        raise SettingError(f"{key}: {expected(key, [*KEYS[:-1], 'keymap.ACTION'])}")
     return words
 
 

@@ -32,7 +32,7 @@ from cs336_tui.config.values import (
     message_bytes,
     sharing_of,
 )
-from cs336_tui.config.variants import is_imported, short
+from cs336_tui.config.variants import did_you_mean, expected, is_imported, short
 
 __all__ = [
     "ARCHES", "AXES", "EDITIONS", "MAX_COUNT", "PASSES", "PRECISIONS", "SYNCS", "Arch", "CellSpec", "Edition",
@@ -80,7 +80,7 @@ _SIZES: dict[str, dict[str, tuple[int, int, int, int]]] = {
 def size_names(edition: str) -> tuple[str, ...]:
     """Names of the edition's size table, smallest first; `tiny` is ours, for CPUs."""
     if edition not in _SIZES:
-        raise SpecError("edition", edition, f"expected one of {', '.join(EDITIONS)}")
+        raise SpecError("edition", edition, expected(edition, EDITIONS))
     return tuple(_SIZES[edition])
 
 
@@ -88,7 +88,7 @@ def dims_of(size: str, edition: str, vocab_size: int = 10_000) -> ModelDims:
     """Dimensions of a named size. Raises `SpecError` for a name that the edition does not have."""
     names = size_names(edition)
     if size not in names:
-        raise SpecError("size", size, f"edition {edition} has {', '.join(names)}")
+        raise SpecError("size", size, f"edition {edition} has {', '.join(names)}{did_you_mean(size, names, '; ')}")
     d_model, d_ff, num_layers, num_heads = _SIZES[edition][size]
     return ModelDims(d_model=d_model, d_ff=d_ff, num_layers=num_layers, num_heads=num_heads, vocab_size=vocab_size)
 

@@ -15,7 +15,7 @@ from cs336_tui.config.counts import INTERVAL, Auto, Counted, check_most, share_w
 from cs336_tui.config.rules import RULES, Rule
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, dims_of
 from cs336_tui.config.values import LANGUAGE_MODEL, canonical_device, message_dims
-from cs336_tui.config.variants import arguments_for, is_imported, short
+from cs336_tui.config.variants import arguments_for, expected, is_imported, short
 from cs336_tui.stats.quantities import counted
 
 UNRESOLVED = ("auto", "every")
@@ -267,7 +267,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
             yield SpecError("lanes", self.lanes, "expected a whole number, at least 1, or auto")
         for report in self.reports:
             if report not in ASKED_REPORTS:
-                yield SpecError("reports", report, f"expected one of {', '.join(ASKED_REPORTS)}")
+                yield SpecError("reports", report, expected(report, ASKED_REPORTS))
         single = [report for report in self.reports if report not in REPORTS_OF_RANKS]
         if self.is_collective and self.reports:
             yield SpecError("reports", ",".join(self.reports), "none is made of a collective; leave it out")

@@ -16,7 +16,7 @@ from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.config.tuning import COUNTS, SAME_TOKENS, Goal, Over, Tuning, Value, check_budget, check_goal, space_of
 from cs336_tui.config.values import canonical_device, size_words
-from cs336_tui.config.variants import is_imported
+from cs336_tui.config.variants import expected, is_imported
 
 USUAL_OVER = tuple(axis.option for axis in AXES.values() if axis.searched)
 """The choices that are searched if none is named: those that do not change results."""
@@ -91,7 +91,7 @@ def _axis_of(name: str) -> Axis:
     named = {axis.option: axis for axis in searched_axes()}
     axis = named.get(name) or named.get(name.replace("_", "-"))
     if axis is None:
-        raise SpecError("over", name or "(empty)", f"expected one of {', '.join(named)}")
+        raise SpecError("over", name or "(empty)", expected(name, named, see="`cs336-tui tune --help` says more"))
     return axis
 
 
@@ -200,7 +200,7 @@ def search_of(
     folders = own_code_folders(model_path or sweep.model_path, is_own or bool(sweep.own_code))
     for each in over:
         if AXES[each.field].own:
-            check_names(AXES[each.field], each.values, folders)
+            check_names(AXES[each.field], each.values, folders, here=True)
     counts = {field: AXES[field].default for field in _OF_VISIT}
     counts |= {"warmup_steps": visit[0], "measure_steps": visit[1]}
     asked = Tuning(

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, get_args
 
 from cs336_tui.config.axis import MAX_COUNT, Device, SpecError
 from cs336_tui.config.counts import check_duration
-from cs336_tui.config.variants import RANGES, is_imported, is_well_formed, likely_meant
+from cs336_tui.config.variants import RANGES, expected, is_imported, is_well_formed, likely_meant
 
 Pass = Literal["inference", "forward", "forward+loss", "backward", "forward+backward", "train-step"]
 Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed"]
@@ -87,7 +87,7 @@ def check_device(name: str) -> None:
 
 
 def check_precision(name: str) -> None:
-    named = f"expected one of {', '.join(PRECISIONS)}"
+    named = expected(name, PRECISIONS)
     if name.lower() in _NO_TRAINING:
         raise SpecError("precision", name, f"not offered: torch has no training step in it; {named}")
     if name not in PRECISIONS:
@@ -112,7 +112,7 @@ def check_dropout(share: float) -> None:
 def check_annotations(pairs: tuple[tuple[str, str], ...]) -> None:
     for part, function in pairs:
         if part not in RANGES:
-            raise SpecError("annotations", part, f"expected one of {', '.join(RANGES)}")
+            raise SpecError("annotations", part, expected(part, RANGES))
         if not is_well_formed(function):
             raise SpecError("annotations", f"{part}={function}", "expected RANGE=package.module:function")
 
@@ -245,9 +245,8 @@ def check_parallel(choice: str) -> None:
         meant = likely_meant(name) or "write package.module:get_ddp for one of your own"
         raise SpecError("parallel", choice, meant)
     if not is_imported(name) and name not in PARALLELS:
-        named = ", ".join(PARALLELS)
-        expected = f"expected one of {named}, ddp:25MB, or package.module:get_ddp"
-        raise SpecError("parallel", choice, "; ".join(filter(None, (expected, likely_meant(name)))))
+        named = expected(name, (*PARALLELS, "ddp:25MB"), own=", or package.module:get_ddp")
+        raise SpecError("parallel", choice, "; ".join(filter(None, (named, likely_meant(name)))))
     if bucket_bytes and name in PARALLELS and name not in WITH_BUCKETS:
         raise SpecError("parallel", choice, f"{name} has no buckets; only {' and '.join(WITH_BUCKETS)} have")
 

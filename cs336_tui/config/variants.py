@@ -1,15 +1,18 @@
 """Names of a user's own code, which are looked for in the source of its module, without importing it; names of ranges,
-and of what a model may be given."""
+of what a model may be given, and those nearest to a name that there is not."""
 
 from __future__ import annotations
 
 import ast
 import itertools
+import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -47,6 +50,13 @@ _MAKING_NAMES = {"globals", "locals", "vars", "exec", "eval", "setattr", "module
 """Names that a module uses which binds names as it runs."""
 _MOST_FILES = 500
 """Files of a package that are searched for a name in the wrong place."""
+_FEW, _MOST_NEAR = 10, 5
+"""Most names that are all said; most that are said of more."""
+_LONGEST = 80
+"""Letters of a word that are compared with names."""
+_LIKE, _LIKER = 0.6, 0.15
+"""Likeness of names that are near, of 1; its greatest difference to that of the nearest."""
+IN_EXPORT = "`cs336-tui export --help` lists them"
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _IMPORTED = re.compile(f"{_DOTTED}:{_DOTTED}")
 
@@ -59,6 +69,48 @@ def is_imported(name: str) -> bool:
 def is_well_formed(name: str) -> bool:
     """True if it has the form ``package.module:attribute``; nested attributes have dots."""
     return _IMPORTED.fullmatch(name) is not None
+
+
+def nearest(word: str, names: Iterable[str]) -> list[str]:
+    """The names that are spelled most like a word, at most `_MOST_NEAR`; none if none is like it."""
+    return _nearest(plain(word)[:_LONGEST], tuple(names), " " in word)
+
+
+@lru_cache(maxsize=64)
+def _nearest(asked: str, names: tuple[str, ...], several: bool) -> list[str]:
+    from difflib import SequenceMatcher
+
+    likeness = dict.fromkeys(names, 0.0)
+    for name in likeness if asked else ():
+        for part in map(plain, (name, *re.split("[/ ]", name)) if not several else (name,)):
+            within = 0.9 if len(asked) > 2 and asked in part else 0.0
+            likeness[name] = max(likeness[name], within, SequenceMatcher(None, asked, part).ratio())
+    least = max(_LIKE, max(likeness.values(), default=0.0) - _LIKER)
+    near = sorted(likeness, key=lambda name: -likeness[name])
+    return [name for name in near if likeness[name] >= least][:_MOST_NEAR]
+
+
+def did_you_mean(word: str, names: Iterable[str], before: str = "") -> str:
+    """``did you mean a, b or c?``, after `before`; empty if no name is near."""
+    *most, last = nearest(word, names) or [""]
+    return f"{before}did you mean {', '.join(most)}{' or ' if most else ''}{last}?" if last else ""
+
+
+def expected(word: str, names: Iterable[str], *, own: str = "", see: str = "") -> str:
+    """What a word may be that is none of these names: all of a few, else the nearest ones, else some and where to `see`
+    the others. `own` is what it may be besides."""
+    known = tuple(dict.fromkeys(names))
+    is_few = len(known) <= _FEW
+    meant = did_you_mean(word, known) if len(nearest(word, known)) < len(known) else ""
+    if meant and not is_few:
+        return meant
+    shown = ", ".join(known) if is_few else f"{', '.join(known[:_MOST_NEAR])} and {len(known) - _MOST_NEAR} more"
+    return "; ".join(filter(None, (f"expected one of {shown}{own}", meant if is_few else see)))
+
+
+def plain(name: str) -> str:
+    """A name as people spell it: ``warm-up`` is ``warmup``."""
+    return re.sub(r"[-_ ]", "", name).lower()
 
 
 def likely_meant(name: str) -> str:
@@ -138,18 +190,52 @@ def why_not_there(name: str, folders: Sequence[str]) -> str:
     return no_such_part(module, part, str(file), names, module, package)
 
 
+def why_no_module(name: str, folders: Sequence[str]) -> str:
+    """Why there is no module of ``package.module:attribute`` in these folders or installed, with a hint; empty where it
+    may be there."""
+    module, _, attribute = name.partition(":")
+    *packages, (missing, there) = found_along(module, [*folders, *sys.path])
+    if there:
+        return ""
+    if missing.endswith(".py"):
+        return f"no module {missing}: write {module.removesuffix('.py')}:{attribute}, without .py"
+    if packages:
+        whole, above = packages[-1]
+        assert above  # the last one alone is not there
+        if above.origin and _bound_in(Path(above.origin)) is None:
+            return ""
+        places = list(above.submodule_search_locations or ())
+        home = places[0] if places else f"{whole}, which is no package"
+        return f"no module {missing} in {home}{_module_meant(missing.rpartition('.')[2], places, f'{whole}.')}"
+    top = missing
+    with suppress(ImportError, ValueError):  # that somebody installed in a way of their own
+        if find_spec(top):
+            return ""
+    looked = ", ".join(folders) or "no folder of yours"
+    patterns = (f"*/{top}/__init__.py", f"*/{top}.py")
+    nearby = [found for path in folders for pattern in patterns for found in sorted(Path(path).glob(pattern))]
+    if nearby:
+        folder = nearby[0].parent.parent if nearby[0].name == "__init__.py" else nearby[0].parent
+        if (folder / "__init__.py").is_file():
+            meant = f"{folder.name}.{module.removesuffix('.py')}:{attribute}"
+            return f"no module {missing} in {looked}; it is in package {folder.name}: write {meant}"
+        return f"no module {missing} in {looked}; there is one in {folder}: --model-path {folder}"
+    if meant := _module_meant(top, folders):
+        return f"no module {missing} in {looked}{meant}"
+    return f"no module {missing}, looked in {looked} and among what is installed; add its folder with --model-path"
+
+
+def _module_meant(word: str, folders: Iterable[str], before: str = "") -> str:
+    """A hint at modules of similar names in these folders."""
+    modules = nearest(word, (module.name for module in pkgutil.iter_modules(folders)))
+    return did_you_mean(f"{before}{word}", [before + module for module in modules], "; ")
+
+
 def no_such_part(path: str, part: str, file: str, names: Iterable[str], package: str, folders: Iterable[str]) -> str:
     """The message that what stands at a dotted path in a file has no such part, only these `names`; with a hint at
     those spelled alike, or at the module of the `package` in these folders that has it."""
-    import difflib
-
-    names = sorted(names)
-    lowered = [name for name in names if name.lower() == part.lower()]
-    near = dict.fromkeys([*lowered, *difflib.get_close_matches(part, names, n=3)])
-    meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    if there := _defined_in(package, folders, part):
-        meant = f"; it is in {there}: write {there}:{part}"
-    return f"{path} has no {part} ({file}){meant}"
+    meant = f"; it is in {there}: write {there}:{part}" if (there := _defined_in(package, folders, part)) else ""
+    return f"{path} has no {part} ({file}){meant or did_you_mean(part, sorted(names), '; ')}"
 
 
 def why_no_folder(folder: str) -> str:

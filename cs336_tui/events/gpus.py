@@ -11,6 +11,7 @@ import msgspec
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import Precision
 from cs336_tui.config.values import FLOAT8
+from cs336_tui.config.variants import did_you_mean
 from cs336_tui.events.environment import capability_pair
 
 _MEANT: dict[Precision, str] = {
@@ -92,7 +93,8 @@ def find_gpu(name: str) -> GpuModel:
     """The GPU of a name such as ``H100`` or ``NVIDIA H100 80GB HBM3``, the most common. Raises `UnknownGpu`."""
     if found := gpu_of_label(name):
         return found
-    raise UnknownGpu(f"GPU {name}: expected one of {', '.join(gpu.name for gpu in known_gpus())}")
+    names = [gpu.name for gpu in known_gpus()]
+    raise UnknownGpu(f"GPU {name}: {did_you_mean(name, names) or 'expected one of ' + ', '.join(names)}")
 
 
 @lru_cache(maxsize=256)

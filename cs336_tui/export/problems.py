@@ -159,6 +159,22 @@ def problems_table(rows: Sequence[Needs], session: str, device: str) -> Table:
     return Table.of(rows, columns, caption=caption, footnotes=notes, label="problems")
 
 
+def parts_table(problem: Problem, edition: str) -> Table:
+    """A row for each part of a problem: what is asked for, the command that makes it, and what is a person's."""
+
+    def command(part: Part) -> str:
+        return part.command or (f"cs336-tui bench --preset {problem.preset(edition, part)}" if part.answers else NONE)
+
+    columns: list[Source[Part]] = [
+        Column("part", left=True, read=lambda part: part.letter or NONE),
+        Column("asks", "asked for", left=True),
+        Column("command", left=True, text=command),
+        Column("person", "by hand", left=True, text=lambda part: part.person or NONE),
+    ]
+    last = f"then: cs336-tui export last --problem {problem.name}"
+    return Table.of(problem.parts, columns, caption=problem.title, footnotes=[last], label="parts")
+
+
 def _needs_notes(rows: Sequence[Needs], session: str) -> Iterator[str]:
     yield (
         "a problem with cells is a preset, too: cs336-tui bench --preset NAME, then cs336-tui export last "

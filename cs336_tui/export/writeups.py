@@ -19,6 +19,7 @@ from cs336_tui.analysis.fields import headless_params
 from cs336_tui.analysis.grouping import groups, label, settled, shown, telling
 from cs336_tui.analysis.measures import Runs
 from cs336_tui.analysis.merge import Result, measured
+from cs336_tui.config.variants import IN_EXPORT, expected
 from cs336_tui.export.subjects.alone import tables_alone
 from cs336_tui.export.subjects.data_parallel import collective_tables, data_parallel_tables, sharding_tables
 from cs336_tui.export.subjects.layout import (
@@ -56,7 +57,7 @@ def layout_tables(
     Raises `TableError` for a layout that does not exist or has nothing to show.
     """
     if layout not in LAYOUTS:
-        raise TableError(f"layout {layout}: expected one of {', '.join(LAYOUTS)}")
+        raise TableError(f"layout {layout}: {expected(layout, LAYOUTS, see=IN_EXPORT)}")
     if not measured(results):
         raise TableError("no cell has measured steps")
     found = LAYOUTS[layout]

@@ -147,7 +147,7 @@ class Bench(Recording):
         share. Blocks like `probe`. Leaves out values of the fields in `may_leave_out` that no cell can have here, with
         a notice each; another one says that cells are alike. Raises the first `SpecError` of a cell that is wrong or
         impossible here, and `StartError` when no child process could be asked."""
-        check_code(sweep)
+        check_code(sweep, here=True)
         self.trust.name(sweep)
         environment = self._probe_for_cells()
         shared = sweep.lanes != 1

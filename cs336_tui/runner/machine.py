@@ -17,7 +17,7 @@ import msgspec
 from cs336_tui import __version__
 from cs336_tui.config.reading import is_folder
 from cs336_tui.config.spec import Precision
-from cs336_tui.config.variants import found_along, why_not_there
+from cs336_tui.config.variants import why_no_module, why_not_there
 from cs336_tui.events.environment import Environment, TorchEnvironment
 from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.runner.child import FORKED_AFTER_DRIVER, Answer, peak, probe, tried
@@ -95,16 +95,11 @@ def read_environment(
 
 
 def lacking_code(names: Iterable[str], folders: Sequence[str]) -> Iterator[str]:
-    """A line for each folder of a user's own code that is not here, each module that is in none of them and not
-    installed, and each name that its module does not have. Imports nothing."""
-    names = tuple(names)
+    """A line for each folder of a user's own code that is not here, and each name that cannot be there. Imports
+    nothing."""
     yield from (f"the folder {folder} is not there" for folder in folders if not is_folder(Path(folder)))
-    for module in dict.fromkeys(name.partition(":")[0] for name in names):
-        for whole, found in found_along(module, [*folders, *sys.path]):
-            if found is None or (found.origin is None and found.submodule_search_locations is None):
-                yield f"{whole}: no such module in {' or '.join((*folders, 'what is installed'))}"
-                break
-    yield from filter(None, (why_not_there(name, folders) for name in dict.fromkeys(names)))
+    found = (why_no_module(name, folders) or why_not_there(name, folders) for name in dict.fromkeys(names))
+    yield from dict.fromkeys(filter(None, found))
 
 
 def usable_cpus() -> int:

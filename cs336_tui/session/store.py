@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.config.reading import is_file
+from cs336_tui.config.reading import is_file, is_folder
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import from_line
 from cs336_tui.session.load import load as load
@@ -153,7 +153,8 @@ def folder_sessions(directory: Path) -> list[Path]:
 
 
 def find(name: str, directory: Path) -> Path:
-    """The log of an id, a unique prefix of one, a name, ``last``, or a path. Raises `LogError` naming what there is."""
+    """The log of an id, a unique prefix of one, a name, ``last``, or a path, of a folder its newest. Raises `LogError`
+    naming what there is."""
     known = folder_sessions(directory)
     if name == "last":
         if not known:
@@ -164,6 +165,8 @@ def find(name: str, directory: Path) -> Path:
             if candidate.suffix != _SUFFIX:
                 raise LogError(f"{candidate}: not a session log; expected a name that ends in {_SUFFIX}")
             return candidate
+    if name and is_folder(Path(name)):
+        return find("last", Path(name))
     fitting = [path for path in known if path.stem.startswith(name)] or [p for p in known if name_of(p) == name]
     if len(fitting) == 1 and name:
         return fitting[0]

@@ -18,6 +18,7 @@ from cs336_tui.config.settings import NO_FILE, Found
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.runner.trust import Untrusted
+from cs336_tui.session.store import info_of
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers import dialogs
@@ -49,8 +50,9 @@ class Cs336App(Host):
     """Choose, run, watch, compare and export benchmarks, or watch a session's log again.
 
     With a `bench_factory`, called when something is on the screen, it runs cells; with `replay` it plays that log at
-    `speed`; with `watch` it follows that log, or the jobs of its session, as others write them. `initial`, of that
-    name, and `options` fill the Configure pane, less what this machine lacks of the fields in `may_leave_out`.
+    `speed`; with `watch` it follows that log, or the jobs of its session, as others write them; `opened` is shown
+    first. `initial`, of that name, and `options` fill the Configure pane, less what this machine lacks of the fields in
+    `may_leave_out`.
     `summary_path` is rewritten after every finished cell. `session_dir` is where the Sessions tab looks, unless given
     beside the bench's log. `settings` are the person's, with what is wrong in their file; `theme`, `refresh_hz` and
     `low_bandwidth` are those in force. Call `close` when `run` has returned, however it did.
@@ -66,6 +68,7 @@ class Cs336App(Host):
         *,
         replay: Path | None = None,
         watch: Path | None = None,
+        opened: Path | None = None,
         speed: float = 1.0,
         theme: str | None = None,
         refresh_hz: float = 2.0,
@@ -88,7 +91,7 @@ class Cs336App(Host):
         self.animation_level = "none"
         self._preset, self._options = Preset(initial_name, "", initial) if initial else QUICK, options
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
-        self._watches = watch is not None
+        self._watches, self._shown_first = watch is not None, opened
         self._styled_for = self.theme, self.get_css_variables()
         self.stylesheet.set_variables(self._styled_for[1])
         self._replay: ReplaySource | None = None
@@ -188,6 +191,8 @@ class Cs336App(Host):
             self._sessions.watch(self.live)
         elif source:
             source.begin()
+        if self._shown_first:
+            self._sessions.open(info_of(self._shown_first))
         self.refresh_bindings()
 
     def _settle(self) -> Sequence[str]:
@@ -266,7 +271,7 @@ class Cs336App(Host):
             "resume": self._sessions.can_resume,
             "pause": self._replay and self.run_in_progress,
             "faster": self._replay and self.run_in_progress,
-            "leave_opened": self._opened is not None,
+            "leave_opened": self._shown_first is not None,
             "follow_next": self.state.side_by_side and len(self.state.running) > 1,
             "save_preset": not replaying,
             "zoom_axis": self.main.shows("live"),

@@ -112,7 +112,7 @@ class SummaryAutosave:
         from cs336_tui.export.writing.files import LivingFile
 
         def write() -> None:
-            self._file = self._file or LivingFile(self._path)
+            self._file = self._file or LivingFile(self._path, overwrite=True)
             self._file.write(summary_markdown(state))
 
         if problem := tried(write)[1]:

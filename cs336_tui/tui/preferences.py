@@ -20,6 +20,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 from cs336_tui.config.reading import TomlError, parse_toml, read_text
 from cs336_tui.config.settings import Found
+from cs336_tui.config.variants import did_you_mean, expected
 
 DEFAULT_THEME = "cs336-dark"
 
@@ -193,7 +194,7 @@ class ThemeChoice:
             self.names = (*self.names, theme.name)
         problems = tuple(problem for group in found for problem in group.problems)
         if self._wanted and self._wanted not in self._app.available_themes:
-            return (*problems, f"theme {self._wanted}: expected one of {', '.join(self.names)}")
+            return (*problems, f"theme {self._wanted}: {expected(self._wanted, self.names)}")
         if (on := self._wanted or self._kept) in self._app.available_themes:
             self._app.theme = on
         return problems
@@ -203,28 +204,25 @@ def checked(found: Found, themes: Collection[str]) -> Found:
     """The settings without those whose values there are not, each with a line that says so."""
     settings = found.settings
     if settings.theme not in themes:
-        found = found.without("theme", f"{settings.theme}: expected one of {', '.join(themes)}")
+        found = found.without("theme", f"{settings.theme}: {expected(settings.theme, themes)}")
     from cs336_tui.export.writing.files import FORMATS, canonical
 
     if canonical(settings.export_format) not in FORMATS:
-        found = found.without("export_format", f"{settings.export_format}: expected one of {', '.join(FORMATS)}")
+        found = found.without("export_format", f"{settings.export_format}: {expected(settings.export_format, FORMATS)}")
     if settings.columns:
         from cs336_tui.export.subjects.results_columns import COLUMNS
 
         if unknown := next((each for each in settings.columns if each not in COLUMNS), None):
-            found = found.without("columns", f"{unknown}: expected some of {', '.join(COLUMNS)}")
+            found = found.without("columns", f"{unknown}: {expected(unknown, COLUMNS)}")
     if not settings.keymap:
         return found
-    from difflib import get_close_matches
-
     from cs336_tui.tui.help import bindings_by_id, printed
 
     known = bindings_by_id()
     for id, keys in settings.keymap.items():
         wrong = [key for key in keys.split(",") if not _is_key(key.strip())]
         if id not in known:
-            near = get_close_matches(id, known, 3) or ["help lists them"]
-            found = found.without(f"keymap.{id}", f"no such action; near: {', '.join(near)}")
+            found = found.without(f"keymap.{id}", f"no such action; {did_you_mean(id, known) or 'help lists them'}")
         elif wrong:
             found = found.without(f"keymap.{id}", f"{wrong[0]!r} is no key; expected such as f5, ctrl+r, x or slash")
     for id, (key, other) in _clashes(found.settings.keymap, known).items():

@@ -167,7 +167,7 @@ def test_editions_that_share_a_name_are_not_mixed() -> None:
     [
         (["size"], ["precision"], "mean", None,
          "pivot on precision: every cell has fp32; fields that vary: size, d_model, d_ff"),
-        (["width"], ["pass"], "mean", None, "field width: expected one of size, model"),
+        (["width"], ["pass"], "mean", None, "field width: did you mean within"),
         (["size"], ["size"], "mean", None, "pivot on size: named twice"),
         (["size"], [], "mean", None,
          "pass (forward, train-step) varies but is in neither rows nor columns, which would mix different cells: "
@@ -227,7 +227,7 @@ def test_select_keeps_what_was_asked_for() -> None:
     assert select(GRID, {}) == GRID
     with pytest.raises(PivotError, match=r"^context=64: context here is 128$"):
         select(GRID, {"context": "64"})
-    with pytest.raises(PivotError, match="field contexts: expected one of size"):
+    with pytest.raises(PivotError, match="field contexts: did you mean context"):
         select(GRID, {"contexts": "64"})
     with pytest.raises(PivotError, match="pass here is forward"):
         select(select(GRID, {"pass": "forward"}), {"pass": "train-step"})

@@ -65,7 +65,7 @@ def test_automatic_counts_end_by_themselves_and_say_why(tmp_path: Path):
     assert f"note: cell 1: stopped after {len(result['step_times_s'])} steps" in done.stderr
 
 
-def test_files_are_written_and_overwritten_by_force(tmp_path: Path):
+def test_files_are_written_and_written_over_by_the_same_command_unless_refused(tmp_path: Path):
     words = [*SMALL, "--pass", "forward", "--format", "csv", "-o", "out.csv", "--summary", "summary.md"]
     done = call_bench(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -76,7 +76,13 @@ def test_files_are_written_and_overwritten_by_force(tmp_path: Path):
     assert "torch" in summary
     assert "has not ended" not in summary
     assert "cs336-tui bench" in summary
-    assert call_bench(*words, "--force", cwd=tmp_path).returncode == 0
+    assert call_bench(*words, "--pass", "backward", cwd=tmp_path).returncode == 0
+    (row,) = csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text()))
+    assert row["pass"] == "backward"
+    assert "backward" in (tmp_path / "summary.md").read_text()
+    refused = call_bench(*words, "--no-clobber", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "out.csv: already exists; choose another name, or leave out --no-clobber" in refused.stderr
 
 
 def test_cells_can_run_in_this_process_and_each_line_ends_with_its_verdict_and_a_doubt_is_explained(tmp_path: Path):

@@ -22,7 +22,7 @@ from tests.samples import write_log
 from tests.session.made import cell, events_of
 
 USUAL: dict[str, Any] = {
-    "output": None, "force": False, "session_dir": None, "sizes": ("small",), "passes": ("train-step",),
+    "output": None, "overwrite": True, "session_dir": None, "sizes": ("small",), "passes": ("train-step",),
 }  # fmt: skip
 
 

@@ -94,7 +94,8 @@ def test_summary_writes_a_folder(folder: Path) -> None:
     assert (target / "summary.html").is_file()
     for name in ("tables/verdicts.md", "tables/roofline.csv", "figures/roofline.svg"):
         assert (target / name).is_file()
-    again = run(folder, "summary", "2026-box", "-o", str(target))
+    assert run(folder, "summary", "2026-box", "-o", str(target)).exit_code == 0
+    again = run(folder, "summary", "2026-box", "-o", str(target), "--no-clobber")
     assert again.exit_code == 2
     assert "already exists" in again.stderr
 
@@ -114,7 +115,7 @@ def test_summary_writes_a_folder(folder: Path) -> None:
         (["2026-box", "--where", "precision=int3"], "precision here is one of fp32, bf16-mixed"),
         (["2026-box", "--layout", "nope"], "layout nope: expected one of forward-only"),
         (["2026-box", "--layout", "min-max", "--unit", "s"], "fixed units"),
-        (["2026-box", "--columns", "nope"], "column nope: expected some of"),
+        (["2026-box", "--columns", "nope"], "column nope: did you mean op?"),
         (["2026-box", "--compare"], "two different sessions"),
         (["2026-box", "--report", "ab"], "time two cells in turns with cs336-tui ab --a FLAGS --b FLAGS first"),
         (["2026-box", "--format", "csv", "--unit", "s"], "--unit s: CSV keeps every number unrounded"),

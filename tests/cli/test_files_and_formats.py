@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cs336_tui.analysis.merge import results_of
+from cs336_tui.cli.files import Destination
 from cs336_tui.cli.main import COMMANDS, cli
 from cs336_tui.export.subjects.results import results_table
-from cs336_tui.export.writing.files import FORMATS, SUFFIXES, FormatError, settled_format
+from cs336_tui.export.writing.files import FORMATS, SUFFIXES, ExportError, FormatError, settled_format
 from cs336_tui.export.writing.formats import render
 from cs336_tui.session import store
 from tests.cli.test_progress import Terminal
@@ -130,22 +131,41 @@ def test_a_name_that_says_something_else_is_refused_in_one_line(asked: str | Non
 
 
 @pytest.mark.parametrize("words", [["estimate", "--size", "small"], ["bench"], ["peak"], ["show", str(DEMO_LOG)]])
-def test_a_file_that_is_there_is_refused_before_anything_runs(words: list[str], tmp_path: Path) -> None:
+def test_no_clobber_refuses_a_file_that_is_there_before_anything_runs(words: list[str], tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("mine")
-    done = run(*words, "--format", "csv", "-o", str(file), folder=tmp_path)
+    done = run(*words, "--format", "csv", "-o", str(file), "--no-clobber", folder=tmp_path)
     said = done.output + str(done.exception)
-    assert "t.csv: already exists; choose another name, or overwrite it with --force" in said
+    assert "t.csv: already exists; choose another name, or leave out --no-clobber" in said
     assert [each.name for each in tmp_path.iterdir()] == ["t.csv"]
     assert file.read_text() == "mine"
 
 
-def test_force_counts_wherever_it_stands(tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_written_over_and_no_clobber_counts_wherever_it_stands(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
-    for words in (["--force", "-o", str(file), "--format", "csv"], ["--format", "csv", "-o", str(file), "--force"]):
+    for before, after, code in (
+        ((), (), 0),
+        (("--force",), (), 0),
+        (("--no-clobber",), (), 2),
+        ((), ("--no-clobber",), 2),
+    ):
         file.write_text("mine")
-        assert run("show", str(DEMO_LOG), *words, folder=tmp_path).exit_code == 0
-        assert file.read_text() != "mine"
+        words = [*before, "-o", str(file), "--format", "csv", *after]
+        assert run("show", str(DEMO_LOG), *words, folder=tmp_path).exit_code == code
+        assert (file.read_text() == "mine") == bool(code)
+
+
+@pytest.mark.parametrize("words", [["estimate", "--size", "small"], ["peak"], ["problems"]])
+def test_a_folder_that_is_not_there_is_told_before_anything_runs(words: list[str], tmp_path: Path) -> None:
+    done = run(*words, "-o", str(tmp_path / "none" / "t.csv"), folder=tmp_path)
+    assert f"directory {tmp_path / 'none'} does not exist" in done.output + str(done.exception)
+    assert done.exit_code != 0
+
+
+def test_a_text_whose_file_was_lost_meanwhile_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ExportError, match="does not exist"):
+        Destination("markdown", tmp_path / "gone" / "t.md").deliver("the result\n")
+    assert capsys.readouterr().out == "the result\n"
 
 
 def test_a_name_without_suffix_gets_the_usual_format_and_the_command_says_so(tmp_path: Path) -> None:

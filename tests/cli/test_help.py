@@ -159,7 +159,7 @@ def test_several_options_before_a_command_are_one_line() -> None:
         "cs336-tui: options before a command do nothing: leave out --theme, --no-low-bandwidth, which estimate does not"
         " have; write --size after estimate, not before it\n"
     )
-    assert call("--size", "tiny", "nosuch").stderr == "cs336-tui: No such command 'nosuch'.\n"
+    assert call("--size", "tiny", "nosuch").stderr == "cs336-tui: no command 'nosuch'; `cs336-tui --help` lists them\n"
 
 
 def test_every_part_of_a_compiled_model_can_be_asked_for() -> None:

@@ -136,7 +136,7 @@ def cache(tmp_path: Path) -> PeakCache:
 
 def peak(measure: Any, cache: PeakCache, **more: Any) -> str:
     options: dict[str, Any] = {
-        "devices": (), "precisions": ("fp32",), "format_": "json", "output": None, "force": False, "refresh": False,
+        "devices": (), "precisions": ("fp32",), "format_": "json", "output": None, "overwrite": True, "refresh": False,
     }  # fmt: skip
     made = {"read_machine": here, "child_processes": nullcontext, "PeakCache": lambda: cache}
     with mock.patch.multiple(machine, measure_peak=lambda _, *asked, **__: measure(*asked), **made):

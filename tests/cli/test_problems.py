@@ -15,6 +15,7 @@ from cs336_tui.cli.run import name_of_log
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems import every_problem, problem_named
+from cs336_tui.config.spec import SpecError
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session.log import default_session_dir
@@ -30,8 +31,8 @@ FEW = ("--where", "context=128", "--where", "precision=fp32")
 
 def said(folder: Path, predictor: MadePredictor | None = None, **more: Any) -> str:
     options: dict[str, Any] = {
-        "session": None, "edition": None, "gpu": None, "format_": "json", "output": None, "force": False,
-        "session_dir": folder,
+        "name": None, "session": None, "edition": None, "gpu": None, "format_": "json", "output": None,
+        "overwrite": True, "session_dir": folder,
     }  # fmt: skip
     with a_machine(predictor or MadePredictor()):
         return problems.callback(**(options | more))
@@ -69,6 +70,26 @@ def test_every_problem_of_an_edition_is_listed_with_its_needs(tmp_path: Path) ->
     (checkpointing,) = [row for row in newest if row["problem"] == "gradient_checkpointing"]
     assert checkpointing["cells"] == 14 + 3, "three of the six nested ones are among the others"
     assert {row["gpu"] for row in newest if row["problem"].startswith("mixed_precision_acc")} == {""}
+
+
+def test_a_problem_that_is_named_is_shown_alone_with_its_parts_and_their_commands(folder: Path) -> None:
+    needs, parts = json.loads(said(folder, name="memory-profiling"))["tables"]
+    assert [(row["problem"], row["cells"]) for row in needs["rows"]] == [("memory_profiling", 12)]
+    assert len(parts["rows"]) == 5
+    shown = said(folder, name="memory-profiling", format_="table")
+    assert "2025/pytorch_attention" not in shown
+    assert "cs336-tui bench --preset 2025/memory_profiling" in shown
+    for part in problem_named("2025/memory_profiling")[0].parts:
+        assert part.asks in shown
+    assert "then: cs336-tui export last --problem memory_profiling" in shown
+    assert "2026/memory_profiling" in said(folder, name="2026/memory_profiling", format_="table")
+
+
+def test_what_stands_there_may_be_a_session_too(folder: Path) -> None:
+    assert listed(folder, name="memory") == listed(folder)
+    assert "in the session" in said(folder, name="nsys_profile", session="memory", format_="table")
+    with pytest.raises(SpecError, match="problem nothing"):
+        said(folder, name="nothing")
 
 
 def test_the_time_is_that_of_all_cells_that_fit_by_their_work(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from tests.commands import DIMS, SMALL, call
 
 D, RUN = " ".join(DIMS), " ".join(SMALL)
-RUN_IT = "cs336-tui bench --preset 2026/nsys_profile, then cs336-tui export last --problem nsys_profile"
 MESSAGE = "--workload collective --size 1MB --device cpu"
 TUNE = f"tune {D} --context 8 --batch 4 --device cpu --threads 1"
 AB = "ab --a '' --size tiny --threads 1 --b"
@@ -47,7 +46,7 @@ REFUSED = [
     (f"tune --size tiny {OVER} --dry-run --gpu H100 --within 200GB", "within 200 GB: H100 SXM 80GB has 84.9 GB"),
     ("tune --over attention --trust", "--trust is for the log of a session; name it with --session"),
     ("estimate --trust", "--trust is for the log of a session; name it with --session"),
-    ("estimate --gpu H300", "GPU H300: expected one of H100 SXM 80GB, "),
+    ("estimate --gpu H300", "GPU H300: did you mean H100 SXM 80GB, "),
     ("estimate --gpu V100 --precision bf16", "precision bf16: V100 ", " can do fp32, fp16-mixed\n"),
     ("estimate --gpu T4 --precision fp32,tf32", "precision tf32: T4 ", " can do fp32, fp16-mixed\n"),
     ("estimate --gpu H100 --device cpu", "--device cpu is another device"),
@@ -67,8 +66,18 @@ REFUSED = [
     ),
     (f"ab --a '{MESSAGE}' --b '{MESSAGE}'", "--a: collectives are not run in turns; cs336-tui comm --repeats"),
     ("comm --dtype fp16", "dtype fp16: a message is fp32 or bf16"),
-    ("problems nsys_profile", "nsys_profile is a problem, and what goes here is a session", RUN_IT),
-    ("problems 2026/nsys-profile", "2026/nsys-profile is a problem, and what goes here is a session", RUN_IT),
+    ("problems nsys_profil", "problem nsys_profil: did you mean nsys_profile?\n"),
+    ("benhc", "no command 'benhc'; did you mean bench?\n"),
+    ("config gett", "no command 'gett'; did you mean get?\n"),
+    ("bench --preset nsys_profil", "preset nsys_profil: did you mean 2026/nsys_profile or 2025/nsys_profile?\n"),
+    ("bench --preset nothing", "expected one of quick, 2026/all_reduce, ", " more; `cs336-tui presets` lists them\n"),
+    ("bench --size smal", "size smal: edition 2026 has tiny, small, medium, large, xl, 10B; did you mean small?\n"),
+    ("bench --precision fp23", "expected one of fp32, tf32, ", "; did you mean fp32?\n"),
+    (f"bench {RUN} --ranks 2 --parallel dpp", "or package.module:get_ddp; did you mean ddp?\n"),
+    (f"bench {RUN} --reports kernel", "reports kernel: expected one of kernels, memory, precision; did you mean ker"),
+    ("export last --report kernel", "'--report': kernel: did you mean kernels or kernels-over-cells?\n"),
+    (f"bench {RUN} --model nowhere.at_all:Net", "model nowhere.at_all:Net: no module nowhere, looked in "),
+    (f"{TUNE} --over attention=naive,nowhere:fast", "attention nowhere:fast: no module nowhere, looked in "),
     ("selftest --device cpu --quick --size huge", "size huge"),
     ("selftest --device cpu --quick -o missing/selftest.md", "does not exist"),
     ("kernels --device cpu --phase loss --format json", "--phase loss: JSON has every phase and part"),

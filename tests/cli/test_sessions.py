@@ -48,6 +48,26 @@ def test_sessions_are_listed_newest_first_or_there_are_none(finished: Path) -> N
     assert json.loads(in_folder("sessions", "--json", folder=nowhere).stdout) == []
 
 
+@pytest.mark.parametrize("words", [[], ["open"], ["show"]])
+def test_a_log_or_a_folder_in_place_of_a_session_is_opened(words: list[str], tmp_path: Path) -> None:
+    events = [*session_start([a_spec()])]
+    for name in ("older", "newer"):
+        log = write_log(tmp_path / f"{name}.jsonl", events)
+    for there in (log, tmp_path):
+        assert call(*words, str(there)).stdout.splitlines()[0].split() == [
+            "session",
+            log.stem if there == log else "older",
+        ]
+    missing = call(*words, str(tmp_path / "none.jsonl"))
+    assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
+    assert "none.jsonl" in missing.stderr
+
+
+def test_an_option_before_a_file_is_refused_as_before_a_command(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.jsonl", session_start([a_spec()]))
+    assert "leave out --theme, which open does not have" in call("--theme", "nord", str(log)).stderr
+
+
 def test_the_reports_that_a_session_has_are_those_whose_command_is_named(tmp_path: Path) -> None:
     spec = a_spec()
 

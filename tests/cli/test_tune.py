@@ -31,7 +31,7 @@ OVER = ["--over", "attention=naive,sdpa", "--over", "optimizer=adamw,adamw-for-l
 def searching(*words: str) -> Search:
     """The search that a command line asks for."""
     given = tune.make_context("tune", list(words)).params
-    of_run = ("dry_run", "gpu", "session", "trusted", "save_preset", "format_", "output", "force", "session_dir")
+    of_run = ("dry_run", "gpu", "session", "trusted", "save_preset", "format_", "output", "overwrite", "session_dir")
     return asked_search(**{name: value for name, value in given.items() if name not in of_run})
 
 

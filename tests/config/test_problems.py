@@ -96,9 +96,12 @@ def test_a_problem_is_found_by_its_name_or_its_presets(
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("nothing", "problem nothing: expected one of benchmarking_script, warmup"),
+        (
+            "nothing",
+            "problem nothing: expected one of benchmarking_script, warmup, end_to_end, ",
+        ),
         ("2024/nsys_profile", "problem 2024/nsys_profile: expected one of benchmarking_script, warmup, function_call"),
-        ("1999/warmup", "problem 1999/warmup: expected one of benchmarking_script"),
+        ("1999/warmup", "problem 1999/warmup: did you mean warmup?"),
         ("", "problem : expected one of"),
     ],
 )

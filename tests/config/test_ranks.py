@@ -195,7 +195,7 @@ def test_micro_batches_are_compiled_where_no_cuda_graph_is_captured(compiled: st
     [
         ("my_repo.adapters.get_ddp", "; write my_repo.adapters:get_ddp"),
         ("my_repo/adapters.py:get_ddp", "that is a path; write my_repo.adapters:get_ddp"),
-        ("get_ddp", "or package.module:get_ddp"),
+        ("get_ddp", "or package.module:get_ddp; did you mean ddp?"),
     ],
 )
 def test_a_container_that_is_named_otherwise_is_told_how(parallel: str, advice: str) -> None:

@@ -201,7 +201,7 @@ def test_single_settings_are_set_and_read_back(path: Path) -> None:
         (("set", "refresh", "fast"), "refresh fast: expected a number"),
         (("set", "refresh", "99"), "refresh 99: expected 0.2 to 30"),
         (("set", "low_bandwidth", "maybe"), "expected true or false"),
-        (("set", "columns", "size,nothing"), "columns: nothing: expected some of size"),
+        (("set", "columns", "size,nothing"), "columns: nothing: did you mean nesting"),
         (("set", "export_format", "docx"), "export_format: docx: expected one of markdown"),
         (("set", "keymap", "x"), "expected one of"),
         (("set", "keymap.app.run", "x"), "x is taken by queue.skip"),

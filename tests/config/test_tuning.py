@@ -1,6 +1,7 @@
 """Searches: what `--over` names, the candidates that it comes to, the command line that searches again."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -226,7 +227,13 @@ def test_ranks_may_train_apart_where_the_starting_point_does_or_nothing_is_train
     assert labels(apart) == ["starting point", "parallel ddp"]
 
 
-def test_code_of_ones_own_among_the_values_is_looked_for_in_its_folder() -> None:
+def test_code_of_ones_own_among_the_values_is_looked_for_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("class Net: ...\n")
+    (tmp_path / "mine" / "flash.py").write_text("def attend(): ...\n")
+    monkeypatch.chdir(tmp_path)
     tuning = a_tuning("attention=sdpa,mine.flash:attend", "model=reference,mine:Net")
     own = [spec for spec in space_of(tuning).candidates if spec.brings_own_code]
     assert own
@@ -237,6 +244,8 @@ def test_code_of_ones_own_among_the_values_is_looked_for_in_its_folder() -> None
     search = search_of(sweep, ("model=reference,mine:Net",), "step", 60.0, {}, model_args=(("rope", "7"),))
     (net,) = (spec for spec in space_of(search.asked).candidates if spec.brings_own_code)
     assert net.model_args == (("rope", "7"),)
+    with pytest.raises(SpecError, match="attention yours:attend: no module yours, looked in"):
+        a_tuning("attention=sdpa,yours:attend")
 
 
 def test_a_visit_has_few_steps_and_the_command_of_the_best_those_of_a_run() -> None:

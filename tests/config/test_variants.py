@@ -17,7 +17,16 @@ from cs336_tui.config.presets import Preset, to_toml
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuned_sweep import search_of
-from cs336_tui.config.variants import is_imported, is_well_formed, short, why_not_there
+from cs336_tui.config.variants import (
+    did_you_mean,
+    expected,
+    is_imported,
+    is_well_formed,
+    nearest,
+    short,
+    why_no_module,
+    why_not_there,
+)
 from tests.samples import a_spec
 
 OWN = "mine.model:Net"
@@ -281,6 +290,53 @@ def test_what_a_module_binds_may_be_there(name: str, folder: Path) -> None:
 )
 def test_what_it_does_not_bind_is_not(name: str, said: str, folder: Path) -> None:
     assert why_not_there(name, ["/nowhere", str(folder)]) == said.format(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mine:nope", ""),
+        ("msgspec.json:encode", ""),
+        ("random:Net", ""),
+        ("pkg.deep:Deep", ""),
+        ("absent:Net", "no module absent, looked in {} and among what is installed; add its folder with --model-path"),
+        ("pkg.deeq:Deep", "no module pkg.deeq in {}/pkg; did you mean pkg.deep?"),
+        ("mine.deep:Deep", "no module mine.deep in mine, which is no package"),
+        ("deep:Deep", "no module deep in {0}; it is in package pkg: write pkg.deep:Deep"),
+        ("deep.py:Deep", "no module deep in {0}; it is in package pkg: write pkg.deep:Deep"),
+        ("pkg.deep.py:Deep", "no module pkg.deep.py: write pkg.deep:Deep, without .py"),
+    ],
+)
+def test_a_module_that_there_is_not_is_told(name: str, said: str, folder: Path) -> None:
+    assert why_no_module(name, [str(folder)]) == said.format(folder)
+
+
+def test_a_module_of_a_package_that_makes_them_may_be_there(folder: Path) -> None:
+    (folder / "pkg" / "__init__.py").write_text("import sys; sys.modules['pkg.made'] = sys")
+    assert why_no_module("pkg.made:Net", [str(folder)]) == ""
+
+
+def test_the_nearest_names_are_said_and_no_more_than_five() -> None:
+    assert nearest("Warmup", ("warm-up", "back", "warm up")) == ["warm-up", "warm up"]
+    assert nearest("nsys", ("2026/nsys_profile", "2025/nsys_profile", "quick")) == [
+        "2026/nsys_profile",
+        "2025/nsys_profile",
+    ]
+    assert len(nearest("cell", [f"cell{number}" for number in range(9)])) == 5
+    assert nearest("", ("a", "b")) == nearest("x" * 10**6, ("a", "b")) == []
+    assert did_you_mean("ac", ("ab", "cd", "acd"), "; ") == "; did you mean acd?"
+    assert did_you_mean("zzz", ("ab",)) == ""
+
+
+def test_what_may_be_is_all_of_a_few_names_and_the_nearest_of_many() -> None:
+    assert expected("fp23", ("fp32", "bf16")) == "expected one of fp32, bf16; did you mean fp32?"
+    assert expected("x", ("fp32", "bf16"), own=", or yours", see="there") == "expected one of fp32, bf16, or yours"
+    many = [f"{letter * 4}" for letter in "abcdefghijklm"]
+    assert expected("aaba", many) == "did you mean aaaa?"
+    assert (
+        expected("zzzz", many, see="see there") == "expected one of aaaa, bbbb, cccc, dddd, eeee and 8 more; see there"
+    )
+    assert expected("2027", ("2024", "2025")) == "expected one of 2024, 2025"
 
 
 @pytest.mark.parametrize(

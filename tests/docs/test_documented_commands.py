@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import io
+import itertools
 import os
 import pickle
 import re
@@ -162,6 +163,10 @@ def session(name: str) -> bytes:
     return b"".join(map(to_line, events))
 
 
+CODE = re.compile(r"\b([a-z_][a-z_0-9.]*):[A-Za-z_]")
+"""Modules of code of one's own, as commands name them."""
+
+
 def outcome(line: str, cwd: Path) -> str:
     """Run a command line in a folder of its own; empty if all of it was understood, else why not."""
     words = shlex.split(line.replace("SESSION SESSION", "SESSION OTHER"), comments=True)[1:]
@@ -181,7 +186,10 @@ def outcome(line: str, cwd: Path) -> str:
     export(cwd / "step.nsys-rep", A_STEP)  # as nsys itself would export it
     for name in ("cs336-basics", "FOLDER"):
         (cwd / name).mkdir()
-    (cwd.parent / "cs336-basics").mkdir(exist_ok=True)
+    for home, module in itertools.product((cwd, cwd / "FOLDER", cwd.parent / "cs336-basics"), CODE.findall(line)):
+        file = home.joinpath(*module.split(".")).with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("def __getattr__(name): ...")
     is_app = not any(word in COMMANDS for word in words[:1])
     streams = {name: io.TextIOWrapper(io.BytesIO(), write_through=True) for name in ("stdin", "stdout", "stderr")}
     for stream in streams.values():

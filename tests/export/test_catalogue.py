@@ -113,7 +113,7 @@ def test_columns_unit_and_digits_are_those_of_the_command(source: Source, snapsh
     chosen = Choice(columns="size, pass,mean", unit="s", digits=4, notes=False)
     each = (chosen, Choice(columns=chosen.columns, format="csv"), suited(chosen, "pivot"))
     assert [text_of(choice, source.state) for choice in each] == snapshot
-    with pytest.raises(UserError, match="column colour: expected some of"):
+    with pytest.raises(UserError, match="column colour: expected one of"):
         text_of(Choice(columns="colour"), source.state)
 
 

@@ -190,9 +190,12 @@ def test_code_that_is_there_lacks_nothing(folder: str) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("own.other:Net", "own.other: no such module in {0} or what is installed"),
-        ("other.model:Net", "other: no such module in {0} or what is installed"),
-        ("own.model.more:Net", "own.model.more: no such module in {0} or what is installed"),
+        ("own.other:Net", "no module own.other in {0}/own"),
+        (
+            "other.model:Net",
+            "no module other, looked in {0} and among what is installed; add its folder with --model-path",
+        ),
+        ("own.model.more:Net", "no module own.model.more in own.model, which is no package"),
         ("own.model:net", "own.model has no net ({0}/own/model.py); did you mean Net?"),
     ],
 )

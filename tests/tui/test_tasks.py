@@ -204,7 +204,7 @@ async def test_wrong_settings_are_told_by_line_and_the_app_starts_with_defaults(
     async with on_screen(app, "config.toml line 1, theme: nowhere", notifications=True):
         told = "\n".join(each.message for each in app._notifications)
         assert "config.toml line 2, export_format: docx: expected one of markdown" in told
-        assert "config.toml line 4, keymap.app.rn: no such action; near: app.run" in told
+        assert "config.toml line 4, keymap.app.rn: no such action; did you mean app.run?" in told
         assert app.settings == Settings()
         assert app.theme == "cs336-dark"
 

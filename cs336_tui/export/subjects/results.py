@@ -14,6 +14,7 @@ from cs336_tui.analysis.measures import MEASURES, QUANTILES, Measure, Runs, ener
 from cs336_tui.analysis.merge import Result, grouped, results_of
 from cs336_tui.analysis.roofline import PeakLookup, why_unknown
 from cs336_tui.config.axis import UserError
+from cs336_tui.config.variants import IN_EXPORT, expected
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.subjects.results_columns import COLUMNS, ResultRow
 from cs336_tui.export.subjects.roofline import ceiling_notes
@@ -60,7 +61,7 @@ def results_table(
     """
     shown = [result for result in results if result.state.ended or has_result(result.cell)]
     if unknown := [key for key in columns or () if key not in COLUMNS]:
-        raise TableError(f"column {unknown[0]}: expected some of {', '.join(COLUMNS)}")
+        raise TableError(f"column {unknown[0]}: {expected(unknown[0], COLUMNS, see=IN_EXPORT)}")
     if not any(has_result(result.cell) for result in shown):
         raise TableError("no cell has a result yet")
     runs = [Runs.of(result, peaks or PeakCache().get) for result in shown]

@@ -1,4 +1,4 @@
-"""Writing an export so that it is whole or not there, and never in another file's place unasked."""
+"""Writing an export so that it is whole or not there, and in the place of another file only where it may be."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AlreadyThere(ExportError):
     """The path holds something that may not be overwritten."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, "already exists", "choose another name, or overwrite it with --force")
+        super().__init__(path, "already exists", "choose another name, or leave out --no-clobber")
 
 
 class NoRoom(ExportError):

@@ -294,7 +294,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
 
         self._writing = False
         if problem := found[1]:
-            self._refuse(problem.replace("choose another name, or overwrite it with --force", "choose another"))
+            self._refuse(problem.replace(" name, or leave out --no-clobber", ""))
             return
         remember(choice)
         self.folder = path.parent

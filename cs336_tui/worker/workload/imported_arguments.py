@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import sys
 import types
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.variants import ALIASES, short
+from cs336_tui.config.variants import ALIASES, did_you_mean, short
 from cs336_tui.worker.workload.import_problems import ImportProblem
 
 Given = tuple[tuple[str, str], ...]  # Arguments as a user wrote them: names and texts
@@ -49,9 +48,7 @@ def call(name: str, function: Callable[..., Any], values: Mapping[str, object], 
     rest = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
     unasked = [(argument, text) for argument, text in given if argument not in asked]
     for argument, text in unasked if rest is None else ():
-        near = difflib.get_close_matches(argument, asked, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        signature = signature_text(name, parameters.values())
+        signature, meant = signature_text(name, parameters.values()), did_you_mean(argument, asked, "; ")
         raise ImportProblem(f"--model-arg {argument}={text}: {signature} has no such argument{meant}")
     arguments = offer.fill(name, function, parameters)
     beside = {argument: _literal(text) for argument, text in unasked}

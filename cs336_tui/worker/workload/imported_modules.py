@@ -3,13 +3,11 @@ revision: the hash of its file, and the commit of the git repository that has it
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import os
-import pkgutil
 import re
 import subprocess
 import sys
@@ -24,7 +22,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.variants import is_imported, no_such_part, why_no_folder
+from cs336_tui.config.variants import is_imported, no_such_part, why_no_folder, why_no_module
 from cs336_tui.worker.workload.import_problems import SITES, ImportProblem, explained, is_users_file, remember
 
 _entered: dict[str, frozenset[str]] = {}  # Folders put on the path, and top-level modules loaded before
@@ -147,7 +145,7 @@ def _import(name: str, paths: tuple[str, ...]) -> ModuleType:
         except ModuleNotFoundError as error:
             own = isinstance(error.name, str) and f"{module}.".startswith(f"{error.name}.")
             if own and not isinstance(error, PackageNotFoundError):
-                raise ImportProblem(_not_found(name, str(error.name), paths)) from None
+                raise ImportProblem(why_no_module(name, paths) or f"no module {error.name}") from None
             raise
 
 
@@ -168,40 +166,6 @@ def hint_of_import(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return "; install it beside cs336-tui, or give the folder that has it with --model-path"
     return ""
-
-
-def _not_found(name: str, missing: str, paths: tuple[str, ...]) -> str:
-    written, name = name, name.replace(".py:", ":")
-    if missing.endswith(".py") and written != name:
-        return f"no module {missing}: write {name}, without .py"
-    top = name.partition(":")[0].partition(".")[0]
-    if missing != top:
-        above, _, last = missing.rpartition(".")
-        parent = sys.modules.get(above)
-        if parent is None:
-            return f"no module {missing}"
-        places = list(getattr(parent, "__path__", ()))
-        home = places[0] if places else f"{above}, which is no package"
-        return f"no module {missing} in {home}{_meant(last, places, f'{above}.')}"
-    if top in sys.stdlib_module_names:
-        return f"no module {missing}: {top} is Python's own; give yours another name"
-    looked = ", ".join(paths) or "no folder of yours"
-    patterns = (f"*/{top}/__init__.py", f"*/{top}.py")
-    nearby = [found for path in paths for pattern in patterns for found in sorted(Path(path).glob(pattern))]
-    if nearby:
-        folder = nearby[0].parent.parent if nearby[0].name == "__init__.py" else nearby[0].parent
-        if (folder / "__init__.py").is_file():
-            return f"no module {missing} in {looked}; it is in package {folder.name}: write {folder.name}.{name}"
-        return f"no module {missing} in {looked}; there is one in {folder}: --model-path {folder}"
-    if meant := _meant(top, paths):
-        return f"no module {missing} in {looked}{meant}"
-    return f"no module {missing}, looked in {looked} and among what is installed; add its folder with --model-path"
-
-
-def _meant(word: str, folders: Iterable[str], before: str = "") -> str:
-    """A hint at modules of similar names in these folders."""
-    near = difflib.get_close_matches(word, [module.name for module in pkgutil.iter_modules(folders)], n=2)
-    return f"; did you mean {' or '.join(before + module for module in near)}?" if near else ""
 
 
 def _missing(where: ModuleType, path: str, found: object, part: str) -> str:
