@@ -14,13 +14,16 @@ from cs336_tui.tui.charts.bars import AXIS, axis, nice_ceiling, round_step
 from cs336_tui.tui.widgets.lines import Line, Span, column, runs
 
 _HEADROOM = 1.2
-_WIDEST = 4
-_FENCE = 3
-"""A zoomed axis holds what is no farther than so many interquartile ranges from the quartiles (Tukey 1977)."""
+_WIDEST = 8
+_FLAT = 4
+"""A step of more than so many times what is usual leaves an axis from zero: the others would be flat."""
+_FENCE = 12
+"""The same of a zoomed axis, in interquartile ranges from the quartiles."""
 _LEAST_RANGE = 0.002
 """The least range of a zoomed axis, as a share of the median: less is no difference."""
 _TICKS = 4
 OFF_SCALE = "off scale"
+_DASH = "┄"
 
 
 class _Axis(msgspec.Struct, frozen=True):
@@ -30,13 +33,14 @@ class _Axis(msgspec.Struct, frozen=True):
     top: float
 
     @classmethod
-    def from_zero(cls, shown: Sequence[float]) -> _Axis:
-        """Up to a round number above the median: a cold first step must not flatten the others."""
-        return cls(0.0, nice_ceiling(quantile(shown, 0.5) * _HEADROOM))
+    def from_zero(cls, shown: Sequence[float], *, are_measured: bool) -> _Axis:
+        """Up to a round number above the median, and above each measured step that leaves the others their height."""
+        usual = quantile(shown, 0.5) * _HEADROOM
+        return cls(0.0, nice_ceiling(max([usual, *(each for each in shown if are_measured and each <= _FLAT * usual)])))
 
     @classmethod
     def of_data(cls, shown: Sequence[float]) -> _Axis:
-        """Round numbers around most of the steps, and below the least of these."""
+        """Round numbers around the steps that leave the others their height, and below the least of these."""
         first, median, last = (quantile(shown, share) for share in (0.25, 0.5, 0.75))
         reach = max(_FENCE * (last - first), median * _LEAST_RANGE)
         lowest, highest = max(shown[0], first - reach), min(shown[-1], last + reach)
@@ -59,6 +63,10 @@ class _Axis(msgspec.Struct, frozen=True):
         """``axis from 0``, ``axis from 340 ms``."""
         return f"axis from {_round(self.low)} ms" if self.low else "axis from 0"
 
+    def row(self, value: float, rows: int) -> int:
+        """The row of a value, below 0 or beyond the last outside the axis."""
+        return math.floor((self.top - value) / (self.top - self.low) * rows) if self.top > self.low else -1
+
     def label(self, row: int, rows: int) -> str:
         if row == 0:
             with_unit = f"{_round(self.top)} ms"
@@ -74,13 +82,16 @@ def step_chart(
     measured_total: int,
     width: int,
     height: int,
+    mean_s: float | None = None,
+    std_s: float | None = None,
     zoomed: bool = False,
 ) -> list[Line]:
     """`height` rows of `width` characters; the last one names warm-up, measured steps and the axis's lower end. Every
     step has its place from the start. With more steps than characters a column is the mean of neighbours, whose number
-    the last row gives. A step beyond the axis's ends, such as a cold first one, has ``▲`` or ``▼`` and its time beside
-    it. Where several have no room, their number and the farthest stand at one of them or in the last row. `zoomed`: the
-    axis goes around the data, that of the measured steps once there are any, instead of from zero."""
+    the last row gives. The axis follows the measured steps once there are any, and holds them; `zoomed`: it goes around
+    them, instead of from zero. A cold warm-up step, or a measured one beside which the others would be flat, has ``▲``
+    or ``▼`` and its time beside it. Where several have no room, their number and the farthest stand at one of them or
+    in the last row. A line goes through `mean_s`, and rows of dashes as far as one `std_s` from it."""
     rows, room = height - 1, width - AXIS - 1  # label, axis, separator
     total = warmup_total + measured_total
     if rows < 1 or room < 4 or total < 1:
@@ -89,10 +100,8 @@ def step_chart(
     per_bin = math.ceil(total / (room - 1)) if total > room else 1
     warm, measured = _bins(warmup_s, per_bin, warmup_total), _bins(measured_s, per_bin, measured_total)
     scale: _Axis | None = None  # before the first step
-    if zoomed and (shown := sorted(measured or warm)):
-        scale = _Axis.of_data(shown)
-    elif shown := sorted([*warm, *measured]):
-        scale = _Axis.from_zero(shown)
+    if shown := sorted(measured or warm):
+        scale = _Axis.of_data(shown) if zoomed else _Axis.from_zero(shown, are_measured=bool(measured))
     warm_width = math.ceil(warmup_total / per_bin) * each
     drawn = [[scale.column(value, rows) for value in values] if scale else [] for values in (warm, measured)]
 
@@ -108,12 +117,20 @@ def step_chart(
             marks = [_Mark(first + place * each, place, value, scale.mark(value)) for place, value in enumerate(values)]
             names = _Names(kind, per_bin, starts=not (warm and values is measured))
             ends += _note(marks, names, canvas, each, room)
+    band = range(0)
+    mean_row = scale.row(mean_s, rows) if scale and mean_s is not None else -1
+    if scale and mean_s is not None:
+        last = min(scale.row(mean_s - (std_s or 0.0), rows), rows - 1)
+        band = range(max(scale.row(mean_s + (std_s or 0.0), rows), 0), last + 1)
+        first = warm_width + len(separator)
+        _draw_band(band, mean_row, canvas, first, min(first + math.ceil(measured_total / per_bin) * each, room))
     lines: list[Line] = []
     for row, (chars, roles) in enumerate(canvas):
         label = scale.label(row, rows) if scale else "0" * (row == rows - 1)
-        lines.append((axis(label), *runs(chars, roles)))
+        lines.append((axis(label or "mean" * (row == mean_row)), *runs(chars, roles)))
     axis_words, binned = [[scale.words]] if scale else [], [[f"{per_bin} steps/column"]] * (per_bin > 1)
     ends += [*axis_words, *binned] if zoomed else [*binned, *axis_words]  # a tick says 0, too
+    ends += [[f"{_DASH} ± 1 std"]] * (len(band) > 1)
     return [*lines, _names(warm_width, bool(warmup_total), ends, width)]
 
 
@@ -184,6 +201,17 @@ def _beside_each(marks: Sequence[_Mark], row: tuple[list[str], list[str]], each:
         row[0][:], row[1][:] = drawn
         return True
     return False
+
+
+def _draw_band(band: range, mean_row: int, canvas: _Canvas, first: int, end: int) -> None:
+    """Draw the mean, and dashes in the other rows of the band, where neither a column nor a note stands."""
+    for row in band:
+        chars, roles = canvas[row]
+        chars += " " * (end - len(chars))
+        roles += ["text"] * (len(chars) - len(roles))
+        for at in range(first, end):
+            if chars[at] == " " and "muted" not in roles[at - 1 : at + 2]:
+                chars[at], roles[at] = "─" if row == mean_row else _DASH, "axis"
 
 
 def _put_beside(note: str, mark: _Mark, row: tuple[list[str], list[str]], each: int, room: int, blank: str) -> bool:

@@ -23,7 +23,7 @@ from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.live import phase_times
-from cs336_tui.tui.tabs.status import all_checks, energy_words, half_width_words, verdict
+from cs336_tui.tui.tabs.status import all_checks, energy_words, half_width_words, trust, verdict
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
 _OUTPUT_ROWS = 200
@@ -32,7 +32,8 @@ _VERSIONS = {"os": "system", "cuda": "CUDA", "cudnn": "cuDNN", "app": "cs336-tui
 
 def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessment | None = None) -> list[Line]:
     """Result, error, phases, every step time (warm-up first), verdicts, settings, machine, and the process's output."""
-    head = [*(line((row, "title")) for row in title_rows(cell.spec.title, width, 4)), line(status.status(cell))]
+    title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 4)]
+    head = [*title, line(status.status(cell, found)), *trust(cell, found, width, _mean(state, cell, found))]
     if cell.spec.recording:
         machine = _titled("Machine", _machine(state, cell))
         return [*head, (), *wrapped(status.RECORDED_ELSEWHERE, width, "muted"), *([(), *machine] if machine else [])]
@@ -56,6 +57,12 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
         _titled("Output of the process", [line(format.plain(row)) for row in cell.output.splitlines()[-_OUTPUT_ROWS:]]),
     ]
     return [row for section in sections if section for row in (*section, ())][:-1]
+
+
+def _mean(state: SessionState, cell: CellState, found: Assessment | None) -> str:
+    """The mean and half its interval, behind a verdict."""
+    half = half_width_words(found.judgement) if found and found.judgement else ""
+    return f" · {format.ms(cell.running.mean, cell.running.std(state.ddof))} ms {half}".rstrip()
 
 
 def _titled(title: str, lines: list[Line]) -> list[Line]:

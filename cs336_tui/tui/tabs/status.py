@@ -37,14 +37,17 @@ _STATUS = {
     "cancelled": Span("■ cancelled", "muted"),
     "skipped": Span("» skipped", "muted"),
 }
+_DOUBTED = Span("! ok", "caution")
 RECORDED = Span("✓ recorded", "good")
 RECORDED_ELSEWHERE = "Recorded elsewhere, not run or timed here: Kernels and Memory show what the file holds."
 _COUNTED = (("running", "{} run"), ("queued", "{} wait"), ("ok", "{} ok"), ("oom", "{} OOM"), ("failed", "{} failed"),
             ("killed", "{} killed"), ("cancelled", "{} cancelled"), ("skipped", "{} skipped"))  # fmt: skip
 
 
-def status(cell: CellState) -> Span:
-    """The status as a glyph and a word: colour is never alone."""
+def status(cell: CellState, found: Assessment | None = None) -> Span:
+    """The status as a glyph and a word: colour is never alone. `found`: its verdicts, which may doubt its number."""
+    if cell.status == "ok" and found and found.judgement and found.judgement.is_doubted:
+        return _DOUBTED
     return RECORDED if cell.spec.recording and cell.status == "ok" else _STATUS[cell.status]
 
 
@@ -110,22 +113,28 @@ _MORE_FROM = 40
 """Width from which the line of verdicts ends in the key that opens all of them."""
 
 
-def verdict_line(cell: CellState, found: Assessment | None, width: int) -> Line:
-    """The first verdict with its evidence, the number of others, and the key that opens all of them; empty without a
-    verdict."""
+def trust(cell: CellState, found: Assessment | None, width: int, mean: str = "") -> list[Line]:
+    """The first verdict, which is the cause of others, with the number of others, the mean if it is given, the evidence
+    and what to do; nothing without a verdict."""
     if cell.status != "ok" or not cell.running.n:
-        return ()
+        return []
     if found is None:
-        return line(("… judging", "muted"))
+        return [line(("… judging", "muted"))]
     if found.problem:
-        return fit(line((f"! this cell could not be judged: {found.problem}", "bad")), width)
+        return wrapped(f"! this cell could not be judged: {found.problem}", width, "bad")
     if found.judgement is None or not (checks := found.judgement.doubts_first):
-        return ()
-    first, *others = checks
-    more = f" +{len(others)}" if others else ""
-    end = Span(f"  {key_name('live.details')}: all", "muted") if width > _MORE_FROM else Span("")
-    said = (_mark(first), Span(f"{more}: {first.evidence}"))
-    return (*fit(said, width - len(end.text)), end)
+        return []
+    return _verdict(checks[0], width, f" +{len(checks) - 1}{mean}" if checks[1:] else mean, " ")
+
+
+def trust_lines(cell: CellState, found: Assessment | None, width: int, rows: int) -> list[Line]:
+    """The same in exactly so many rows, with the key that opens all of them."""
+    said = trust(cell, found, width)
+    if said and found and found.judgement:
+        end = Span(f"  {key_name('live.details')}: all" if width > _MORE_FROM else "", "muted")
+        rest = tuple(span for row in said[rows - 1 :] for span in row)
+        said = [*said[: rows - 1], *([(*fit(rest, width - len(end.text)), end)] if rest else [])]
+    return [*said[:rows], *[()] * (rows - len(said))]
 
 
 def half_width_words(judgement: Judgement, of: str = "") -> str:
@@ -150,9 +159,10 @@ def _mark(check: Check) -> Span:
     return Span(f"{'✓' if check.describes else '!'} {check.name}", "good" if check.describes else "caution")
 
 
-def _verdict(check: Check, width: int) -> list[Line]:
+def _verdict(check: Check, width: int, told: str = "", indent: str = _INDENT) -> list[Line]:
+    """A verdict that holds, what else is told of the number, the evidence and what to do."""
     mark, advice = _mark(check), f" → {check.advice}" if check.advice else ""
-    ((text, _),), *more = wrapped(f"{mark.text}: {check.evidence}{advice}", width, "text", _INDENT)
+    ((text, _),), *more = wrapped(f"{mark.text}{told}: {check.evidence}{advice}", width, "text", indent)
     return [(Span(text[: len(mark.text)], mark.role), Span(text[len(mark.text) :])), *more]
 
 
@@ -181,6 +191,14 @@ def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) ->
         more = f" +{len(names) - 1}" if len(names) > 1 else ""
         text = ellipsis(names[0].name, VERDICT_ROOM - len(more)) + more
     return Span(text, "caution" if judgement.is_doubted else "good")
+
+
+def verdict_or_status(cell: CellState, found: Assessment | None) -> Span:
+    """The verdicts behind the glyph of the status; of a cell without one its status."""
+    if cell.status != "ok" or found is None or found.judgement is None:
+        return status(cell, found)
+    said, doubted = verdict(cell, found, whole=False), found.judgement.is_doubted
+    return Span(f"{'!' if doubted else '✓'} {said.text}", said.role)
 
 
 def by_lane(state: SessionState) -> tuple[CellState, ...]:
