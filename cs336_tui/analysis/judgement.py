@@ -77,7 +77,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def doubts(self) -> tuple[Check, ...]:
         """The verdicts that hold and are reasons to doubt the number, causes before the shapes that come of them."""
-        return tuple(sorted((check for check in self.holding if not check.describes), key=_is_shape))
+        doubts = (check for check in self.holding if not check.describes)
+        return tuple(sorted(doubts, key=lambda check: check.name in SHAPES))
 
     @property
     def not_observable(self) -> tuple[Check, ...]:
@@ -103,10 +104,6 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     def doubts_first(self) -> tuple[Check, ...]:
         """The verdicts that hold, doubts before what describes."""
         return (*self.doubts, *(check for check in self.holding if check.describes))
-
-
-def _is_shape(check: Check) -> bool:
-    return check.name in SHAPES
 
 
 def limited_note(spikes: int, cells: str = "") -> str:

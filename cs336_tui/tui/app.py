@@ -294,8 +294,7 @@ class Cs336App(Host):
 
     def action_maximise(self) -> None:
         self.main.maximise()
-        self.refresh_bindings()
-        self.refresh_panes()
+        self.open(self.main.open_pane)
 
     def action_zoom_axis(self) -> None:
         live = self.main.query_one(LivePane)

@@ -108,11 +108,8 @@ class MainScreen(Screen[None]):
         return self._is_large or (self._room[0] >= PAIR_COLUMNS and self.tab_at_focus in ("live", "device"))
 
     def maximise(self) -> None:
-        """Give the pane at the focus the screen, or take it away again."""
-        alone = not self._is_alone
-        self.open(self.tab_at_focus)
-        self._alone = alone
-        self.lay_out()
+        """Give the pane at the focus the screen, or take it away again, once it is opened."""
+        self._alone, self.open_pane = not self._is_alone, self.tab_at_focus
 
     def open(self, pane: str) -> None:
         tab = TABS[pane]

@@ -271,7 +271,7 @@ async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -
     found = assess(state, state.cells[0], PeakCache(Path("/nowhere")))
     told = {" ".join(row.split()) for row in text(cell_detail(state, state.cells[0], 100, found)).splitlines()}
     starts = (
-        "interval ± 0.", "FLOP/s", "% of peak not measured", "% of spec", "energy n/a: ", "warm-up ",
+        "✓ steady", "FLOP/s", "% of peak not measured", "% of spec", "energy n/a: ", "warm-up ",
         "measured steps auto:50", "interval ± 1 % of the mean ends it", "driver ", "torch ", "clocks not observed",
     )  # fmt: skip
     assert [start for start in starts if not any(row.startswith(start) for row in told)] == []

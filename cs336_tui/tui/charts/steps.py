@@ -63,9 +63,10 @@ class _Axis(msgspec.Struct, frozen=True):
         """``axis from 0``, ``axis from 340 ms``."""
         return f"axis from {_round(self.low)} ms" if self.low else "axis from 0"
 
-    def row(self, value: float, rows: int) -> int:
-        """The row of a value, below 0 or beyond the last outside the axis."""
-        return math.floor((self.top - value) / (self.top - self.low) * rows) if self.top > self.low else -1
+    def between(self, low: float, high: float, rows: int) -> range:
+        """The rows from one value to another, as far as the axis goes."""
+        first, last = (math.floor((self.top - value) / (self.top - self.low) * rows) for value in (high, low))
+        return range(max(first, 0), min(last, rows - 1) + 1)
 
     def label(self, row: int, rows: int) -> str:
         if row == 0:
@@ -105,29 +106,35 @@ def step_chart(
     warm_width = math.ceil(warmup_total / per_bin) * each
     drawn = [[scale.column(value, rows) for value in values] if scale else [] for values in (warm, measured)]
 
-    canvas: list[tuple[list[str], list[str]]] = []
+    canvas: list[_Row] = []
     separator = "│" * bool(warmup_total)
     for row in range(rows):
         texts = ["".join(picture[row] * max(each - 1, 1) + " " * (each > 1) for picture in bars) for bars in drawn]
-        parts = ((texts[0].ljust(warm_width), "warmup"), (separator, "axis"), (texts[1], "measured"))
-        canvas.append(([char for text, _ in parts for char in text], [role for text, role in parts for _ in text]))
+        parts = (
+            (texts[0].ljust(warm_width), "warmup"),
+            (separator, "axis"),
+            (texts[1], "measured"),
+            (" " * room, "text"),
+        )
+        canvas.append([(char, role) for text, role in parts for char in text][: room + 1])
     ends: list[Sequence[str]] = []
     for values, kind, first in ((measured, "step", warm_width + len(separator)), (warm, "warm-up step", 0)):
         if scale:
             marks = [_Mark(first + place * each, place, value, scale.mark(value)) for place, value in enumerate(values)]
             names = _Names(kind, per_bin, starts=not (warm and values is measured))
             ends += _note(marks, names, canvas, each, room)
-    band = range(0)
-    mean_row = scale.row(mean_s, rows) if scale and mean_s is not None else -1
+    band = mean = range(0)
     if scale and mean_s is not None:
-        last = min(scale.row(mean_s - (std_s or 0.0), rows), rows - 1)
-        band = range(max(scale.row(mean_s + (std_s or 0.0), rows), 0), last + 1)
-        first = warm_width + len(separator)
-        _draw_band(band, mean_row, canvas, first, min(first + math.ceil(measured_total / per_bin) * each, room))
+        far_s, first = std_s or 0.0, warm_width + len(separator)
+        band, mean = scale.between(mean_s - far_s, mean_s + far_s, rows), scale.between(mean_s, mean_s, rows)
+        for row in band:  # where neither a column nor a note stands
+            for at in range(first, min(first + math.ceil(measured_total / per_bin) * each, room)):
+                if canvas[row][at][0] == " " and all(role != "muted" for _, role in canvas[row][at - 1 : at + 2]):
+                    canvas[row][at] = "─" if row in mean else _DASH, "axis"
     lines: list[Line] = []
-    for row, (chars, roles) in enumerate(canvas):
+    for row, drawn_row in enumerate(canvas):
         label = scale.label(row, rows) if scale else "0" * (row == rows - 1)
-        lines.append((axis(label or "mean" * (row == mean_row)), *runs(chars, roles)))
+        lines.append((axis(label or "mean" * (row in mean)), *runs(*zip(*drawn_row, strict=True))))
     axis_words, binned = [[scale.words]] if scale else [], [[f"{per_bin} steps/column"]] * (per_bin > 1)
     ends += [*axis_words, *binned] if zoomed else [*binned, *axis_words]  # a tick says 0, too
     ends += [[f"{_DASH} ± 1 std"]] * (len(band) > 1)
@@ -178,11 +185,11 @@ class _Names(NamedTuple):
         return f"{what} {time}, {OFF_SCALE}", f"{time}, {OFF_SCALE}", f"{what} {time}", time
 
 
-_Canvas = Sequence[tuple[list[str], list[str]]]
-"""The characters of each row, and their roles."""
+_Row = list[tuple[str, str]]
+"""The characters of a row, each with its role."""
 
 
-def _note(columns: Sequence[_Mark], names: _Names, canvas: _Canvas, each: int, room: int) -> Iterator[Sequence[str]]:
+def _note(columns: Sequence[_Mark], names: _Names, canvas: list[_Row], each: int, room: int) -> Iterator[Sequence[str]]:
     """Write the times beside the marks of these columns; yields words, longest first, for what has no room there."""
     for sign, row in (("▲", canvas[0]), ("▼", canvas[-1])):
         marks = [mark for mark in columns if mark.sign == sign]
@@ -194,36 +201,20 @@ def _note(columns: Sequence[_Mark], names: _Names, canvas: _Canvas, each: int, r
             yield [f"{sign} {text}" for text in words[2:]]
 
 
-def _beside_each(marks: Sequence[_Mark], row: tuple[list[str], list[str]], each: int, room: int) -> bool:
+def _beside_each(marks: Sequence[_Mark], row: _Row, each: int, room: int) -> bool:
     """Write the time of each beside its mark, if there is room for all."""
-    drawn = [*row[0]], [*row[1]]
-    if all(_put_beside(mark.time, mark, drawn, each, room, " │") for mark in marks):
-        row[0][:], row[1][:] = drawn
-        return True
-    return False
+    drawn = [*row]
+    written = all(_put_beside(mark.time, mark, drawn, each, room, " │") for mark in marks)
+    row[:] = drawn if written else row
+    return written
 
 
-def _draw_band(band: range, mean_row: int, canvas: _Canvas, first: int, end: int) -> None:
-    """Draw the mean, and dashes in the other rows of the band, where neither a column nor a note stands."""
-    for row in band:
-        chars, roles = canvas[row]
-        chars += " " * (end - len(chars))
-        roles += ["text"] * (len(chars) - len(roles))
-        for at in range(first, end):
-            if chars[at] == " " and "muted" not in roles[at - 1 : at + 2]:
-                chars[at], roles[at] = "─" if row == mean_row else _DASH, "axis"
-
-
-def _put_beside(note: str, mark: _Mark, row: tuple[list[str], list[str]], each: int, room: int, blank: str) -> bool:
+def _put_beside(note: str, mark: _Mark, row: _Row, each: int, room: int, blank: str) -> bool:
     """Write the note into the row behind the mark, or before it, if there is nothing but `blank`."""
-    chars, roles = row
-    chars += " " * (room + 1 - len(chars))
-    roles += ["text"] * (len(chars) - len(roles))
     for start in (mark.at + max(each, 2), mark.at - len(note) - 1):
         end = start + len(note)
-        if start >= 0 and end <= room and all(char in blank for char in chars[max(start - 1, 0) : end + 1]):
-            chars[start:end] = note
-            roles[start:end] = ["muted"] * len(note)
+        if start >= 0 and end <= room and all(char in blank for char, _ in row[max(start - 1, 0) : end + 1]):
+            row[start:end] = [(char, "muted") for char in note]
             return True
     return False
 

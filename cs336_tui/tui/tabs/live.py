@@ -25,7 +25,7 @@ from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.tabs.status import half_width_words, trust_lines
+from cs336_tui.tui.tabs.status import interval_words, trust_lines
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, facts, line, spread, width_of, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -112,7 +112,9 @@ def live_lines(
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         *_lanes(state, cell, width),
         where,
-        spread(line((race, "strong")), line((tab_name("race"), "muted")), width) if race else _progress(state, width),
+        spread(line((race, "strong")), line((tab_name("race"), "muted")), width)
+        if race
+        else _progress(state, around, width),
         headline,
     ]
     if problem := status.how_it_ended(cell):
@@ -214,28 +216,24 @@ def _lanes(state: SessionState, cell: CellState, width: int) -> list[Line]:
     return [spread(line((status.where(state, cell), "strong")), how, width)]
 
 
-def _progress(state: SessionState, width: int) -> Line:
+def _progress(state: SessionState, around: Around, width: int) -> Line:
     """The share of the session's time that has passed, and the steps of all cells that are done; the share of these
     once nothing runs or waits and no time decides how many there are."""
     specs = (cell.spec for cell in state.cells.values() if cell.status != "skipped")
-    if all(spec.warmup_for is None and spec.steps_for is None for spec in specs):
-        if not (state.running or state.waiting):
-            return bars.progress(state.steps_done, state.steps_total, width=width)
-        done = f"{state.steps_done}/{state.steps_total} steps"
-    else:
-        done = format.plural(state.steps_done, "step")
-    share = share_done(state)
-    told = done if share is None else f"{int(share * 100):3d} % of the time · {done}"
-    return bars.share_bar(share or 0.0, told, width)
+    counted = all(spec.warmup_for is None and spec.steps_for is None for spec in specs)
+    done, total = state.steps_done, state.steps_total
+    told, of = f"{done}/{total} steps" if counted else format.plural(done, "step"), ""
+    share: float | None = done / max(total, 1)
+    if not counted or state.running or state.waiting:
+        share, of = around.outlook().share if around.outlook else share_done(state), " of the time"
+    return bars.share_bar(share or 0.0, told if share is None else f"{int(share * 100):3d} %{of} · {told}", width)
 
 
 def _headline(state: SessionState, cell: CellState, found: Assessment | None, width: int) -> Line:
     if cell.running.n:
         mean = line((format.mean_std(cell.running.mean, cell.running.std(state.ddof), cell.running.n), "strong"))
-        judgement = found.judgement if found else None
-        interval = half_width_words(judgement) if judgement else ""
-        level = f" ({judgement.interval.level * 100:g} % interval)" if judgement and judgement.interval else ""
-        longer = (line(f"mean {interval}{level}"), line(f"mean {interval}")) if interval else ()
+        interval = interval_words(found)
+        longer = (line(f"mean {each}") for each in (interval, interval.partition(" (")[0]) if each)
         return max((facts(mean, [each], width) for each in longer), key=width_of, default=mean)
     if cell.warmup_times_s:
         latest = cell.warmup_times_s[-1]

@@ -31,7 +31,7 @@ from cs336_tui.tui.tabs.results_columns import (
     sort_value,
 )
 from cs336_tui.tui.tabs.sessions import Source
-from cs336_tui.tui.tabs.status import VERDICT_ROOM, verdict, verdict_or_status
+from cs336_tui.tui.tabs.status import VERDICT_ROOM, verdict
 from cs336_tui.tui.widgets.columns import ellipsis, lay_out, words_room
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line
 from cs336_tui.tui.widgets.rows import TableRows
@@ -229,9 +229,11 @@ class ResultsPane(TableRows):
         rows: list[Line] = []
         for cell in cells:
             known = judging.of(state, cell) if judging and state else None
-            roles = {at: verdict(cell, known).role}
+            said, end = verdict(cell, known), status.status(cell, known)
+            if self._is_merged and known and known.judgement:
+                end = Span(f"{end.text[0]} {said.text}", said.role)
+            roles = {at: said.role}
             texts = shortened(self._texts(cell, known)) if self._is_short else self._texts(cell, known)
-            end = verdict_or_status(cell, known) if self._is_merged else status.status(cell, known)
             rows.append((*layout.spans(texts, roles), end, *signs.get(id(cell), ())))
         names, end_name = layout.heading_of(self.sort), "verdict" if self._is_merged else _STATUS
         names += end_name * (len(names) + len(end_name) <= self.content_size.width)

@@ -147,7 +147,7 @@ def _share(row: ShownRow) -> str:
 
 
 def _verdict(row: ShownRow) -> str:
-    return verdict(row.cell, row.found, whole=False).text
+    return verdict(row.cell, row.found).text
 
 
 def _judged(row: ShownRow) -> str | None:

@@ -137,12 +137,12 @@ def trust_lines(cell: CellState, found: Assessment | None, width: int, rows: int
     return [*said[:rows], *[()] * (rows - len(said))]
 
 
-def half_width_words(judgement: Judgement, of: str = "") -> str:
-    """Half the interval of the mean over the mean: ``± 0.42 %`` and `of` what, or ``too noisy``; empty without one."""
-    if judgement.interval is None:
+def interval_words(found: Assessment | None) -> str:
+    """Half the interval over the mean: ``± 0.42 % (95 % interval)``, or ``too noisy``; empty without one."""
+    if found is None or found.judgement is None or (interval := found.judgement.interval) is None:
         return ""
-    half = judgement.interval.half_width
-    return half if half == TOO_NOISY else f"± {half} %{of}"
+    half = interval.half_width
+    return half if half == TOO_NOISY else f"± {half} % ({interval.level * 100:g} % interval)"
 
 
 def all_checks(judgement: Judgement, width: int) -> list[Line]:
@@ -174,9 +174,8 @@ def energy_words(energy: Energy) -> Iterator[str]:
             yield f"{count(energy.tokens_per_joule)} tokens/J"
 
 
-def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) -> Span:
-    """The verdicts, as ``drifting, contended``; not `whole`: the first and the number of others, as ``drifting +1``, in
-    `VERDICT_ROOM` columns.
+def verdict(cell: CellState, found: Assessment | None) -> Span:
+    """The first verdict and the number of others, as ``drifting +1``, in `VERDICT_ROOM` columns.
     ``…`` while the cell is judged; ``–`` if it has no verdict. The colour says whether its number is in doubt."""
     if found is None:
         return Span("…" if cell.is_over else "–", "muted")
@@ -185,20 +184,10 @@ def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) ->
     judgement = found.judgement
     if judgement is None:
         return Span("–", "muted")
-    names = judgement.doubts_first
-    text = judgement.label
-    if names and not whole:
-        more = f" +{len(names) - 1}" if len(names) > 1 else ""
-        text = ellipsis(names[0].name, VERDICT_ROOM - len(more)) + more
+    names = [check.name for check in judgement.doubts_first]
+    more = f" +{len(names) - 1}" if names[1:] else ""
+    text = ellipsis("".join(names[:1]), VERDICT_ROOM - len(more)) + more
     return Span(text, "caution" if judgement.is_doubted else "good")
-
-
-def verdict_or_status(cell: CellState, found: Assessment | None) -> Span:
-    """The verdicts behind the glyph of the status; of a cell without one its status."""
-    if cell.status != "ok" or found is None or found.judgement is None:
-        return status(cell, found)
-    said, doubted = verdict(cell, found, whole=False), found.judgement.is_doubted
-    return Span(f"{'!' if doubted else '✓'} {said.text}", said.role)
 
 
 def by_lane(state: SessionState) -> tuple[CellState, ...]:

@@ -8,9 +8,6 @@ from pathlib import Path
 
 from textual.suggester import Suggester
 
-_BEFORE = re.compile(r".*[\s,=]")
-"""What stands before the last word of a text."""
-
 
 class PathSuggester(Suggester):
     """Completes the last word of a text, if it has a slash, to the first file or folder that it is the beginning of."""
@@ -19,8 +16,7 @@ class PathSuggester(Suggester):
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        before = found[0] if (found := _BEFORE.match(value)) else ""
-        ending = await asyncio.to_thread(_ending, value[len(before) :])
+        ending = await asyncio.to_thread(_ending, re.split(r"[\s,=]", value)[-1])
         return value + ending if ending else None
 
 
