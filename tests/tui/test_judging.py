@@ -304,6 +304,12 @@ async def test_results_say_how_far_judging_is_and_which_verdicts_hold(tmp_path: 
         await pilot.resize_terminal(*SMALL)
         await press(pilot, "4", seen=lambda shown: "verdict" in shown and "mean ms" in shown and "drifting" in shown)
         assert "verdict" in app.query_one(ResultsPane).text.splitlines()[1]
+        await pilot.resize_terminal(60, 20)
+        await until(pilot, "! too-few-steps")
+        narrow = app.query_one(ResultsPane).text
+        assert not absent(narrow.splitlines()[1], "batch", "mean ms", "std ms", "verdict"), narrow
+        assert not absent(narrow, "✓ steady", "! drifting", "! too-few-steps")
+        assert max(map(len, narrow.splitlines())) <= 58
 
 
 def test_a_process_that_died_is_started_anew_and_an_error_of_judging_is_told() -> None:

@@ -110,12 +110,7 @@ def step_chart(
     separator = "│" * bool(warmup_total)
     for row in range(rows):
         texts = ["".join(picture[row] * max(each - 1, 1) + " " * (each > 1) for picture in bars) for bars in drawn]
-        parts = (
-            (texts[0].ljust(warm_width), "warmup"),
-            (separator, "axis"),
-            (texts[1], "measured"),
-            (" " * room, "text"),
-        )
+        parts = ((texts[0].ljust(warm_width), "warmup"), (separator, "axis"), (texts[1].ljust(room), "measured"))
         canvas.append([(char, role) for text, role in parts for char in text][: room + 1])
     ends: list[Sequence[str]] = []
     for values, kind, first in ((measured, "step", warm_width + len(separator)), (warm, "warm-up step", 0)):

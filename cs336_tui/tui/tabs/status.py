@@ -113,9 +113,9 @@ _MORE_FROM = 40
 """Width from which the line of verdicts ends in the key that opens all of them."""
 
 
-def trust(cell: CellState, found: Assessment | None, width: int, mean: str = "") -> list[Line]:
+def trust(cell: CellState, found: Assessment | None, width: int, mean: str = "", end: str = "") -> list[Line]:
     """The first verdict, which is the cause of others, with the number of others, the mean if it is given, the evidence
-    and what to do; nothing without a verdict."""
+    and what to do, and this at its `end`; nothing without a verdict."""
     if cell.status != "ok" or not cell.running.n:
         return []
     if found is None:
@@ -124,17 +124,17 @@ def trust(cell: CellState, found: Assessment | None, width: int, mean: str = "")
         return wrapped(f"! this cell could not be judged: {found.problem}", width, "bad")
     if found.judgement is None or not (checks := found.judgement.doubts_first):
         return []
-    return _verdict(checks[0], width, f" +{len(checks) - 1}{mean}" if checks[1:] else mean, " ")
+    return _verdict(checks[0], width, f" +{len(checks) - 1}{mean}" if checks[1:] else mean, end, " ")
 
 
 def trust_lines(cell: CellState, found: Assessment | None, width: int, rows: int) -> list[Line]:
     """The same in exactly so many rows, with the key that opens all of them."""
-    said = trust(cell, found, width)
-    if said and found and found.judgement:
-        end = Span(f"  {key_name('live.details')}: all" if width > _MORE_FROM else "", "muted")
+    end = f"  {key_name('live.details')}: all" if width > _MORE_FROM else ""
+    said = trust(cell, found, width, end=end)
+    if len(said) > rows:
         rest = tuple(span for row in said[rows - 1 :] for span in row)
-        said = [*said[: rows - 1], *([(*fit(rest, width - len(end.text)), end)] if rest else [])]
-    return [*said[:rows], *[()] * (rows - len(said))]
+        said[rows - 1 :] = [(*fit(rest, width - len(end)), Span(end, "muted"))]
+    return [*said, *[()] * (rows - len(said))]
 
 
 def interval_words(found: Assessment | None) -> str:
@@ -155,14 +155,11 @@ def all_checks(judgement: Judgement, width: int) -> list[Line]:
     return [*lines, *paragraphs(judgement.notes, width, indent=_INDENT)]
 
 
-def _mark(check: Check) -> Span:
-    return Span(f"{'✓' if check.describes else '!'} {check.name}", "good" if check.describes else "caution")
-
-
-def _verdict(check: Check, width: int, told: str = "", indent: str = _INDENT) -> list[Line]:
+def _verdict(check: Check, width: int, told: str = "", end: str = "", indent: str = _INDENT) -> list[Line]:
     """A verdict that holds, what else is told of the number, the evidence and what to do."""
-    mark, advice = _mark(check), f" → {check.advice}" if check.advice else ""
-    ((text, _),), *more = wrapped(f"{mark.text}{told}: {check.evidence}{advice}", width, "text", indent)
+    mark = Span(f"{'✓' if check.describes else '!'} {check.name}", "good" if check.describes else "caution")
+    advice = f" → {check.advice}" if check.advice else ""
+    ((text, _),), *more = wrapped(f"{mark.text}{told}: {check.evidence}{advice}{end}", width, "text", indent)
     return [(Span(text[: len(mark.text)], mark.role), Span(text[len(mark.text) :])), *more]
 
 

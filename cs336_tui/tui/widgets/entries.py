@@ -90,15 +90,12 @@ class InputLine(Input):
     cursor_blink = var(False, init=False)
 
     def on_focus(self) -> None:
-        self.suggester = PathSuggester()  # from here on: what fills it at the start needs none
+        # From here on: what fills it at the start needs none.
+        self.suggester = PathSuggester(use_cache=False, case_sensitive=True)
 
     async def _on_key(self, event: events.Key) -> None:
-        if event.key == "tab" and self._suggestion and self.cursor_at_end:
-            self.action_cursor_right()
-            event.stop()
-            event.prevent_default()
-            return
-        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+        completes = event.key == "tab" and self._suggestion and self.cursor_at_end
+        for binding in self._bindings.key_to_bindings.get("right" if completes else event.key, ()):
             if await self.app.run_action(binding.action, self):
                 event.stop()
                 event.prevent_default()

@@ -12,9 +12,6 @@ from textual.suggester import Suggester
 class PathSuggester(Suggester):
     """Completes the last word of a text, if it has a slash, to the first file or folder that it is the beginning of."""
 
-    def __init__(self) -> None:
-        super().__init__(use_cache=False, case_sensitive=True)
-
     async def get_suggestion(self, value: str) -> str | None:
         ending = await asyncio.to_thread(_ending, re.split(r"[\s,=]", value)[-1])
         return value + ending if ending else None
