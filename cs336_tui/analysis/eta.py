@@ -350,15 +350,16 @@ def _free_at(state: SessionState, left: Mapping[int, float | None], lanes: int) 
 
 
 class Outlook(NamedTuple):
-    """The prices of cells, and when each is done."""
+    """The prices of cells, when each is done, and the share of the time of all that has passed; None is unknown."""
 
     prices: Prices
     ends: Ends
+    share: float | None = None
 
 
 def outlook_of(state: SessionState) -> Outlook:
     known = prices(state)
-    return Outlook(known, ends_s(state, known))
+    return Outlook(known, ends_s(state, known), _share_done(state, known))
 
 
 def eta_words(left_s: float | None) -> str:
@@ -383,7 +384,11 @@ def remaining_s(state: SessionState) -> float | None:
 
 def share_done(state: SessionState) -> float | None:
     """The share of the session's time that has passed, of all cells that have run or will; None is unknown."""
-    now, known = state.last_at or 0.0, prices(state)
+    return outlook_of(state).share
+
+
+def _share_done(state: SessionState, known: Prices) -> float | None:
+    now = state.last_at or 0.0
     running = (left_of_running_s(cell, known, state.last_at) for cell in state.running_cells)
     left_s = sum_s(*running, *(known.of(state.cells[number].spec) for number in state.waiting))
     if left_s is None:

@@ -16,6 +16,11 @@ VerdictName = Literal[
 ]  # fmt: skip
 """Names of verdicts. Those of `DESCRIBING` describe it; all others are reasons to doubt it."""
 
+SHAPES: tuple[VerdictName, ...] = (
+    "still-warming", "drifting", "two-levels", "periodic", "quantised", "outliers", "too-few-steps",
+)  # fmt: skip
+"""Those of the shape of the steps, which may have one of the other doubts as their cause."""
+
 DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound", "more-work", "checked", "unchecked")
 
 
@@ -71,8 +76,9 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def doubts(self) -> tuple[Check, ...]:
-        """The verdicts that hold and are reasons to doubt the number."""
-        return tuple(check for check in self.holding if not check.describes)
+        """The verdicts that hold and are reasons to doubt the number, causes before the shapes that come of them."""
+        doubts = (check for check in self.holding if not check.describes)
+        return tuple(sorted(doubts, key=lambda check: check.name in SHAPES))
 
     @property
     def not_observable(self) -> tuple[Check, ...]:
@@ -85,7 +91,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The verdicts that hold, for a column, doubts before what describes: ``still-warming, contended``."""
+        """The verdicts that hold, for a column, doubts before what describes: ``contended, still-warming``."""
         return ", ".join(check.name for check in self.doubts_first)
 
     @property

@@ -263,6 +263,7 @@ class Cs336App(Host):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         runs, replaying = self._runs, self.replaying
+        has_cell = self.shown.cell is not None and self.main.shows("live")
         possible = {
             "run_cells": not (replaying or runs.cells_run or runs.stopping),
             "add_cells": runs.cells_run and not (runs.races or runs.stopping),
@@ -274,9 +275,10 @@ class Cs336App(Host):
             "leave_opened": self._shown_first is not None,
             "follow_next": self.state.side_by_side and len(self.state.running) > 1,
             "save_preset": not replaying,
-            "zoom_axis": self.main.shows("live"),
+            "maximise": self.main.can_maximise,
+            "zoom_axis": has_cell and not self.main.has_strip,
             "next_gpu": self.main.shows("device") and self.main.query_one(DevicePane).has_several,
-            "read_cell": self.shown.cell is not None and self.main.shows("live") and self.main.focused is None,
+            "read_cell": has_cell and self.main.focused is None,
         }
         return bool(possible.get(action, True))
 
@@ -294,6 +296,10 @@ class Cs336App(Host):
     def action_next_gpu(self) -> None:
         self.main.query_one(DevicePane).next_gpu()
         self.paint()
+
+    def action_maximise(self) -> None:
+        self.main.maximise()
+        self.open(self.main.open_pane)
 
     def action_zoom_axis(self) -> None:
         live = self.main.query_one(LivePane)

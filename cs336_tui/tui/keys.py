@@ -43,6 +43,7 @@ MEANINGS = {
     "sort": Meaning("greater_than_sign", "sort by the next column"),
     "sort-before": Meaning("less_than_sign", "sort by the previous column"),
     "order": Meaning("o", "turn the order of rows"),
+    "screen": Meaning("asterisk", "give the pane the screen, or take it away again"),
     "axis": Meaning("z", "axis from zero, or zoomed to the data"),
     "closer": Meaning("plus,equals_sign", "zoom in"),
     "farther": Meaning("minus", "zoom out"),

@@ -174,7 +174,8 @@ class Painter:
             self._app.refresh_bindings()  # for the key that goes to the next running cell
         self._app.judging.next_frame()
         main.head(self._app.state, self._app.shown.id, self._mode)
-        main.offer_race(self._app.state.tuning is not None or (self._runs.races and self._is_live))
+        races = self._app.state.tuning is not None or (self._runs.races and self._is_live)
+        main.take(race=races, runs=bool(self._app.state.running) or (self._app.run_in_progress and self._is_live))
         if estimates and main.shows("estimate"):
             estimates.take_choice()
         for tab in TABS:

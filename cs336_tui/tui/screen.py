@@ -29,8 +29,8 @@ from cs336_tui.tui.widgets.menu_bars import KeyBar, TabBar
 
 WIDE_COLUMNS, WIDE_ROWS = 110, 30
 """From this size on the three panes and a tab are shown together; below it one tab fills the screen."""
-ROOMY_COLUMNS, VAST_COLUMNS = 150, 190
-"""From these widths on the Device pane has more columns."""
+ROOMY_COLUMNS, VAST_COLUMNS = 160, 190
+"""From these widths on the form has two columns, and the Device pane more room."""
 PAIR_COLUMNS = 76
 """From this width on the Device pane stands beside the Live pane."""
 _SHORTEST_NAME = 8
@@ -58,8 +58,9 @@ class MainScreen(Screen[None]):
         """The pane that fills a small screen."""
         self.open_tab = "results"
         """The tab below the panes of a large screen."""
-        self._offers_race = False
-        """True if the bar has the Race tab."""
+        self._alone: bool | None = None
+        """True if a person gave the open pane the screen, False if they took it; None: as its tab opens."""
+        self._offers_race = self._runs = False
 
     def compose(self) -> ComposeResult:
         self._classify()
@@ -82,12 +83,33 @@ class MainScreen(Screen[None]):
 
     @property
     def wide(self) -> bool:
+        return self._is_large and not self._is_alone
+
+    @property
+    def paired(self) -> bool:
+        return self._room[0] >= PAIR_COLUMNS and not self._is_alone
+
+    @property
+    def _is_large(self) -> bool:
         width, height = self._room
         return width >= WIDE_COLUMNS and height >= WIDE_ROWS
 
     @property
-    def paired(self) -> bool:
-        return self._room[0] >= PAIR_COLUMNS
+    def _is_alone(self) -> bool:
+        return TABS[self.open_pane].tall if self._alone is None else self._alone
+
+    @property
+    def has_strip(self) -> bool:
+        """True if Live has two lines above a pane that has the screen, while something runs."""
+        return self._runs and self._is_large and self._is_alone and TABS[self.open_pane].place == "below"
+
+    @property
+    def can_maximise(self) -> bool:
+        return self._is_large or (self._room[0] >= PAIR_COLUMNS and self.tab_at_focus in ("live", "device"))
+
+    def maximise(self) -> None:
+        """Give the pane at the focus the screen, or take it away again, once it is opened."""
+        self._alone, self.open_pane = not self._is_alone, self.tab_at_focus
 
     def open(self, pane: str) -> None:
         tab = TABS[pane]
@@ -96,6 +118,7 @@ class MainScreen(Screen[None]):
             self._mounting[pane] = content.mount(tab.make())
         if tab.place == "below":
             self.open_tab = pane
+        self._alone = self._alone if pane == self.open_pane else None
         self.open_pane = pane
         self.lay_out()
 
@@ -104,17 +127,18 @@ class MainScreen(Screen[None]):
         if self.wide:
             return TABS[pane].place == "above" or pane == self.open_tab
         shown = self._shown
-        return pane == shown or (pane == "device" and shown == "live" and self.paired)
+        beside = (pane == "device" and shown == "live" and self.paired) or (pane == "live" and self.has_strip)
+        return pane == shown or beside
 
     def head(self, state: SessionState, session: str, mode: str) -> None:
         """Show the session in the top line."""
         header = self.query_one("#header", Lines)
         header.paint([heading(state, session, mode, header.content_size.width)])
 
-    def offer_race(self, offered: bool) -> None:
-        """Have the Race tab in the bar, or leave it out; its key opens it nevertheless."""
-        if offered != self._offers_race:
-            self._offers_race = offered
+    def take(self, *, race: bool, runs: bool) -> None:
+        """Have the Race tab in the bar, or leave it out, when its key still opens it; know whether something runs."""
+        if (race, runs) != (self._offers_race, self._runs):
+            self._offers_race, self._runs = race, runs
             self.lay_out()
 
     @property
@@ -192,7 +216,7 @@ class MainScreen(Screen[None]):
         shown = "below" if TABS[self._shown].place == "below" else self._shown
         wanted = {"-wide": self.wide, "-compact": not self.wide, "-paired": self.paired}
         columns = self._room[0]
-        wanted |= {"-roomy": ROOMY_COLUMNS <= columns < VAST_COLUMNS, "-vast": columns >= VAST_COLUMNS}
+        wanted |= {"-roomy": columns >= ROOMY_COLUMNS, "-vast": columns >= VAST_COLUMNS, "-strip": self.has_strip}
         wanted |= {f"-show-{name}": name == shown for name in ("below", *(tab.id for tab in _ABOVE))}
         before = self.classes
         for name, on in wanted.items():

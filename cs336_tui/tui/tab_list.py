@@ -23,6 +23,8 @@ class PaneTab(msgspec.Struct, frozen=True):
     """The module and the class of the pane."""
     at_start: bool = True
     """True if the pane is made with the screen, else it is made when the tab is first opened."""
+    tall: bool = False
+    """True if it opens with the screen to itself."""
 
     @property
     def title(self) -> str:
@@ -53,13 +55,13 @@ TABS = {
         PaneTab("log", "Log", "5", "below", "tabs.live:LogPane"),
         PaneTab("queue", "Queue", "6", "below", "tabs.queue:QueuePane"),
         PaneTab("sessions", "Sessions", "7", "below", "tabs.sessions:SessionsPane"),
-        PaneTab("compare", "Compare", "8", "below", "tabs.compare:ComparePane", at_start=False),
-        PaneTab("kernels", "Kernels", "9", "below", "tabs.kernels:KernelsPane", at_start=False),
-        PaneTab("memory", "Memory", "0", "below", "tabs.memory:MemoryPane", at_start=False),
+        PaneTab("compare", "Compare", "8", "below", "tabs.compare:ComparePane", at_start=False, tall=True),
+        PaneTab("kernels", "Kernels", "9", "below", "tabs.kernels:KernelsPane", at_start=False, tall=True),
+        PaneTab("memory", "Memory", "0", "below", "tabs.memory:MemoryPane", at_start=False, tall=True),
         PaneTab("estimate", "Estimate", "i", "below", "tabs.estimate:EstimatePane", at_start=False),
-        PaneTab("roofline", "Roofline", "l", "below", "tabs.roofline:RooflinePane", at_start=False),
+        PaneTab("roofline", "Roofline", "l", "below", "tabs.roofline:RooflinePane", at_start=False, tall=True),
         PaneTab("precision", "Precision", "p", "below", "tabs.precision:PrecisionPane", at_start=False),
-        PaneTab("race", "Race", "C", "below", "tabs.race:RacePane", at_start=False),
+        PaneTab("race", "Race", "C", "below", "tabs.race:RacePane", at_start=False, tall=True),
     )
 }
 """In the order of the screen, which is that of their keys: digits, then letters by the alphabet, then capitals."""
@@ -74,6 +76,7 @@ APP_KEYS = (
     bind("tune", "tune", "Tune", "app.tune"),
     bind("next-cell", "follow_next(1)", "Next cell", "app.follow_next", shown_as="[ ]"),
     bind("cell-before", "follow_next(-1)", "Previous cell", "app.follow_before", show=False),
+    bind("screen", "maximise", "Full screen", "app.maximise"),
     bind("axis", "zoom_axis", "Zoom axis", "live.zoom"),
     bind("gpu", "next_gpu", "Next GPU", "device.gpu"),
     bind_keys("enter", "read_cell", "Details", "live.details", show=False),

@@ -22,7 +22,7 @@ from benchmarks.verdicts import (
     outcomes,
     said,
 )
-from cs336_tui.analysis.judgement import VerdictName
+from cs336_tui.analysis.judgement import SHAPES, Check, Judgement, VerdictName
 from cs336_tui.analysis.measures import energy_of
 from cs336_tui.analysis.verdicts import judge
 from cs336_tui.events.environment import GpuProcess, GpuSample, HostSample
@@ -307,3 +307,12 @@ def test_what_ten_steps_cannot_tell_is_too_few_steps_and_says_what_they_may_hide
     assert found.names == ("too-few-steps",)
     assert "noise of 2.4 % in 10 measured steps may hide a change of 8.2 %" in found.sentence
     assert "--steps 30" in found.sentence
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_cause_comes_before_the_shape_that_it_gives_to_the_steps(shape: VerdictName) -> None:
+    names: tuple[VerdictName, ...] = (shape, "contended", "launch-bound")
+    checks = tuple(Check(name=name, holds=True, evidence="seen") for name in names)
+    found = Judgement(checks=checks, notes=(), warmup_advice="", interval=None)
+    assert [check.name for check in found.doubts_first] == ["contended", shape, "launch-bound"]
+    assert found.label == f"contended, {shape}, launch-bound"

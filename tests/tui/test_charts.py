@@ -14,6 +14,7 @@ from cs336_tui.config.values import PHASES
 from cs336_tui.events.events import StageChanged, StepsTimed
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import ByteUnit
+from cs336_tui.tui import format
 from cs336_tui.tui.charts import bars
 from cs336_tui.tui.charts.steps import step_chart
 from cs336_tui.tui.tabs.live import live_lines
@@ -83,8 +84,9 @@ def test_columns_and_bars_fill_their_share_and_progress_is_whole_at_its_end_alon
     assert column(2.0, 1.0, 2) == "▲█"
     assert bar(0.5, 4) == "██  "
     assert len(bar(2.0, 5)) == len(bar(-1.0, 5)) == 5
-    (row,) = drawn([bars.progress(149, 150, width=40)])
-    assert row.endswith(" 99 % · 149/150 steps")
+    (row,) = drawn([bars.share_bar(149 / 150, "149/150 steps", 40)])
+    assert "╌" in row
+    assert "╌" not in drawn([bars.share_bar(1.0, "150/150 steps", 40)])[0]
     assert len(row) == 40
 
 
@@ -182,28 +184,58 @@ def test_a_cell_of_ranks_keeps_eight_rows_too(is_over: bool) -> None:
 def test_what_is_off_scale_says_so_at_its_mark() -> None:
     rows = rows_of([0.812, *STEPS_S[:4]], STEPS_S)
     assert "▲ first step 812 ms, off scale" in rows[0]
-    assert "▲ 600 ms, off scale" in rows_of(STEPS_S[:5], [*STEPS_S[:6], 0.6], width=70)[0]
+    assert "▲ 2600 ms, off scale" in rows_of(STEPS_S[:5], [*STEPS_S[:6], 2.6], width=70)[0]
     assert "off scale" not in "\n".join(rows_of(STEPS_S[:5], STEPS_S))
+
+
+@given(
+    warm=st.lists(st.floats(1e-3, 10), max_size=5),
+    others=st.lists(st.floats(0.9, 1.1), min_size=3, max_size=30),
+    slowest=st.floats(0.1, 4),
+    zoomed=st.booleans(),
+)
+def test_a_measured_step_is_drawn_to_its_height_or_has_its_value(
+    warm: list[float], others: list[float], slowest: float, zoomed: bool
+) -> None:
+    measured = [*others, slowest]
+    rows = rows_of(warm, measured, measured_total=len(measured), width=150, zoomed=zoomed)
+    at = rows[-1].index("measured")
+    shown = [row[at:] for row in rows[:-1]]
+    clipped = [row.index(mark) for row in (shown[0], shown[-1]) for mark in "▲▼" if mark in row]
+    assert not clipped or f"{format.ms(slowest, slowest / 10)} ms" in "".join((*shown, rows[-1]))
+    assert zoomed or slowest > 4 or not clipped
+
+
+def test_the_mean_has_a_line_and_one_std_either_side_a_band() -> None:
+    mean_s, std_s = 0.35, 0.05
+    rows = rows_of([0.35] * 5, [0.3, 0.4] * 3, mean_s=mean_s, std_s=std_s, width=60)
+    assert [row[:8].strip() for row in rows[:-1]] == ["500 ms", "", "mean", "", "", "", "", "0"]
+    assert rows[2].rstrip().endswith("─" * 12)
+    assert ["┄" in row for row in rows] == [False, True, False, True, *[False] * 4, True]
+    assert "┄ ± 1 std" in rows[-1]
+    flat = rows_of([0.35] * 5, [0.35] * 3, mean_s=mean_s, std_s=0.0, width=60)
+    assert "─" in "".join(flat)
+    assert "┄" not in "".join(flat)
 
 
 @pytest.mark.parametrize("width", [44, 51, 70, 120])
 def test_a_measured_step_off_scale_has_its_time_beside_a_cold_first_one(width: int) -> None:
     for place in (0, 4, 9):
-        measured = [*STEPS_S[:place], 0.6, *STEPS_S[place + 1 :]]
+        measured = [*STEPS_S[:place], 2.6, *STEPS_S[place + 1 :]]
         rows = rows_of([0.812, *STEPS_S[:4]], measured, width=width)
         shown = "\n".join((rows[0], rows[-1]))
-        assert "600 ms" in shown
+        assert "2600 ms" in shown
         assert "812 ms" in shown
-        assert re.search("▲ +(step [0-9]+ )?600 ms|600 ms(, off scale)? ▲", rows[0]), "beside its mark"
+        assert re.search("▲ +(step [0-9]+ )?2600 ms|2600 ms(, off scale)? ▲", rows[0]), "beside its mark"
 
 
 def test_each_of_several_steps_off_scale_has_its_time_where_there_is_room() -> None:
-    measured = [STEPS_S[0], 0.6, *STEPS_S[2:8], 0.7, STEPS_S[9]]
+    measured = [STEPS_S[0], 2.6, *STEPS_S[2:8], 2.7, STEPS_S[9]]
     wide = rows_of(STEPS_S[:5], measured, width=90)[0]
-    assert [time for time in ("600 ms", "700 ms") if time in wide] == ["600 ms", "700 ms"]
-    assert wide.index("▲") < wide.index("600 ms") < wide.rindex("▲") < wide.index("700 ms")
-    many = rows_of(STEPS_S[:5], [0.3476] * 6 + [0.6, 0.61, 0.62, 0.63], width=51)
-    assert "4 steps up to 630 ms" in many[0] + many[-1]
+    assert [time for time in ("2600 ms", "2700 ms") if time in wide] == ["2600 ms", "2700 ms"]
+    assert wide.index("▲") < wide.index("2600 ms") < wide.rindex("▲") < wide.index("2700 ms")
+    many = rows_of(STEPS_S[:5], [0.3476] * 6 + [2.6, 2.61, 2.62, 2.63], width=51)
+    assert "4 steps up to 2630 ms" in many[0] + many[-1]
 
 
 def test_a_step_below_a_zoomed_axis_has_its_time_too() -> None:

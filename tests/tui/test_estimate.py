@@ -131,6 +131,15 @@ async def test_a_change_of_the_choices_is_taken_up_without_another_event_and_no_
         pane = app.main.query_one(ConfigurePane)
         pane._set(pane._entries.with_value("repeats", "2"))
         await comes(pilot, lambda: "8 cells" in summary(app) and "fits" in summary(app))
+        await app.action_open("estimate")
+        tab = app.main.query_one(EstimatePane)
+        await comes(pilot, lambda: "fits" in tab.text)
+        may_work_out.clear()
+        app.load_preset(Preset("larger", "", msgspec.structs.replace(SWEEP, batches=(16,))))
+        app.paint()
+        assert "predicting ..." in tab.text
+        assert "fits" not in tab.text, "of the choices before"
+        may_work_out.set()
 
 
 @pytest.mark.parametrize("size", [SMALL, WIDE, (200, 60), (40, 12)])

@@ -21,7 +21,7 @@ from cs336_tui.tui.judging import NOTHING, Assessment, JudgeProcess, Judging, as
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.live import live_lines
 from cs336_tui.tui.tabs.results import ResultsPane
-from cs336_tui.tui.tabs.status import verdict, verdict_line
+from cs336_tui.tui.tabs.status import trust, trust_lines, verdict
 from tests.loading import python
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, START, a_spec, cell_start, session_start, state_of, steps
@@ -241,7 +241,7 @@ async def test_what_breaks_while_judging_is_told_and_never_taken_for_fine(
     state = session_of(Cell(a_spec(), STEADY_S))
     found = await judged(tmp_path, state)
     assert verdict(state.cells[0], found).text == "not judged"
-    assert "could not be judged: ZeroDivisionError: by nought" in text([verdict_line(state.cells[0], found, 100)])
+    assert "could not be judged: ZeroDivisionError: by nought" in text(trust(state.cells[0], found, 100))
 
 
 async def test_live_tells_verdict_interval_and_limit_in_any_room_and_the_window_all_the_rest(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ async def test_live_tells_verdict_interval_and_limit_in_any_room_and_the_window_
     assert not absent(detail, "? throttled: not observable: ", "! drifting: ", "float32 matmul  highest")
     others = len(found.judgement.names) - 1
     for width in (20, 41, 51, 80, 200):
-        shown = text([verdict_line(cell, found, width)])
+        shown = text(trust_lines(cell, found, width, 1))
         assert len(shown) <= width
         assert shown.startswith("! drifting" + f" +{others}:" * bool(others))
         assert "…" in shown or found.judgement.checks[2].evidence in shown, "it is not cut without a sign"
@@ -271,7 +271,7 @@ async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -
     found = assess(state, state.cells[0], PeakCache(Path("/nowhere")))
     told = {" ".join(row.split()) for row in text(cell_detail(state, state.cells[0], 100, found)).splitlines()}
     starts = (
-        "interval ± 0.", "FLOP/s", "% of peak not measured", "% of spec", "energy n/a: ", "warm-up ",
+        "✓ steady", "FLOP/s", "% of peak not measured", "% of spec", "energy n/a: ", "warm-up ",
         "measured steps auto:50", "interval ± 1 % of the mean ends it", "driver ", "torch ", "clocks not observed",
     )  # fmt: skip
     assert [start for start in starts if not any(row.startswith(start) for row in told)] == []
@@ -304,6 +304,12 @@ async def test_results_say_how_far_judging_is_and_which_verdicts_hold(tmp_path: 
         await pilot.resize_terminal(*SMALL)
         await press(pilot, "4", seen=lambda shown: "verdict" in shown and "mean ms" in shown and "drifting" in shown)
         assert "verdict" in app.query_one(ResultsPane).text.splitlines()[1]
+        await pilot.resize_terminal(60, 20)
+        await until(pilot, "! too-few-steps")
+        narrow = app.query_one(ResultsPane).text
+        assert not absent(narrow.splitlines()[1], "batch", "mean ms", "std ms", "verdict"), narrow
+        assert not absent(narrow, "✓ steady", "! drifting", "! too-few-steps")
+        assert max(map(len, narrow.splitlines())) <= 58
 
 
 def test_a_process_that_died_is_started_anew_and_an_error_of_judging_is_told() -> None:

@@ -64,6 +64,12 @@ def test_what_is_to_be_typed_is_never_cut_in_two(width: int) -> None:
     assert "--model-arg" in text(cell_detail(state, state.cells[0], width))
 
 
+def test_progress_is_the_share_of_the_time_until_nothing_waits() -> None:
+    assert " 14 % of the time · 86/270 steps" in live(state_of(demo(in_the_middle)), 5), "a third of the steps"
+    assert "100 % · 270/270 steps" in live(state_of(demo()), 0)
+    assert " 50 % · 3/6 steps" in live_of(a_spec(), *steps(0, [0.2, 0.1], [0.1]), cell_end(0, "cancelled"))
+
+
 def test_a_failure_says_status_stage_step_and_error() -> None:
     state = state_of(mixed_session())
     assert "out of memory during warm-up, at step 2" in live(state, 1)
@@ -249,7 +255,7 @@ def test_the_level_of_an_interval_stands_apart_from_its_sign() -> None:
     noisy = list(0.1 * np.random.default_rng(5).lognormal(0.0, 0.5, 30))
     assert "95 % CI ± 23 % of the mean" in judge(a_cell(noisy)).sentence
     assert why_stopped(STEADY_S, 0.01).endswith("(95 %)")
-    assert "of the mean (95 %)" in told()
+    assert "(95 % interval)" in told()
 
 
 def test_the_help_says_how_well_the_mean_is_known_by_default() -> None:

@@ -1,6 +1,8 @@
 """Parts of the screen: lines, of which only what changed is painted, rows with a cursor, entries of a form; and how
 texts and numbers are written."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -181,3 +183,36 @@ def test_a_text_that_fits_is_whole_and_one_without_a_place_ends_with_the_sign() 
     assert " ".join(format.cut_to_lines(LONG, 40, 9)) == LONG
     assert format.cut_to_lines("word " * 50, 20, 2)[-1].endswith("…")
     assert format.cut_to_lines("x" * 50, 20, 2) == ["x" * 20, "x" * 20]
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("{}/res", "{}/results/"),
+        ("{}/results/a", "{}/results/a b.json"),
+        ("a.json,{}/se", "a.json,{}/session.jsonl"),
+        ("{}/", "{}/results/"),
+        ("{}/.h", "{}/.hidden"),
+        ("{}/none", "{}/none"),
+        ("{}/missing/a", "{}/missing/a"),
+        ("res", "res"),
+    ],
+)
+async def test_tab_completes_a_path_that_is_typed(typed: str, shown: str, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    for name in ("results/a b.json", "session.jsonl", ".hidden"):
+        (tmp_path / name).touch()
+
+    class OneLine(App[None]):
+        def compose(self) -> ComposeResult:
+            yield InputLine()
+            yield InputLine(id="next")
+
+    async with OneLine().run_test() as pilot:
+        typing = pilot.app.query(InputLine).first()
+        typing.insert_text_at_cursor(typed.format(tmp_path))
+        await pilot.app.workers.wait_for_complete()
+        await pilot.pause()
+        await pilot.press("tab")
+        assert typing.value == shown.format(tmp_path)
+        assert typing.has_focus is (typed != shown), "without a path Tab goes on"

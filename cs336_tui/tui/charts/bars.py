@@ -98,15 +98,8 @@ def round_step(least: float, steps: Sequence[float] = (1, 2, 5, 10)) -> float:
     return next(step * power for step in steps if step * power >= least * (1 - 1e-9))
 
 
-def progress(done: int, total: int, *, width: int) -> Line:
-    """``━━━━━━━━──── 57 % · 86/150 steps``, `width` columns wide."""
-    share = done / total if total else 0.0
-    figures = f"{int(share * 100):3d} % · {done}/{total} steps" if total else "no steps"
-    return share_bar(share, figures, width)
-
-
 def share_bar(share: float, figures: str, width: int) -> Line:
-    """A bar of this share, from 0 to 1, with figures at its end."""
+    """``━━━━━━━━──── 57 % · 86/150 steps``: a bar of this share, from 0 to 1, with figures at its end."""
     figures = f" {figures}"
     room = max(width - len(figures), 0)
     full = int(share * room)

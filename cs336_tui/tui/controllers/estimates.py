@@ -231,10 +231,14 @@ class EstimateController:
 
     @property
     def _chosen_there(self) -> Cells:
-        """The cells of the choices, on the named GPU where there is one."""
+        """The cells of the choices, on the named GPU where there is one; none while only those before are known."""
+        main = self._app.main
         if self._choice.gpu is None:
-            return self._app.main.chosen
-        return self._elsewhere.cells(self._app.main.query_one(ConfigurePane).choices_elsewhere)
+            cells, preview = main.chosen, main.preview
+        else:
+            preview = self._elsewhere
+            cells = preview.cells(main.query_one(ConfigurePane).choices_elsewhere)
+        return cells if preview.is_current else Cells(why_none=PREDICTING)
 
     def _cells_of(self, state: SessionState) -> Cells:
         of = (id(state), len(state.cells))

@@ -23,7 +23,7 @@ from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.live import phase_times
-from cs336_tui.tui.tabs.status import all_checks, energy_words, half_width_words, verdict
+from cs336_tui.tui.tabs.status import all_checks, energy_words, interval_words, trust
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
 _OUTPUT_ROWS = 200
@@ -32,7 +32,10 @@ _VERSIONS = {"os": "system", "cuda": "CUDA", "cudnn": "cuDNN", "app": "cs336-tui
 
 def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessment | None = None) -> list[Line]:
     """Result, error, phases, every step time (warm-up first), verdicts, settings, machine, and the process's output."""
-    head = [*(line((row, "title")) for row in title_rows(cell.spec.title, width, 4)), line(status.status(cell))]
+    title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 4)]
+    mean = format.ms(cell.running.mean, cell.running.std(state.ddof))
+    known = trust(cell, found, width, f" · {mean} ms {interval_words(found)}".rstrip())
+    head = [*title, line(status.status(cell, found)), *known]
     if cell.spec.recording:
         machine = _titled("Machine", _machine(state, cell))
         return [*head, (), *wrapped(status.RECORDED_ELSEWHERE, width, "muted"), *([(), *machine] if machine else [])]
@@ -89,7 +92,7 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
                 for name, of in (("algbw", algbw), ("busbw", busbw))
                 if cell.spec.is_collective and cell.running.mean
             ),
-            *_found(cell, found, width),
+            *_found(found, width),
         ]
     if finished := cell.finished:
         peaks = {
@@ -136,13 +139,10 @@ def _ranks(state: SessionState, cell: CellState, width: int) -> list[Line]:
     return lines
 
 
-def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:
+def _found(found: Assessment | None, width: int) -> list[Line]:
     if found is None or found.judgement is None:
         return []
-    lines = [row("verdict", verdict(cell, found).text)]
-    if interval := found.judgement.interval:
-        half = half_width_words(found.judgement, " of the mean")
-        lines.append(row("interval", f"{half} ({interval.level * 100:g} %)"))
+    lines: list[Line] = []
     if limit := found.limit:
         lines.append(row("FLOP/s", f"{format.flops(limit.flops_per_s)}FLOP/s"))
         measured, sheet = limit.share_of_measured, limit.share_of_sheet

@@ -25,7 +25,7 @@ from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.tabs.status import half_width_words, verdict_line
+from cs336_tui.tui.tabs.status import interval_words, trust_lines
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, facts, line, spread, width_of, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -36,8 +36,10 @@ _PHASE_COLUMNS = 9
 _FIRST_PLACES = 20
 _TITLE_ROWS_FROM = 14
 """Height from which a long title may take two rows."""
+_STRIP_ROWS = 2
+"""Height of the pane above another one that has the screen."""
 _CHART_ROWS = (9, 14)
-"""Fewest and most rows of the chart, the last of which names its parts."""
+"""Fewest and most rows of the chart, the last of which names its parts; the most are more in half of a higher pane."""
 _LEAST_STEPS = 4
 """Fewest rows of the table of steps, with the blank and the heading above it."""
 _AIRY_FROM = 22
@@ -101,33 +103,38 @@ def live_lines(
     if cell.spec.recording:
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
         told = wrapped(status.RECORDED_ELSEWHERE, width, "muted")
-        return [*title, _where(state, cell, around), (), *told][:height]
+        return [*title, _where(state, cell, None, around), (), *told][:height]
+    where, headline = _where(state, cell, found, around), _headline(state, cell, found, width)
+    if height <= _STRIP_ROWS:
+        return [spread(where, line((cell.spec.title, "title")), width), headline][:height]
     airy, race = height >= _AIRY_FROM, around.race
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         *_lanes(state, cell, width),
-        _where(state, cell, around),
-        spread(line((race, "strong")), line((tab_name("race"), "muted")), width) if race else _progress(state, width),
-        _headline(state, cell, found, width),
-        _rates(state, cell, found, width),
+        where,
+        spread(line((race, "strong")), line((tab_name("race"), "muted")), width)
+        if race
+        else _progress(state, around, width),
+        headline,
     ]
     if problem := status.how_it_ended(cell):
-        lines += [
-            line((f"✗ {problem}", "bad")),
-            *status.error_lines(cell, width, 6 if airy or not cell.steps_done else 2),
-        ]
+        errors = status.error_lines(cell, width, 6 if airy or not cell.steps_done else 2)
+        lines += [_rates(state, cell, found, width), line((f"✗ {problem}", "bad")), *errors]
     else:
-        lines += [verdict_line(cell, found, width)]
+        lines += [
+            *trust_lines(cell, found, width, 1 + (airy and cell.spec.ranks == 1)),
+            _rates(state, cell, found, width),
+        ]
     phases, ranks = _below(cell, width, height, height - len(lines) - _CHART_ROWS[0])
     rest = height - len(lines) - len(phases) - len(ranks)
     spare = rest - _CHART_ROWS[0]
     above_chart, above_phases, above_ranks = ([()] * (airy and spare > place) for place in range(3))
     rest -= sum(map(len, (above_chart, above_phases, above_ranks)))
     if cell.steps_done or not cell.is_over:
-        fewest, most = _CHART_ROWS
+        fewest, most = _CHART_ROWS[0], max(_CHART_ROWS[1], height // 2)
         chart_height = min(max(rest // 2, fewest), most, rest)
         chart_height = min(rest, most) if rest - chart_height < _LEAST_STEPS else chart_height
-        lines += [*above_chart, *_chart(cell, width, chart_height, zoomed=zoomed)]
+        lines += [*above_chart, *_chart(cell, state.ddof, width, chart_height, zoomed=zoomed)]
     lines += [*above_phases, *phases, *above_ranks[: len(ranks)], *ranks]
     return lines[:height] + _steps(cell, state.ddof, width, height - len(lines))
 
@@ -146,13 +153,15 @@ def _below(cell: CellState, width: int, height: int, room: int) -> tuple[list[Li
     return next(((phases, ranks) for phases, ranks in choices if len(phases) + len(ranks) <= room), fallback)
 
 
-def _chart(cell: CellState, width: int, height: int, *, zoomed: bool) -> list[Line]:
-    spec, warm, timed = cell.spec, cell.warmup_times_s, cell.step_times_s
+def _chart(cell: CellState, ddof: int, width: int, height: int, *, zoomed: bool) -> list[Line]:
+    spec, warm, timed, running = cell.spec, cell.warmup_times_s, cell.step_times_s, cell.running
+    mean_s, std_s = (running.mean, running.std(ddof)) if running.n else (None, None)
     ended = cell.is_over or cell.stage == "finishing"
     warmed = ended or cell.stage == "measuring"
     places = _places(len(warm), spec.warmup_steps, is_open=spec.warmup_is_open, is_over=warmed)
     most = _places(len(timed), spec.measure_steps, is_open=spec.steps_are_open, is_over=ended)
-    return step_chart(warm, timed, warmup_total=places, measured_total=most, width=width, height=height, zoomed=zoomed)
+    room = {"warmup_total": places, "measured_total": most, "width": width, "height": height}
+    return step_chart(warm, timed, **room, mean_s=mean_s, std_s=std_s, zoomed=zoomed)
 
 
 def _places(done: int, most: int, *, is_open: bool, is_over: bool) -> int:
@@ -186,12 +195,12 @@ def _ranks(cell: CellState, width: int, rows: int) -> list[Line]:
     return [head, *bars.rank_strips(times_s, width=width, rows=rows)]
 
 
-def _where(state: SessionState, cell: CellState, around: Around) -> Line:
+def _where(state: SessionState, cell: CellState, found: Assessment | None, around: Around) -> Line:
     here = f"cell {status.number(cell)}/{len(state.cells)} · "
     held, outlook = around.held, around.outlook
     if cell.status != "running":
         said = "the queue is paused" if held else around.left
-        return (Span(here), status.status(cell), *([Span(f" · {said}", "caution")] if said else []))
+        return (Span(here), status.status(cell, found), *([Span(f" · {said}", "caution")] if said else []))
     eta_s = None if held or around.race else outlook().ends.last_s if outlook else remaining_s(state)
     these = "these" if state.side_by_side and len(state.running) > 1 else "this"
     rest = f" · paused after {these}" if held else f" · {eta_words(eta_s)}" if eta_s is not None else ""
@@ -207,23 +216,24 @@ def _lanes(state: SessionState, cell: CellState, width: int) -> list[Line]:
     return [spread(line((status.where(state, cell), "strong")), how, width)]
 
 
-def _progress(state: SessionState, width: int) -> Line:
-    """Steps of all cells that are done; where times decide how many there are, the share of the time."""
+def _progress(state: SessionState, around: Around, width: int) -> Line:
+    """The share of the session's time that has passed, and the steps of all cells that are done; the share of these
+    once nothing runs or waits and no time decides how many there are."""
     specs = (cell.spec for cell in state.cells.values() if cell.status != "skipped")
-    if all(spec.warmup_for is None and spec.steps_for is None for spec in specs):
-        return bars.progress(state.steps_done, state.steps_total, width=width)
-    share, done = share_done(state), format.plural(state.steps_done, "step")
-    told = done if share is None else f"{int(share * 100):3d} % of the time · {done}"
-    return bars.share_bar(share or 0.0, told, width)
+    counted = all(spec.warmup_for is None and spec.steps_for is None for spec in specs)
+    done, total = state.steps_done, state.steps_total
+    told, of = f"{done}/{total} steps" if counted else format.plural(done, "step"), ""
+    share: float | None = done / max(total, 1)
+    if not counted or state.running or state.waiting:
+        share, of = around.outlook().share if around.outlook else share_done(state), " of the time"
+    return bars.share_bar(share or 0.0, told if share is None else f"{int(share * 100):3d} %{of} · {told}", width)
 
 
 def _headline(state: SessionState, cell: CellState, found: Assessment | None, width: int) -> Line:
     if cell.running.n:
         mean = line((format.mean_std(cell.running.mean, cell.running.std(state.ddof), cell.running.n), "strong"))
-        judgement = found.judgement if found else None
-        interval = half_width_words(judgement) if judgement else ""
-        level = f" ({judgement.interval.level * 100:g} % interval)" if judgement and judgement.interval else ""
-        longer = (line(f"mean {interval}{level}"), line(f"mean {interval}")) if interval else ()
+        interval = interval_words(found)
+        longer = (line(f"mean {each}") for each in (interval, interval.partition(" (")[0]) if each)
         return max((facts(mean, [each], width) for each in longer), key=width_of, default=mean)
     if cell.warmup_times_s:
         latest = cell.warmup_times_s[-1]

@@ -130,7 +130,7 @@ class QueuePane(WideRows):
     _added: Sequence[tuple[CellSpec, int]] = ()
     _done: Sequence[CellState] = ()
     """Cells that have a result, if cells run side by side."""
-    _prices, _ends = _NO_OUTLOOK
+    _prices, _ends, _ = _NO_OUTLOOK
     _on: int | None = None
     """The cell that the cursor follows: a waiting one, of several running ones one of these, too."""
     _columns = _columns({})
@@ -151,7 +151,7 @@ class QueuePane(WideRows):
         self._left_out = [cell for cell in state.cells.values() if cell.status in LEFT_OUT]
         self._done = [cell for cell in state.cells.values() if cell.status in DONE] if state.side_by_side else ()
         self._added = () if self._waiting or self._at_work else view.preview.cells
-        self._prices, self._ends = view.outlook()
+        self._prices, self._ends, _ = view.outlook()
         self._take_variants()
         if self._added:
             self._ends = ends_s(state, self._prices, [spec for spec, _ in self._added], view.preview.lanes)

@@ -23,6 +23,7 @@ from cs336_tui.tui.tabs.results_columns import (
     ASKED,
     STD,
     TELLING,
+    VERDICT,
     ShownRow,
     named_columns,
     result_columns,
@@ -30,7 +31,7 @@ from cs336_tui.tui.tabs.results_columns import (
     sort_value,
 )
 from cs336_tui.tui.tabs.sessions import Source
-from cs336_tui.tui.tabs.status import verdict
+from cs336_tui.tui.tabs.status import VERDICT_ROOM, verdict
 from cs336_tui.tui.widgets.columns import ellipsis, lay_out, words_room
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line
 from cs336_tui.tui.widgets.rows import TableRows
@@ -75,6 +76,8 @@ class ResultsPane(TableRows):
     _laid_out_for = -1
     _is_short = False
     """True if passes have their short names, as there is no room for what tells cells apart, verdict and std."""
+    _is_merged = False
+    """True if verdicts stand in the place of the status, as there is no room for both."""
     _above = ""
     _ddof = 1
     _of_messages = False
@@ -168,7 +171,15 @@ class ResultsPane(TableRows):
         telling = {index for index, column in enumerate(self._columns) if column.rank <= STD}
         self._is_short = not telling <= {*layout.kept}
         if self._is_short:
-            layout = lay_out(self._columns, list(map(shortened, self._named)), for_columns, alike=self._alike)
+            short = list(map(shortened, self._named))
+            layout = lay_out(self._columns, short, for_columns, alike=self._alike)
+        needed = {index for index, column in enumerate(self._columns) if column.rank in (VERDICT, STD)}
+        self._is_merged = self._is_short and not needed <= {*layout.kept} and not self.chosen
+        if self._is_merged:
+            for_columns = width - len("! ") - VERDICT_ROOM
+            ranks = {STD: 0, VERDICT: len(self._columns) + TELLING}
+            columns = tuple(column._replace(rank=ranks.get(column.rank, column.rank)) for column in self._columns)
+            layout = lay_out(columns, short, for_columns, alike=self._alike)
         count = len(self._cells)
         room = width - words_room() - len(f" ·   {count}–{count} of {count}")
         told: set[int] = set()
@@ -218,11 +229,14 @@ class ResultsPane(TableRows):
         rows: list[Line] = []
         for cell in cells:
             known = judging.of(state, cell) if judging and state else None
-            roles = {at: verdict(cell, known).role}
+            said, end = verdict(cell, known), status.status(cell, known)
+            if self._is_merged and known and known.judgement:
+                end = Span(f"{end.text[0]} {said.text}", said.role)
+            roles = {at: said.role}
             texts = shortened(self._texts(cell, known)) if self._is_short else self._texts(cell, known)
-            rows.append((*layout.spans(texts, roles), status.status(cell), *signs.get(id(cell), ())))
-        names = layout.heading_of(self.sort)
-        names += _STATUS * (len(names) + len(_STATUS) <= self.content_size.width)
+            rows.append((*layout.spans(texts, roles), end, *signs.get(id(cell), ())))
+        names, end_name = layout.heading_of(self.sort), "verdict" if self._is_merged else _STATUS
+        names += end_name * (len(names) + len(end_name) <= self.content_size.width)
         return [*self._lines_above(), line((names, "muted"))], rows
 
     def _lines_above(self) -> list[Line]:

@@ -146,10 +146,6 @@ def _share(row: ShownRow) -> str:
     return f"{percent(share)}{of}"
 
 
-def _verdict(row: ShownRow) -> str:
-    return verdict(row.cell, row.found, whole=False).text
-
-
 def _judged(row: ShownRow) -> str | None:
     """The verdicts by which cells are sorted: doubted ones after the others."""
     judgement = row.found.judgement if row.found else None
@@ -157,7 +153,7 @@ def _judged(row: ShownRow) -> str | None:
 
 
 _OWN: Mapping[str, Mapping[str, Any]] = {
-    "verdict": {"read": _judged, "text": _verdict, "room": VERDICT_ROOM},
+    "verdict": {"read": _judged, "text": lambda row: verdict(row.cell, row.found).text, "room": VERDICT_ROOM},
     "memory": {"title": "peak", "read": lambda row: peak_bytes(row.cell), "text": None, "show": format.size},
     "peak": {"read": lambda row: row.share_of_peak, "text": _share},
 }

@@ -37,14 +37,17 @@ _STATUS = {
     "cancelled": Span("■ cancelled", "muted"),
     "skipped": Span("» skipped", "muted"),
 }
+_DOUBTED = Span("! ok", "caution")
 RECORDED = Span("✓ recorded", "good")
 RECORDED_ELSEWHERE = "Recorded elsewhere, not run or timed here: Kernels and Memory show what the file holds."
 _COUNTED = (("running", "{} run"), ("queued", "{} wait"), ("ok", "{} ok"), ("oom", "{} OOM"), ("failed", "{} failed"),
             ("killed", "{} killed"), ("cancelled", "{} cancelled"), ("skipped", "{} skipped"))  # fmt: skip
 
 
-def status(cell: CellState) -> Span:
-    """The status as a glyph and a word: colour is never alone."""
+def status(cell: CellState, found: Assessment | None = None) -> Span:
+    """The status as a glyph and a word: colour is never alone. `found`: its verdicts, which may doubt its number."""
+    if cell.status == "ok" and found and found.judgement and found.judgement.is_doubted:
+        return _DOUBTED
     return RECORDED if cell.spec.recording and cell.status == "ok" else _STATUS[cell.status]
 
 
@@ -110,30 +113,36 @@ _MORE_FROM = 40
 """Width from which the line of verdicts ends in the key that opens all of them."""
 
 
-def verdict_line(cell: CellState, found: Assessment | None, width: int) -> Line:
-    """The first verdict with its evidence, the number of others, and the key that opens all of them; empty without a
-    verdict."""
+def trust(cell: CellState, found: Assessment | None, width: int, mean: str = "", end: str = "") -> list[Line]:
+    """The first verdict, which is the cause of others, with the number of others, the mean if it is given, the evidence
+    and what to do, and this at its `end`; nothing without a verdict."""
     if cell.status != "ok" or not cell.running.n:
-        return ()
+        return []
     if found is None:
-        return line(("… judging", "muted"))
+        return [line(("… judging", "muted"))]
     if found.problem:
-        return fit(line((f"! this cell could not be judged: {found.problem}", "bad")), width)
+        return wrapped(f"! this cell could not be judged: {found.problem}", width, "bad")
     if found.judgement is None or not (checks := found.judgement.doubts_first):
-        return ()
-    first, *others = checks
-    more = f" +{len(others)}" if others else ""
-    end = Span(f"  {key_name('live.details')}: all", "muted") if width > _MORE_FROM else Span("")
-    said = (_mark(first), Span(f"{more}: {first.evidence}"))
-    return (*fit(said, width - len(end.text)), end)
+        return []
+    return _verdict(checks[0], width, f" +{len(checks) - 1}{mean}" if checks[1:] else mean, end, " ")
 
 
-def half_width_words(judgement: Judgement, of: str = "") -> str:
-    """Half the interval of the mean over the mean: ``± 0.42 %`` and `of` what, or ``too noisy``; empty without one."""
-    if judgement.interval is None:
+def trust_lines(cell: CellState, found: Assessment | None, width: int, rows: int) -> list[Line]:
+    """The same in exactly so many rows, with the key that opens all of them."""
+    end = f"  {key_name('live.details')}: all" if width > _MORE_FROM else ""
+    said = trust(cell, found, width, end=end)
+    if len(said) > rows:
+        rest = tuple(span for row in said[rows - 1 :] for span in row)
+        said[rows - 1 :] = [(*fit(rest, width - len(end)), Span(end, "muted"))]
+    return [*said, *[()] * (rows - len(said))]
+
+
+def interval_words(found: Assessment | None) -> str:
+    """Half the interval over the mean: ``± 0.42 % (95 % interval)``, or ``too noisy``; empty without one."""
+    if found is None or found.judgement is None or (interval := found.judgement.interval) is None:
         return ""
-    half = judgement.interval.half_width
-    return half if half == TOO_NOISY else f"± {half} %{of}"
+    half = interval.half_width
+    return half if half == TOO_NOISY else f"± {half} % ({interval.level * 100:g} % interval)"
 
 
 def all_checks(judgement: Judgement, width: int) -> list[Line]:
@@ -146,13 +155,11 @@ def all_checks(judgement: Judgement, width: int) -> list[Line]:
     return [*lines, *paragraphs(judgement.notes, width, indent=_INDENT)]
 
 
-def _mark(check: Check) -> Span:
-    return Span(f"{'✓' if check.describes else '!'} {check.name}", "good" if check.describes else "caution")
-
-
-def _verdict(check: Check, width: int) -> list[Line]:
-    mark, advice = _mark(check), f" → {check.advice}" if check.advice else ""
-    ((text, _),), *more = wrapped(f"{mark.text}: {check.evidence}{advice}", width, "text", _INDENT)
+def _verdict(check: Check, width: int, told: str = "", end: str = "", indent: str = _INDENT) -> list[Line]:
+    """A verdict that holds, what else is told of the number, the evidence and what to do."""
+    mark = Span(f"{'✓' if check.describes else '!'} {check.name}", "good" if check.describes else "caution")
+    advice = f" → {check.advice}" if check.advice else ""
+    ((text, _),), *more = wrapped(f"{mark.text}{told}: {check.evidence}{advice}{end}", width, "text", indent)
     return [(Span(text[: len(mark.text)], mark.role), Span(text[len(mark.text) :])), *more]
 
 
@@ -164,9 +171,8 @@ def energy_words(energy: Energy) -> Iterator[str]:
             yield f"{count(energy.tokens_per_joule)} tokens/J"
 
 
-def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) -> Span:
-    """The verdicts, as ``drifting, contended``; not `whole`: the first and the number of others, as ``drifting +1``, in
-    `VERDICT_ROOM` columns.
+def verdict(cell: CellState, found: Assessment | None) -> Span:
+    """The first verdict and the number of others, as ``drifting +1``, in `VERDICT_ROOM` columns.
     ``…`` while the cell is judged; ``–`` if it has no verdict. The colour says whether its number is in doubt."""
     if found is None:
         return Span("…" if cell.is_over else "–", "muted")
@@ -175,11 +181,9 @@ def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) ->
     judgement = found.judgement
     if judgement is None:
         return Span("–", "muted")
-    names = judgement.doubts_first
-    text = judgement.label
-    if names and not whole:
-        more = f" +{len(names) - 1}" if len(names) > 1 else ""
-        text = ellipsis(names[0].name, VERDICT_ROOM - len(more)) + more
+    names = [check.name for check in judgement.doubts_first]
+    more = f" +{len(names) - 1}" if names[1:] else ""
+    text = ellipsis("".join(names[:1]), VERDICT_ROOM - len(more)) + more
     return Span(text, "caution" if judgement.is_doubted else "good")
 
 

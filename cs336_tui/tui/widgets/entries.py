@@ -24,6 +24,7 @@ from textual.widgets import Input
 
 from cs336_tui.tui.keys import bind_keys
 from cs336_tui.tui.widgets.lines import Styled
+from cs336_tui.tui.widgets.paths import PathSuggester
 
 LABEL_WIDTH = 11
 """Columns of the label with the gap after it."""
@@ -83,12 +84,18 @@ class Entry(Styled):
 
 class InputLine(Input):
     """A line of text that takes keys in their order. Textual's acts on Backspace, and on every other key with a
-    binding, only after the letters that came behind it in one burst, as they do over a slow connection."""
+    binding, only after the letters that came behind it in one burst, as they do over a slow connection. A path in it is
+    completed: Tab or right takes what is shown dim."""
 
     cursor_blink = var(False, init=False)
 
+    def on_focus(self) -> None:
+        # From here on: what fills it at the start needs none.
+        self.suggester = PathSuggester(use_cache=False, case_sensitive=True)
+
     async def _on_key(self, event: events.Key) -> None:
-        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+        completes = event.key == "tab" and self._suggestion and self.cursor_at_end
+        for binding in self._bindings.key_to_bindings.get("right" if completes else event.key, ()):
             if await self.app.run_action(binding.action, self):
                 event.stop()
                 event.prevent_default()
