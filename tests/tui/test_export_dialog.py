@@ -142,6 +142,20 @@ async def test_the_format_of_the_settings_is_the_first(tmp_path: Path, here: Pat
         await until(pilot, lambda screen: "●latex" in screen and "▸Results" in screen)
 
 
+async def test_the_text_is_shown_before_it_is_written(tmp_path: Path, here: Path) -> None:  # noqa: ARG001
+    async with on_screen(replaying(demo(), tmp_path)) as (_, pilot):
+        await press(pilot, "e", seen="| size")
+        await press(pilot, "right", seen=r"\caption{")
+
+
+@pytest.mark.parametrize("field", ["what", "entry-format", "columns", "entry-digits", "notes", "name", "folder"])
+async def test_enter_saves_from_every_field(app: Cs336App, here: Path, field: str) -> None:
+    async with exporting(app) as pilot:
+        dialog(app).query_one(f"#{field}").focus()
+        await press(pilot, "enter", seen=lambda _: isinstance(app.screen, Written))
+    assert [file.name for file in here.iterdir()] == [RESULTS]
+
+
 async def test_an_existing_file_needs_a_second_yes_and_another_name_asks_again(app: Cs336App, here: Path) -> None:
     for name in ("a.md", RESULTS):
         (here / name).write_text("mine")

@@ -220,6 +220,10 @@ class ConfigurePane(Vertical):
         """Leave the entries, where plain keys are typed, for the first button that can be pressed."""
         next(button for button in self.query(PushButton) if button.display and not button.disabled).focus()
 
+    def on_input_submitted(self) -> None:
+        """Go on to the next entry."""
+        self.screen.focus_next()
+
     def on_entry_changed(self, event: Entry.Changed) -> None:
         event.stop()
         entries = self._entries.with_value(event.entry.field, event.value)

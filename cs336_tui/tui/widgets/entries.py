@@ -69,7 +69,8 @@ class Entry(Styled):
         rows = self.content_rows(width - LABEL_WIDTH)
         if y < len(rows):
             label = set_cell_size(self.label if y == 0 else "", LABEL_WIDTH)
-            segments = [Segment(label, self.style_of("strong" if self.has_focus_within else "muted")), *rows[y]]
+            focused = "cursor" if self.screen.is_modal else "strong"
+            segments = [Segment(label, self.style_of(focused if self.has_focus_within else "muted")), *rows[y]]
         else:
             lines = self._problem_lines(width)[y - len(rows) :]
             segments = [Segment(line, self.style_of("bad")) for line in lines[:1]]
@@ -105,7 +106,7 @@ class _Line(InputLine):
 
 
 class TextEntry(Entry):
-    """An entry for text; enter goes to the next one."""
+    """An entry for text."""
 
     def __init__(
         self, field: str, label: str, value: str, *, hint: str = "", tooltip: str | None = None, max_length: int = 200
@@ -135,10 +136,6 @@ class TextEntry(Entry):
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         self.post_message(self.Changed(self, event.value))
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.screen.focus_next()
 
     def on_click(self) -> None:
         self._input.focus()
