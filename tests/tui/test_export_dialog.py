@@ -275,6 +275,17 @@ async def test_each_tab_copies_its_table_as_markdown_and_says_so(tmp_path: Path)
             assert len(rows) > 1
 
 
+async def test_the_columns_in_sight_are_copied_and_all_of_them_when_it_is_asked_again(tmp_path: Path) -> None:
+    async with on_screen(replaying(demo(), tmp_path), size=SMALL, notifications=True) as (app, pilot):
+        widths = []
+        for told in ("c again copies all columns", "clipboard."):
+            await press(pilot, "4", "c", seen=lambda _: bool(app.clipboard))
+            assert told in [each.message for each in app._notifications][-1]
+            widths.append(len(table_in(app.clipboard)[0]))
+            app._clipboard = ""
+        assert widths[0] < widths[1]
+
+
 async def test_a_tab_without_a_table_says_so(tmp_path: Path) -> None:
     async with on_screen(replaying(demo(), tmp_path), size=SMALL, notifications=True) as (app, pilot):
         for tab in ("queue", "kernels", "memory", "precision"):

@@ -227,6 +227,8 @@ class Copied(msgspec.Struct, frozen=True):
 
     name: str
     make: Callable[[], str]
+    table: Table | None = None
+    """What it is made of, if some of its columns can be copied alone."""
 
 
 @runtime_checkable
@@ -245,7 +247,7 @@ def copied_table(name: str, table: Table) -> Copied:
 
         return render(table, "markdown")
 
-    return Copied(name, make)
+    return Copied(name, make, table)
 
 
 class TableLines(NamedTuple):
@@ -310,6 +312,8 @@ class Sheet(msgspec.Struct, frozen=True):
     """The least width of what takes the rest of each row: the last column, or the bars. 0: nothing does."""
     shares: tuple[float, ...] = ()
     """A bar for each row, from 0 to 1."""
+    bar: int = 0
+    """Columns of each bar, before the last column. 0: bars take the rest of the rows."""
     roles: tuple[str, ...] = ()
     """The style of each bar; else they are alike."""
     sort: Sort = UNSORTED
@@ -331,7 +335,7 @@ class Laid:
     def __init__(self, sheet: Sheet, width: int, page: int = 0) -> None:
         self.sheet, self._width = sheet, width
         table = sheet.table
-        self._cuts_last = bool(sheet.rest) and not sheet.shares
+        self._cuts_last = bool(sheet.rest) and (not sheet.shares or bool(sheet.bar))
         columns = table.columns[:-1] if self._cuts_last else table.columns
         room = width - sheet.rest
         self.pages = lay_out(columns, table.rows, room).pages(room)
@@ -362,7 +366,7 @@ class Laid:
         """The columns' names, with the sign of the order behind the one that rows are sorted by."""
         last = self.sheet.table.columns[-1] if self._cuts_last else None
         sort = self.sheet.sort
-        name = f"{last.header}{sort.mark * (sort.key == last.key)}  " if last else ""
+        name = " " * self.sheet.bar + f"{last.header}{sort.mark * (sort.key == last.key)}  " if last else ""
         return heading_lines(self._layout.heading_of(sort) + name, columns_words(self.pages, self.page), self._width)
 
     def lines(self, first: int, last: int) -> Sequence[Line]:
@@ -374,12 +378,12 @@ class Laid:
     def _row(self, place: int) -> Line:
         row = self.sheet.table.rows[place]
         text = self._layout.row(row)
-        width = max(self._width - cell_len(text), 0)
-        if self._cuts_last:
-            return Span(text), Span(middle(row[-1], width))
-        shares, roles = self.sheet.shares, self.sheet.roles
-        role = roles[place] if roles else "measured"
-        return (Span(text), Span(bar(shares[place], min(width, _WIDEST_BAR)), role)) if shares else (Span(text),)
+        beside, shares, roles = self.sheet.bar, self.sheet.shares, self.sheet.roles
+        width = max(self._width - cell_len(text) - beside, 0)
+        room = beside - 1 if beside else min(width, _WIDEST_BAR)
+        bars = [Span(bar(shares[place], room), roles[place] if roles else "measured")] if shares else []
+        name = [Span(" " * bool(beside) + middle(row[-1], width))] if self._cuts_last else []
+        return Span(text), *bars, *name
 
 
 def middle(text: str, width: int) -> str:

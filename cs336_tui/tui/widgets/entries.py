@@ -279,15 +279,18 @@ class Fold(Widget, can_focus=True):
     open: reactive[bool] = reactive(False)
     label: reactive[str] = reactive("")
 
+    @dataclass(eq=False, repr=False)
     class Turned(Message):
-        """The user opened or closed the fold."""
+        """The user opened or closed this fold."""
+
+        fold: Fold
 
     def render(self) -> Content:
         return Content(f"{'▾' if self.open else '▸'} {self.label}")
 
     def action_turn(self) -> None:
         self.open = not self.open
-        self.post_message(self.Turned())
+        self.post_message(self.Turned(self))
 
     on_click = action_turn
 
