@@ -93,11 +93,11 @@ async def test_kernels_come_with_the_largest_total_first(size: tuple[int, int]) 
 async def test_each_kernel_has_a_bar_of_its_share_in_the_colour_of_its_kind() -> None:
     report = a_kernel_report()
     found = select(report, Selection())
-    for row, line in zip(found, Laid(kernels_sheet(report, Selection(), found), 78).lines(0, len(found)), strict=True):
+    for row, line in zip(found, Laid(kernels_sheet(report, Selection(), found), 118).lines(0, len(found)), strict=True):
         drawn = line[1]
         assert drawn.role == kind_role(row.kind)
         assert abs(drawn.text.count("█") - 8 * row.total_ns / found[0].total_ns) <= 1
-        assert width_of(line) <= 78
+        assert width_of(line) <= 118
 
 
 async def test_a_column_that_is_sorted_by_is_marked_and_in_sight_and_can_be_turned_round() -> None:

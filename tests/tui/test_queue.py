@@ -19,6 +19,7 @@ from cs336_tui.session.store import info_of, load
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.ending import farewell
 from cs336_tui.tui.requests import RunOptions
+from cs336_tui.tui.tabs.live import LivePane
 from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.samples import START, mixed_session
@@ -297,15 +298,16 @@ async def test_the_list_says_what_was_run_and_a_filter_keeps_what_has_its_words(
 async def test_an_opened_session_shows_its_results(folder: Path) -> None:
     async with opened(Benches(), session_dir=folder) as (app, pilot):
         await to_sessions(app, pilot)
-        await press(pilot, "end", "enter", seen="128, 256")
+        await press(pilot, "end", "enter", seen="✓ ok")
         assert app.main.open_tab == "results"
 
 
 async def test_the_first_screen_offers_the_last_session_and_a_recorded_run(bench: Benches, tmp_path: Path) -> None:
     keep(tmp_path, STOPPED, stopped_session())
-    async with opened(bench, session_dir=tmp_path) as (_, pilot):
-        text = await until(pilot, "resume the last session, 2 cells left")
-        assert "open the last session: 2026-11-18 09:00 · small · ctx 128, 256, 512 · fwd+bwd" in " ".join(text.split())
+    async with opened(bench, session_dir=tmp_path) as (app, pilot):
+        await until(pilot, "resume the last session, 2 cells left")
+        offered = " ".join(app.main.query_one(LivePane).text.split())
+        assert "open the last session: 2026-11-18 09:00 · small · ctx 128, 256, 512 · fwd+bwd" in offered
         await press(pilot, "D", seen="NVIDIA H100 80GB HBM3 · driver 580.65.06")
         await press(pilot, "b", "u", seen="cell 2/3")
         assert bench.made[1].log_path == tmp_path / f"{STOPPED}.jsonl"

@@ -121,7 +121,7 @@ def kernels_sheet(report: KernelReport, selection: Selection, found: Sequence[Ke
     return Sheet(
         table,
         keys=keys,
-        rest=NAME_WIDTH + _BAR,
+        rest=NAME_WIDTH,
         bar=_BAR,
         shares=tuple(row.total_ns / most for row in found),
         roles=tuple(kind_role(row.kind) for row in found),

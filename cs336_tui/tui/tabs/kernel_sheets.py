@@ -133,7 +133,7 @@ def kinds_sheet(report: KernelReport) -> Sheet:
     table = shown_table((*names, _ALL), [Column[str]("kind", left=True, text=str), *map(column, found)], _tops(report))
     bars = tuple(found[all_of_it][name].share for name in names)
     roles = tuple(map(kind_role, (*names, _ALL)))
-    return Sheet(table, _matmul_sentence(report), (*names, None), rest=8, shares=(*bars, 1.0), roles=roles)
+    return Sheet(table, _matmul_sentence(report), (*names, None), shares=(*bars, 1.0), roles=roles)
 
 
 def parts_sheet(report: KernelReport) -> Sheet:

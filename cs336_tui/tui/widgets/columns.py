@@ -19,7 +19,9 @@ T = TypeVar("T")
 _GAP = 2
 _ALL_ALIKE = 20
 """Added to the rank of a column whose values are all alike, so that it is dropped first."""
-_WIDEST_BAR = 40
+_LEAST_BAR, _WIDEST_BAR = 5, 40
+_BARS_FROM = 100
+"""Width of a window from which rows that end with a name have bars, too."""
 _PERCENT = " %"
 _AS_EXPORTED: Mapping[str, Any] = {}
 
@@ -313,7 +315,7 @@ class Sheet(msgspec.Struct, frozen=True):
     shares: tuple[float, ...] = ()
     """A bar for each row, from 0 to 1."""
     bar: int = 0
-    """Columns of each bar, before the last column. 0: bars take the rest of the rows."""
+    """Columns of each bar, before the last column in a wide window. 0: bars take the rest of the rows."""
     roles: tuple[str, ...] = ()
     """The style of each bar; else they are alike."""
     sort: Sort = UNSORTED
@@ -335,9 +337,10 @@ class Laid:
     def __init__(self, sheet: Sheet, width: int, page: int = 0) -> None:
         self.sheet, self._width = sheet, width
         table = sheet.table
+        self._bar = sheet.bar if width >= _BARS_FROM else 0
         self._cuts_last = bool(sheet.rest) and (not sheet.shares or bool(sheet.bar))
         columns = table.columns[:-1] if self._cuts_last else table.columns
-        room = width - sheet.rest
+        room = width - sheet.rest - self._bar
         self.pages = lay_out(columns, table.rows, room).pages(room)
         self.page = page % len(self.pages)
         self._layout = self.pages[self.page]
@@ -366,7 +369,7 @@ class Laid:
         """The columns' names, with the sign of the order behind the one that rows are sorted by."""
         last = self.sheet.table.columns[-1] if self._cuts_last else None
         sort = self.sheet.sort
-        name = " " * self.sheet.bar + f"{last.header}{sort.mark * (sort.key == last.key)}  " if last else ""
+        name = " " * self._bar + f"{last.header}{sort.mark * (sort.key == last.key)}  " if last else ""
         return heading_lines(self._layout.heading_of(sort) + name, columns_words(self.pages, self.page), self._width)
 
     def lines(self, first: int, last: int) -> Sequence[Line]:
@@ -378,11 +381,15 @@ class Laid:
     def _row(self, place: int) -> Line:
         row = self.sheet.table.rows[place]
         text = self._layout.row(row)
-        beside, shares, roles = self.sheet.bar, self.sheet.shares, self.sheet.roles
-        width = max(self._width - cell_len(text) - beside, 0)
-        room = beside - 1 if beside else min(width, _WIDEST_BAR)
-        bars = [Span(bar(shares[place], room), roles[place] if roles else "measured")] if shares else []
-        name = [Span(" " * bool(beside) + middle(row[-1], width))] if self._cuts_last else []
+        shares, roles = self.sheet.shares, self.sheet.roles
+        width = max(self._width - cell_len(text) - self._bar, 0)
+        room = self._bar - 1 if self._cuts_last else min(width, _WIDEST_BAR)
+        bars = (
+            [Span(bar(shares[place], room), roles[place] if roles else "measured")]
+            if shares and room >= _LEAST_BAR
+            else []
+        )
+        name = [Span(" " * bool(bars) + middle(row[-1], width))] if self._cuts_last else []
         return Span(text), *bars, *name
 
 
