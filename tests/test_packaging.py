@@ -18,11 +18,15 @@ from cs336_tui.config.presets import bundled
 from tests.terminal import Terminal
 from tools import dist, man
 
-DATA = {
-    path.relative_to(dist.ROOT / "cs336_tui").as_posix()
-    for path in (dist.ROOT / "cs336_tui").rglob("*")
-    if path.is_file() and path.suffix not in (".py", ".pyc")
-} | {path.relative_to(dist.ROOT).as_posix() for path in (dist.ROOT / "themes").iterdir()}
+DATA = (
+    {
+        path.relative_to(dist.ROOT / "cs336_tui").as_posix()
+        for path in (dist.ROOT / "cs336_tui").rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    | {path.relative_to(dist.ROOT).as_posix() for path in (dist.ROOT / "themes").iterdir()}
+    | {"data/demo-session.jsonl"}
+)
 MADE = ("dist", "build", "site", "share", "reference", "__pycache__", "__snapshots__", "*.egg-info")
 
 

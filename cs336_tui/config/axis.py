@@ -178,6 +178,11 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
         return f"other_{self.sweep}" if self.widget == "chips" and (self.own or self.is_number) else ""
 
     @property
+    def has_chips(self) -> bool:
+        """True if its values are ticked in the form, not typed."""
+        return self.widget in ("chips", "one")
+
+    @property
     def is_number(self) -> bool:
         return self.kind in NUMBERS
 

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from cs336_tui.config.reading import is_file, is_folder
+from cs336_tui.config.spec import has_stand_ins
 from cs336_tui.events import events as ev
 from cs336_tui.events.codec import from_line
 from cs336_tui.session.load import load as load
@@ -105,6 +106,10 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     """Devices of the cells: torch's name and the machine's name of each."""
     torch: str | None = None
+    sizes: tuple[str, ...] = ()
+    """Sizes of the cells, or names of recordings."""
+    contexts: tuple[int, ...] = ()
+    passes: tuple[str, ...] = ()
     cells: int = 0
     ok: int = 0
     oom: int = 0
@@ -219,6 +224,8 @@ def describe(state: SessionState, path: Path, problem: str | None = None) -> Ses
     titles = dict.fromkeys(
         device.title if machine and (device := machine.device(name)) else name for name, machine in named
     )
+    specs = [cell.spec for cell in cells]
+    own = [spec for spec in specs if not has_stand_ins(spec)]
     return SessionInfo(
         session=path.stem,
         path=path,
@@ -228,6 +235,9 @@ def describe(state: SessionState, path: Path, problem: str | None = None) -> Ses
         host=state.environment.host if state.environment else "",
         devices=tuple(titles),
         torch=state.environment.torch if state.environment else None,
+        sizes=tuple(dict.fromkeys(spec.recording or spec.size for spec in specs)),
+        contexts=tuple(dict.fromkeys(spec.context_length for spec in own)),
+        passes=tuple(dict.fromkeys(spec.pass_ for spec in own)),
         cells=len(cells),
         ok=statuses.count("ok"),
         oom=statuses.count("oom"),

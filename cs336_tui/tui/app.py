@@ -108,6 +108,7 @@ class Cs336App(Host):
         self._sessions = SessionController(self, self._runs, session_dir)
         self.action_run_cells = self.action_add_cells = self._runs.ask
         self.action_tune, self.action_resume = self._runs.ask_race, self._sessions.resume_shown
+        self.action_watch_demo = self._sessions.watch_demo
         self._painter = Painter(
             self, self._reports, self._peaks, self._runs, self._sessions, self._replay, may_leave_out
         )
@@ -123,6 +124,7 @@ class Cs336App(Host):
             make_report=partial(runs.run_between, reports.ask),
             step_cell=reports.step,
             measure_peaks=partial(runs.run_between, self._peaks.ask),
+            turn=runs.turn,
             choose_cell=reports.choose_cell,
             follow_cell=self.follow,
             read_cell=partial(dialogs.read_cell, self),
@@ -179,6 +181,7 @@ class Cs336App(Host):
         source = self._runs.source()
         if source is not None:
             self._sessions.use_folder(source.bench.log_path.parent)
+            self._sessions.find_last()
         self.paint()
         if self._replay:
             self.main.query_one(ConfigurePane).disabled = True
@@ -210,7 +213,7 @@ class Cs336App(Host):
 
     def close(self) -> None:
         """End the run, its processes, the log and the summary; blocks up to some seconds. Safe to call twice."""
-        for resource in (*self._sessions.sources, self._replay, self.autosave):
+        for resource in (*self._sessions.sources, self._sessions.demo, self._replay, self.autosave):
             if resource is not None:
                 resource.close()
 
@@ -269,7 +272,8 @@ class Cs336App(Host):
             "add_cells": runs.cells_run and not (runs.races or runs.stopping),
             "tune": runs.can_race,
             "stop_cells": self.shown.watched or (self.run_in_progress and not (replaying or runs.stopping)),
-            "resume": self._sessions.can_resume,
+            "resume": self._sessions.can_resume or self._sessions.last_stopped is not None,
+            "watch_demo": not (replaying or self.run_in_progress),
             "pause": self._replay and self.run_in_progress,
             "faster": self._replay and self.run_in_progress,
             "leave_opened": self._shown_first is not None,

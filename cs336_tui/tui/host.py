@@ -50,6 +50,8 @@ class Host(SteadyApp):
         """True if something else is to be shown than what was painted last; the next refresh shows it."""
         self.inbox: deque[tuple[Session, Sequence[Event]]] = deque()
         """Batches of events that were taken and not folded yet."""
+        self.copied: object = None
+        """The tab and the columns that were copied last, if there are more."""
         self.export_folder: Path | None = None
         """The folder that was exported to last; None: the one that the app was started in."""
 
@@ -147,7 +149,7 @@ class Host(SteadyApp):
             self.open_soon("queue")
         elif self._opened is not None and self._opened.state.tuning is not None:
             self.open_soon("race")
-        elif self._opened is not None and not self.main.wide:
+        elif self._opened is not None:
             self.open_soon("results")
         self.refresh_bindings()
         self.refresh_panes()

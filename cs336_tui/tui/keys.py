@@ -27,6 +27,7 @@ MEANINGS = {
     "pause": Meaning("P", "pause, and go on"),
     "faster": Meaning("right_curly_bracket", "faster"),
     "slower": Meaning("left_curly_bracket", "slower"),
+    "demo": Meaning("D", "watch a recorded run"),
     "export": Meaning("e", "export"),
     "copy": Meaning("c", "copy the table of the tab"),
     "save": Meaning("w", "save the choices as a preset"),

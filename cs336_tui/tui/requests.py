@@ -49,6 +49,8 @@ class Requests(msgspec.Struct, frozen=True):
     """Show the reports of the next cell, or of the one before for -1."""
     measure_peaks: Callable[[Sequence[WantedPeak]], object]
     """Measure these before the next cell."""
+    turn: Callable[[CellSpec], object]
+    """Time a cell of ranks in turns with the same without communication."""
     choose_cell: Callable[[CellState], object]
     """Make this cell the one that every pane is about."""
     follow_cell: Callable[[CellState], object]

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 Sink = Callable[[Sequence[Event]], None]
 Post = Callable[[Message], object]
+_ROUNDS = 5
+"""Of two cells in turns, as `cs336-tui ab` has it."""
 
 
 @dataclass(eq=False, repr=False)
@@ -150,6 +152,15 @@ class LiveSource:
             return _Race(tuner, lambda: tuner.run(started, command_of_search(tuning)))
 
         self._begin("race", resolve, self._hold, then=self._drive)
+
+    def turn(self, spec: CellSpec) -> None:
+        """Time a cell of ranks in turns with the same without communication; `Ended` is posted when both are over."""
+        from cs336_tui.analysis.effects import NO_COMMUNICATION
+        from cs336_tui.export.subjects.data_parallel import in_turns_command
+
+        silent, command = msgspec.structs.replace(spec, parallel=NO_COMMUNICATION), in_turns_command(spec)
+        turns = partial(self.bench.run_ab, spec, silent, _ROUNDS, command)
+        self._begin("turns", self.bench.probe, lambda _: None, then=lambda _: turns())
 
     def go_on_racing(self) -> None:
         """Go on with the race that was stopped, with the rest of its budget."""

@@ -16,6 +16,7 @@ import shutil
 import sys
 import termios
 from codecs import getincrementaldecoder
+from collections import deque
 from collections.abc import Awaitable, Iterable
 from types import NoneType
 from typing import Any
@@ -155,6 +156,10 @@ class SteadyApp(App[None]):
         self._drawn_size: Size | None = None
         self._drawing: tuple[Screen[Any] | None, asyncio.Task[bool] | None] = (None, None)
         """The screen that `laid_out` last waited for."""
+        self._typed: deque[events.InputEvent] = deque()
+        """What was typed behind a key that is still being taken."""
+        self._taking: asyncio.TimerHandle | None = None
+        """Goes on with what was typed, should the key that is being taken get lost; None: no key is."""
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         """A terminal of another size may show something else than was written: it cuts what is beyond its edge."""
@@ -175,12 +180,34 @@ class SteadyApp(App[None]):
             super().update_styles(node, animate)
 
     async def on_event(self, event: events.Event) -> None:
-        """Keys and clicks wait for a window that is being opened, and mean nothing to an app that is ending."""
+        """Keys and clicks wait for the key before them and for a window that is being opened, and mean nothing to an
+        app that is ending."""
         if isinstance(event, events.InputEvent) and not event.is_forwarded and self.screen_stack:
             if self._exit:
                 return
+            if self._taking is not None:
+                self._typed.append(event)
+                return
             await in_time(self.screen._mounted_event.wait())
+            if isinstance(event, events.Key):
+                self._taking = asyncio.get_running_loop().call_later(OPENED_WITHIN_S, self.call_later, self._go_on)
+                self.call_next(self._climb, list((self.focused or self.screen).ancestors_with_self))
         await super().on_event(event)
+
+    async def _climb(self, takers: list[DOMNode]) -> None:
+        """Follow a key from the widget with the focus to the app, which does what its keys ask for."""
+        while takers:
+            if takers.pop(0).call_later(self._climb, takers):
+                return
+        await self._go_on()
+
+    async def _go_on(self) -> None:
+        """The key has been taken: what was typed behind it is next."""
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
+        while self._typed and self._taking is None:
+            await self.on_event(self._typed.popleft())
 
     def action_redraw(self) -> None:
         """Write the whole screen, whatever the terminal is known to show."""

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.events import Key
 from textual.widgets import Input
 
 from cs336_tui.events.events import CellFinished, ChildOutput, Notice
@@ -55,6 +56,19 @@ async def test_number_keys_open_every_pane(size: tuple[int, int], tmp_path: Path
     async with on_screen(replaying(demo(in_the_middle), tmp_path), size=size) as (_, pilot):
         for key, seen in PANES.items():
             await press(pilot, key, seen=seen)
+
+
+@pytest.mark.parametrize(
+    ("opens", "text"),
+    [(["w"], "mine"), (["7", "O"], "x.json"), (["question_mark", "slash"], "rms"), (["colon"], "csv")],
+)
+async def test_what_is_typed_in_one_burst_goes_into_the_window_that_its_first_keys_open(
+    opens: list[str], text: str
+) -> None:
+    async with on_screen(Cs336App()) as (app, pilot):
+        for key in (*opens, *text):
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda _: text in [each.value for each in app.screen.query(Input)])
 
 
 async def test_resizing_down_and_up_survives(tmp_path: Path) -> None:

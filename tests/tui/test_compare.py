@@ -115,11 +115,12 @@ async def test_two_sessions_are_compared_with_a_verdict_in_words(tmp_path: Path)
     keep(tmp_path, "2026-11-20T10-00-00-fast", measured_session(1.0))
     keep(tmp_path, "2026-11-20T11-00-00-slow", measured_session(1.5))
     async with on_screen(Cs336App(Benches(), session_dir=tmp_path), "NVIDIA") as (app, pilot):
-        await press(pilot, "7", seen="00-00-slow")
+        await press(pilot, "7", seen="2026-11-20 11:00")
         await until(pilot, lambda _: app.focused is not None and app.focused.id == "sessions")
         await pilot.press("home", "m", "down", "m")
-        seen = await press(pilot, "8", "v", seen="▲ slower")
+        seen = await press(pilot, "8", seen="▲ slower")
         assert "1.5" in seen
+        assert "██████████████ 0.67×" in seen, "the speed-up of A, which was marked first"
         pane = app.query_one(ComparePane)
         await until(pilot, lambda _: pane.has_focus)
         await press(pilot, "down", "enter", seen="slower, the whole")
@@ -300,9 +301,23 @@ def test_without_turns_a_cell_of_several_ranks_has_the_command_that_tells_what_i
     seen = turns_text(merged(state_of(ranks_session(4))))
     assert "No cells of this session ran in turns" in seen
     assert not absent(seen, "cs336-tui ab --a '--parallel ddp' --b '--parallel none'", "--ranks 4")
+    assert not absent(seen, "exposed communication: n measures it here")
     one = turns_text([round_[0] for round_ in rounds_of(a_round(1.0))])
     assert A.ranks == 1
     assert "--parallel" not in one
+
+
+async def test_a_key_of_the_turns_view_measures_exposed_communication(bench: Benches, tmp_path: Path) -> None:
+    keep(tmp_path, "2026-11-20T10-00-00-many", ranks_session(4))
+    async with on_screen(Cs336App(bench, session_dir=tmp_path), "NVIDIA") as (app, pilot):
+        await press(pilot, "7", seen="2026-11-20 10:00")
+        await press(pilot, "enter", seen="opened")
+        await press(pilot, "8", "v", "v", seen="n measures it here")
+        await pilot.press("n")
+        await until(pilot, lambda _: len(app.live.state.cells) == 10)
+        sides = [cell.spec.parallel for cell in app.live.state.cells.values()]
+        assert sides.count("ddp") == sides.count("none") == 5
+        bench.go_on.set()
 
 
 def test_two_cells_that_differ_in_a_variant_say_in_which() -> None:

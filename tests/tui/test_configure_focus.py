@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from textual.widget import Widget
 
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.tui.widgets.entries import Entry, TextEntry
+from cs336_tui.tui.widgets.entries import Chips, Entry, TextEntry
 from tests.tui.configuring import HERE, NARROW, WIDE, Hand, opened, reachable
 
 
@@ -40,6 +40,13 @@ async def test_tab_and_arrows_reach_everything(forward: str, back: str) -> None:
             if hand.host.focused is not stops[0]:
                 await hand.press(back)
         assert hand.host.focused is stops[0]
+
+
+async def test_a_fold_that_is_opened_shows_its_entries() -> None:
+    async with opened((34, 22)) as hand:
+        for name, first in (("more", "edition"), ("variants", "workload")):
+            await hand.unfold(name)
+            assert in_sight(hand, hand.entry(first, Chips)), name
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE, (40, 12), (28, 6)])

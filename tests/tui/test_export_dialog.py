@@ -142,6 +142,20 @@ async def test_the_format_of_the_settings_is_the_first(tmp_path: Path, here: Pat
         await until(pilot, lambda screen: "●latex" in screen and "▸Results" in screen)
 
 
+async def test_the_text_is_shown_before_it_is_written(tmp_path: Path, here: Path) -> None:  # noqa: ARG001
+    async with on_screen(replaying(demo(), tmp_path)) as (_, pilot):
+        await press(pilot, "e", seen="| size")
+        await press(pilot, "right", seen=r"\caption{")
+
+
+@pytest.mark.parametrize("field", ["what", "entry-format", "columns", "entry-digits", "notes", "name", "folder"])
+async def test_enter_saves_from_every_field(app: Cs336App, here: Path, field: str) -> None:
+    async with exporting(app) as pilot:
+        dialog(app).query_one(f"#{field}").focus()
+        await press(pilot, "enter", seen=lambda _: isinstance(app.screen, Written))
+    assert [file.name for file in here.iterdir()] == [RESULTS]
+
+
 async def test_an_existing_file_needs_a_second_yes_and_another_name_asks_again(app: Cs336App, here: Path) -> None:
     for name in ("a.md", RESULTS):
         (here / name).write_text("mine")
@@ -259,6 +273,17 @@ async def test_each_tab_copies_its_table_as_markdown_and_says_so(tmp_path: Path)
             rows = table_in(app.clipboard)
             assert rows[0][0] == heading, tab.id
             assert len(rows) > 1
+
+
+async def test_the_columns_in_sight_are_copied_and_all_of_them_when_it_is_asked_again(tmp_path: Path) -> None:
+    async with on_screen(replaying(demo(), tmp_path), size=SMALL, notifications=True) as (app, pilot):
+        widths = []
+        for told in ("c again copies all columns", "clipboard."):
+            await press(pilot, "4", "c", seen=lambda _: bool(app.clipboard))
+            assert told in [each.message for each in app._notifications][-1]
+            widths.append(len(table_in(app.clipboard)[0]))
+            app._clipboard = ""
+        assert widths[0] < widths[1]
 
 
 async def test_a_tab_without_a_table_says_so(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from cs336_tui.stats.quantities import scale, time_text
 from cs336_tui.tui.dialogs.windows import Reader
 from cs336_tui.tui.tabs import kernel_sheets
 from cs336_tui.tui.tabs import kernels as kernels_pane
-from cs336_tui.tui.tabs.kernel_listing import Selection, kernels_sheet, phases, select, still_valid
+from cs336_tui.tui.tabs.kernel_listing import Selection, kernels_sheet, kind_role, phases, select, still_valid
 from cs336_tui.tui.tabs.kernels import VIEWS, KernelsPane
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.columns import Laid, middle
@@ -88,6 +88,16 @@ async def test_kernels_come_with_the_largest_total_first(size: tuple[int, int]) 
             words = "Time % Total µs▾ Instances Avg µs Med µs Min µs Max µs StdDev µs Kind Name"
             assert heading.split() == words.split()
             assert "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32" in pane.text
+
+
+async def test_each_kernel_has_a_bar_of_its_share_in_the_colour_of_its_kind() -> None:
+    report = a_kernel_report()
+    found = select(report, Selection())
+    for row, line in zip(found, Laid(kernels_sheet(report, Selection(), found), 118).lines(0, len(found)), strict=True):
+        drawn = line[1]
+        assert drawn.role == kind_role(row.kind)
+        assert abs(drawn.text.count("█") - 8 * row.total_ns / found[0].total_ns) <= 1
+        assert width_of(line) <= 118
 
 
 async def test_a_column_that_is_sorted_by_is_marked_and_in_sight_and_can_be_turned_round() -> None:
@@ -217,18 +227,19 @@ async def test_operators_of_a_cpu_are_called_so_and_notes_and_trace_are_on_top()
 
 
 async def test_the_table_is_copied_as_it_stands_with_all_rows_and_columns() -> None:
-    async with showing(made(a_kernel_report()), LOWER_PANEL) as (pilot, _pane, app):
-        await pilot.press("f", "c")
-        copied = app.clipboard
+    async with showing(made(a_kernel_report()), LOWER_PANEL) as (pilot, pane, _app):
+        await pilot.press("f")
+        copied = pane.copied().make()
         assert copied.startswith("**small · ctx 128 · train-step · fp32 · cuda:0 · forward · 7 of 9 kernels")
         assert "| StdDev µs | Kind " in copied
         assert sum(text.startswith("| ") for text in copied.splitlines()) == 2 + 7
-        await pilot.press("v", "c")
-        assert "Matrix multiplication takes" in app.clipboard
-    async with showing(Subject(two_cells(), FORWARD)) as (pilot, _pane, app):
-        await pilot.press("v", "c")
-        assert not absent(app.clipboard, "Kernels over cells", "Every row: size small")
-        assert sum(row.startswith(("| 128", "| 512")) for row in app.clipboard.splitlines()) == 4
+        await pilot.press("v")
+        assert "Matrix multiplication takes" in pane.copied().make()
+    async with showing(Subject(two_cells(), FORWARD)) as (pilot, pane, _app):
+        await pilot.press("v")
+        copied = pane.copied().make()
+        assert not absent(copied, "Kernels over cells", "Every row: size small")
+        assert sum(row.startswith(("| 128", "| 512")) for row in copied.splitlines()) == 4
 
 
 async def test_without_a_report_it_says_how_to_get_one_and_its_keys_do_nothing() -> None:

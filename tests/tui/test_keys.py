@@ -98,7 +98,7 @@ LITERALS = (
 """Forms of a key in a text: ``press r``, ``Results (4)``, ``u resumes``, ``l: bandwidths``, ``Esc leave``."""
 OURS_TO_SAY = {
     "Enter take · \0 leave", "Enter choose · \0 keep", "Enter keep for good · \0 back",
-    "\0 move · Enter race · \0 leave",
+    "\0 field · \0 goal · Enter race · \0 leave",
     "type to narrow · \0 · Enter choose · \0 keep", "\0 · Enter next · \0 end",
     "↑↓ what · \0 format · Enter save · \0 copy · \0 cancel",
     "\0 already exists; press Overwrite (Enter) to replace it, or choose another name",

@@ -19,6 +19,7 @@ from cs336_tui.session.store import info_of, load
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.ending import farewell
 from cs336_tui.tui.requests import RunOptions
+from cs336_tui.tui.tabs.live import LivePane
 from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.samples import START, mixed_session
@@ -277,10 +278,39 @@ async def test_every_time_of_a_session_is_that_of_its_name(tmp_path: Path) -> No
     path, told = keep(tmp_path, DEMO, demo()), "2026-11-20 14:03"
     async with on_screen(Cs336App(Benches(), session_dir=tmp_path), "", size=(200, 60)) as (_, pilot):
         row = await press(pilot, "7", seen=DEMO)
-        assert re.findall(rf"{DEMO} +(\d\S+ \d\S+)", row) == [told]
+        assert re.findall(rf"(\d\S+ \d\S+) .* {DEMO}", row) == [told]
         await press(pilot, "enter", seen=f"session {told} · opened")
     assert info_of(path).begun == told
     assert f"Started {told}." in summary_markdown(load(path))
+
+
+async def test_the_list_says_what_was_run_and_a_filter_keeps_what_has_its_words(folder: Path) -> None:
+    async with opened(Benches(), session_dir=folder) as (app, pilot):
+        pane = await to_sessions(app, pilot)
+        stopped = next(row for row in str(pane.text).splitlines() if "2026-11-18" in row)
+        assert re.split(r"  +", stopped.strip())[1:4] == ["small", "128, 256, 512", "fwd+bwd"]
+        await press(pilot, "slash", *"SMALL stopped 2026-11-18", "enter", seen="1 of 3 with SMALL stopped 2026-11-18")
+        assert [info.session for info in pane.infos] == [STOPPED]
+        await press(pilot, "slash", "end", *"x", "enter", seen="No session has these words.")
+        await press(pilot, "slash", *["backspace"] * 30, "enter", seen=lambda _: len(pane.infos) == 3)
+
+
+async def test_an_opened_session_shows_its_results(folder: Path) -> None:
+    async with opened(Benches(), session_dir=folder) as (app, pilot):
+        await to_sessions(app, pilot)
+        await press(pilot, "end", "enter", seen="✓ ok")
+        assert app.main.open_tab == "results"
+
+
+async def test_the_first_screen_offers_the_last_session_and_a_recorded_run(bench: Benches, tmp_path: Path) -> None:
+    keep(tmp_path, STOPPED, stopped_session())
+    async with opened(bench, session_dir=tmp_path) as (app, pilot):
+        await until(pilot, "resume the last session, 2 cells left")
+        offered = " ".join(app.main.query_one(LivePane).text.split())
+        assert "open the last session: 2026-11-18 09:00 · small · ctx 128, 256, 512 · fwd+bwd" in offered
+        await press(pilot, "D", seen="NVIDIA H100 80GB HBM3 · driver 580.65.06")
+        await press(pilot, "b", "u", seen="cell 2/3")
+        assert bench.made[1].log_path == tmp_path / f"{STOPPED}.jsonl"
 
 
 @pytest.mark.parametrize("size", [SMALL, WIDE, (200, 60)])

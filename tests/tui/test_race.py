@@ -101,6 +101,26 @@ async def test_the_dialog_says_what_is_raced_and_what_is_wrong() -> None:
         await press(pilot, "escape", seen=lambda _: not isinstance(app.screen, TuneDialog))
 
 
+@pytest.mark.parametrize("field", ["goal", "within", "budget"])
+async def test_enter_races_from_every_field_and_arrows_stay_in_the_fields(field: str) -> None:
+    async with tuning(Benches()) as (app, pilot):
+        assert app.screen.focused is app.screen.query_one("#entry-goal"), "the first field"
+        fields = ("goal", "within", "budget")
+        for name in (*fields, *fields)[1 : fields.index(field) + 4]:
+            await pilot.press("down")
+            assert app.screen.query_one(f"#entry-{name}").has_focus_within
+        await press(pilot, "enter", seen=lambda _: not isinstance(app.screen, TuneDialog))
+        await until(pilot, lambda _: app.run_in_progress)
+
+
+async def test_the_dialog_keeps_its_size_while_one_types() -> None:
+    async with tuning(Benches()) as (app, pilot):
+        size = app.screen.query_one("#box").size
+        await press(pilot, "up", "backspace", *"soon", seen="expected a time such as 90s")
+        assert app.screen.query_one("#box").size == size
+        assert "attention: naive, sdpa" in screen_text(app), "what is raced stays in sight"
+
+
 async def test_choices_that_are_other_work_are_not_raced() -> None:
     async with tuning(Benches(), "Cannot race", raceable(sizes=("tiny", "small"))) as (app, _):
         assert "size tiny,small" in screen_text(app)

@@ -68,6 +68,7 @@ def entries_in(group: str, entries: Entries, recent: RecentEntry | None = None) 
             if axis.field == "model" and recent is not None:
                 yield recent
     if group == "more":
+        yield TextEntry("lanes", "lanes", entries.lanes, hint="1, or auto", tooltip=LANES_TIP)
         yield Chips("ddof", "std ddof", ("1", "0"), (entries.ddof,), multiple=False)
         yield TextEntry("timeout_s", "timeout s", entries.timeout_s, hint="none, per cell")
         yield TextEntry("repeats", "repeats", entries.repeats)
@@ -78,7 +79,7 @@ def entries_in(group: str, entries: Entries, recent: RecentEntry | None = None) 
 
 def _of_axis(axis: Axis, entries: Entries) -> Iterator[Entry]:
     label, tip = axis.label or axis.title, axis.tip or _TIPS.get(axis.field)
-    if axis.widget not in ("chips", "one"):
+    if not axis.has_chips:
         long = _LONG if axis.group == "variants" else 200
         yield TextEntry(axis.field, label, entries.text(axis.field), hint=axis.hint, tooltip=tip, max_length=long)
         return
@@ -111,7 +112,7 @@ def shown_at(field: str) -> str:
 
 def fields_in(group: str) -> set[str]:
     """Fields, as `SpecError` names them, whose entries are in this fold."""
-    options = {"ddof", "timeout_s", "repeats", "reports", "after_oom"} if group == "more" else set()
+    options = {"lanes", "ddof", "timeout_s", "repeats", "reports", "after_oom"} if group == "more" else set()
     return {axis.name for axis in entry_axes() if axis.group == group} | options
 
 

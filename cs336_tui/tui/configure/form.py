@@ -121,9 +121,7 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
 
     def all_of(self, axis: Axis) -> tuple[str, ...]:
         typed = names_of(self.text(axis.others)) if axis.others else ()
-        return (
-            (*self.chosen(axis.field), *typed) if axis.widget in ("chips", "one") else names_of(self.text(axis.field))
-        )
+        return (*self.chosen(axis.field), *typed) if axis.has_chips else names_of(self.text(axis.field))
 
 
 def _attribute(field: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import ClassVar
 
@@ -10,8 +10,10 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widget import AwaitMount, Widget
 from textual.widgets import Static
 
+from cs336_tui.config.axis import Axis
 from cs336_tui.config.presets import QUICK, Preset, RecentModel, recent_models
 from cs336_tui.config.spec import CUSTOM_SIZE, size_names
 from cs336_tui.config.sweep import Sweep
@@ -80,6 +82,7 @@ class ConfigurePane(Vertical):
         """The predicted needs, and the choices that they are of."""
         self._recent = recent_models()
         self._summary: list[str] = []
+        self._unfolding: AwaitMount | None = None
         self._was_in_hand = False
         """True if Run or Stop had the focus when both were disabled."""
 
@@ -93,6 +96,11 @@ class ConfigurePane(Vertical):
         """The same for a GPU that need not be here."""
         return CellChoices(_read_elsewhere(self._entries).sweep, self.form.options.repeats, None, elsewhere=True)
 
+    @property
+    def axes(self) -> Iterator[Axis]:
+        """Choices that have an entry beside the others."""
+        return entry_axes(self._entries.workload)
+
     def compose(self) -> ComposeResult:
         with _Scroll(id="form"):
             with Vertical(classes="group", id="what"):
@@ -104,8 +112,6 @@ class ConfigurePane(Vertical):
                         yield Vertical(classes="group", id="dims")
             with Vertical(classes="group", id="how"):
                 yield from parts.entries_in("how", self._entries)
-                lanes, tip = self._entries.lanes, parts.LANES_TIP
-                yield TextEntry("lanes", "lanes", lanes, hint="1, or auto", tooltip=tip)
                 yield Fold(id="fold-variants")
                 yield Vertical(classes="group", id="variants")
                 yield Fold(id="fold-more")
@@ -220,6 +226,10 @@ class ConfigurePane(Vertical):
         """Leave the entries, where plain keys are typed, for the first button that can be pressed."""
         next(button for button in self.query(PushButton) if button.display and not button.disabled).focus()
 
+    def on_input_submitted(self) -> None:
+        """Go on to the next entry."""
+        self.screen.focus_next()
+
     def on_entry_changed(self, event: Entry.Changed) -> None:
         event.stop()
         entries = self._entries.with_value(event.entry.field, event.value)
@@ -245,9 +255,27 @@ class ConfigurePane(Vertical):
             text = f"{also} belongs to it: choose that next and press Add."
             self.app.notify(text, title=preset.name, timeout=_READ_S, markup=False)
 
-    def on_fold_turned(self, event: Fold.Turned) -> None:
+    async def on_fold_turned(self, event: Fold.Turned) -> None:
         event.stop()
         self._show()
+        await self._in_sight(event.fold, top=event.fold.open)
+
+    async def go_to(self, axis: Axis, value: str = "") -> None:
+        """Put the focus on the entry of a choice, which is unfolded, and the cursor on a value of it."""
+        for fold in self.query(Fold):
+            fold.open |= fold.id == f"fold-{axis.group}"
+        self._show()
+        entry = self.query_one(f"#entry-{(axis.name if axis.has_chips else axis.field).replace('_', '-')}")
+        await self._in_sight(entry)
+        self.screen.set_focus(next((each for each in (entry, *entry.query("*")) if each.focusable), None))
+        if isinstance(entry, Chips) and value in entry.chips:
+            entry.cursor = entry.chips.index(value)
+
+    async def _in_sight(self, widget: Widget, *, top: bool = False) -> None:
+        """Scroll a widget into sight, once what was unfolded has its place."""
+        if self._unfolding is not None:
+            await self._unfolding
+        self.call_after_refresh(widget.scroll_visible, top=top, animate=False)
 
     async def on_push_button_pressed(self, event: PushButton.Pressed) -> None:
         event.stop()
@@ -342,7 +370,7 @@ class ConfigurePane(Vertical):
         group.display = shown
         if shown and not group.children:
             recent = parts.RecentEntry(self._recent, self._choose_model)
-            group.mount_all(parts.entries_in(id, self._entries, recent))
+            self._unfolding = group.mount_all(parts.entries_in(id, self._entries, recent))
 
     def _refill(self) -> None:
         self._offer()

@@ -14,10 +14,13 @@ from textual.command import Command, CommandList, CommandPalette
 from textual.notifications import SeverityLevel
 from textual.widgets import OptionList
 
+from cs336_tui.config.axis import Axis
+from cs336_tui.config.meanings import meaning
 from cs336_tui.config.presets import all_presets
 from cs336_tui.export.writing.files import FILE_FORMATS
 from cs336_tui.tui.background import tried
 from cs336_tui.tui.compositor import TightCompositor
+from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers import dialogs
 from cs336_tui.tui.dialogs.windows import Dialog, text_reader
 from cs336_tui.tui.help import ABOUT, ACTIONS, bindings_by_id, of_pane, printed, told_of
@@ -42,7 +45,7 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
         return command(title, about, partial(_act, app, tab, bindings[id]), id)
 
     for key in APP_KEYS:
-        if key.id in ACTIONS and not (app.replaying and key.id == "app.save_preset"):
+        if key.id in ACTIONS and app.check_action(key.action, ()):
             title = "Tune: race these choices" if key.id == "app.tune" else key.description
             yield command(title, ACTIONS[key.id], getattr(app, f"action_{key.action}"), key.id)
     for tab in TABS.values():
@@ -67,6 +70,11 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
     about = "Write that file with every setting, its default and what it is for"
     yield SystemCommand("Settings file", about, partial(_write_settings, app))
     if not app.replaying:
+        for axis in app.main.query_one(ConfigurePane).axes:
+            label = (axis.label or axis.title).strip() or axis.option
+            for value in ("", *(axis.values if axis.has_chips else ())):
+                title, about = f"Choose {label}" + (f": {value}" if value else ""), meaning(axis.name, value or None)
+                yield SystemCommand(title, about, partial(_go_to, app, axis, value))
         for preset in all_presets().presets:
             yield SystemCommand(f"Preset {preset.name}", preset.about, partial(app.load_preset, preset))
     for theme in themes:
@@ -83,6 +91,11 @@ async def _act(app: Host, tab: PaneTab, binding: Binding) -> None:
                 text = f"{binding.description}: there is nothing to do this with here now."
                 app.notify(text, severity="warning", markup=False)
             return
+
+
+async def _go_to(app: Host, axis: Axis, value: str) -> None:
+    await app.action_open("configure")
+    await app.main.query_one(ConfigurePane).go_to(axis, value)
 
 
 def _read_settings(app: Host) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.merge import Result, results_of
 from cs336_tui.config import presets
 from cs336_tui.config.presets import Preset
 from cs336_tui.config.sweep import Sweep
@@ -20,7 +20,8 @@ from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.tab_list import TABS
-from cs336_tui.tui.widgets.columns import Copied, Copies
+from cs336_tui.tui.widgets.columns import Copied, Copies, copied_table
+from cs336_tui.tui.widgets.rows import WideRows
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.tuning import Entry, Race
@@ -85,21 +86,36 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
 
 
 def copy_table(app: Host) -> None:
-    """The table of the tab to the clipboard of the terminal, also over SSH, as markdown; of tabs without a table the
-    results."""
-    from cs336_tui.export.subjects.results import results_markdown
+    """The table of the tab to the clipboard of the terminal, also over SSH, as markdown: the columns in sight, and all
+    of them when it is asked for again; of tabs without a table the results."""
+    from cs336_tui.export.subjects.results import results_markdown, results_table
+    from cs336_tui.export.writing.formats import render
 
     tab = app.main.open_tab if app.main.wide else app.main.open_pane
     pane: object = next(iter(app.main.query(f"#{tab}")), None)
+    layout = pane.layout_now if isinstance(pane, WideRows) else None
+    shown = [layout.columns[place].key for place in layout.kept] if layout else []
+    some: Copied | None = None
     if isinstance(pane, Copies):
         found = pane.copied()
         if found is None:
             app.notify(f"There is no table in {TABS[tab].label} yet.", severity="warning")
             return
+        keys = [column.key for column in found.table.columns] if found.table else []
+        places = [keys.index(key) for key in shown if key in keys]
+        if found.table and 0 < len(places) < len(keys):
+            some = copied_table(found.name, found.table.at(places))
     elif _has_results(app):
         found = Copied("The results", partial(results_markdown, app.state))
+        if shown:
+            some = Copied(found.name, lambda: render(results_table(results_of(app.state), columns=shown), "markdown"))
     else:
         return
+    again = (tab, shown)
+    if some is not None and app.copied != again:
+        found, more, app.copied = some, f" {key_name('app.copy')} again copies all columns.", again
+    else:
+        more, app.copied = "", None
 
     def copied(made: tuple[str | None, str]) -> None:
         text, problem = made
@@ -107,7 +123,7 @@ def copy_table(app: Host) -> None:
             app.notify(f"! {problem}", severity="warning", markup=False)
             return
         app.copy_to_clipboard(text)
-        app.notify(f"{found.name}, as markdown: sent to the terminal's clipboard.", title="Copied", markup=False)
+        app.notify(f"{found.name}, as markdown: sent to the terminal's clipboard.{more}", title="Copied", markup=False)
 
     # On a thread, as cells that nobody has looked at are judged first.
     in_background(app, partial(tried, found.make), copied)

@@ -50,6 +50,14 @@ class Library:
         among the messages of the app, which may wait for that."""
         return in_background(pane, self._list, lambda found: pane.take(*found))
 
+    def last(self, then: Callable[[SessionInfo], object]) -> None:
+        """The newest session at a glance, if there is one."""
+        self._work(self._last, lambda found: found and then(found))
+
+    def _last(self) -> SessionInfo | None:
+        found = store.folder_sessions(self.folder) if self.folder else []
+        return tried(partial(store.info_of, found[-1]))[0] if found else None
+
     def open(self, path: Path, then: Callable[[Session], object]) -> None:
         """One session with all its results; tells why it cannot be read."""
         self._work(
@@ -75,7 +83,7 @@ class Library:
             except OSError as error:
                 return (), f"{self.folder}: {error.strerror}"
             self._infos = {info.path: self._infos[info.path] for info in found}
-            return found, ""
+            return tuple(sorted(found, key=lambda info: info.started_at or 0.0, reverse=True)), ""
 
     def _open(self, path: Path) -> Session | str:
         with self._reading:

@@ -123,6 +123,15 @@ class RunController:
             source.race(search, self._pane.form.options)
             self.begin(races=True)
 
+    def turn(self, spec: CellSpec) -> None:
+        """Measure the exposed communication of a cell of ranks, if nothing runs."""
+        source = self.source()
+        if source is not None and self.can_race:
+            source.turn(spec)
+            self.begin()
+        else:
+            self._app.warn("Cells are run in turns where nothing else runs, in an app that runs cells.")
+
     def begin(self, *, races: bool = False) -> None:
         """Cells run from here on, or a race."""
         self.cells_run, self.races = True, races

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cs336_tui.events.events import Event
 from cs336_tui.session import store
 from cs336_tui.session.log import JOBS_SUFFIX
 from cs336_tui.session.store import SessionInfo
@@ -18,7 +19,7 @@ from cs336_tui.tui.format import plural
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.requests import Wish
-from cs336_tui.tui.session import Session
+from cs336_tui.tui.session import ReplaySource, Session
 from cs336_tui.tui.sources import LiveSource, WatchSource
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, counts
@@ -26,8 +27,17 @@ from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, counts
 if TYPE_CHECKING:
     from cs336_tui.runner.trust import Untrusted
 
+DEMO_SPEED = 4.0
+"""Of the recorded run that comes with the app, which took one and a half minutes."""
 KEEP_UP_S = 5.0
 """Interval at which the list of sessions is read again while it is in sight."""
+
+
+def _demo_log() -> Path:
+    """The recorded run inside the installed package, or among the tests of a checkout."""
+    package = Path(__file__).resolve().parents[2]
+    installed = package / "data" / "demo-session.jsonl"
+    return installed if installed.is_file() else package.parent / "tests" / "data" / installed.name
 
 
 class SessionController:
@@ -45,12 +55,50 @@ class SessionController:
         """Sessions that others run, followed since they were opened."""
         self._loaded: dict[Path | None, Session] = {}
         """Marked sessions that have been read."""
+        self.last: SessionInfo | None = None
+        """The newest session, as it was when the app began."""
+        self.demo: ReplaySource | None = None
+        """The recorded run that is watched."""
         self._trust: Callable[[], object] = lambda: None
         """Does what was asked for last, once its code is trusted."""
 
     def use_folder(self, folder: Path) -> None:
         """Take this folder for that of the sessions, unless another was given before."""
         self._library.folder = self._library.folder or folder
+
+    def find_last(self) -> None:
+        """Read the newest session, which the first screen offers."""
+
+        def found(info: SessionInfo) -> None:
+            self.last = info
+            self._app.refresh_bindings()
+            self._app.show_soon()
+
+        self._library.last(found)
+
+    @property
+    def last_stopped(self) -> SessionInfo | None:
+        """The newest session, if it can go on and this app has none of its own yet."""
+        live, last = self._app.live, self.last
+        can = self._app.shown is live and live.source is not None and not live.state.cells
+        return last if can and last is not None and last.standing.can_resume and not last.goes_on else None
+
+    def watch_demo(self) -> None:
+        """Play the recorded run that comes with the app, as a session that is looked at."""
+        session = Session(_demo_log())
+        session.playing = True
+
+        def take(events: Sequence[Event]) -> None:
+            if self._app.shown is session:
+                self._app.take(session, events)
+            else:
+                played.close()  # nobody looks at it any more
+
+        assert session.path is not None
+        played = self.demo = ReplaySource(session.path, take, lambda _: None, lambda _: None, DEMO_SPEED)
+        self._app.look_at(session)
+        self._app.open_soon("live")
+        played.begin()
 
     @property
     def _pane(self) -> SessionsPane:
@@ -209,7 +257,9 @@ class SessionController:
     def resume_shown(self) -> None:
         """Run the cells of the shown session that have no result, into its own log."""
         shown = self._app.shown
-        if shown.path is None or not (shown.state.cells or shown.state.tuning):
+        if (last := self.last_stopped) is not None:
+            self.resume(last)
+        elif shown.path is None or not (shown.state.cells or shown.state.tuning):
             self._app.warn("This session has nothing left to run.")
         else:
             self.resume(store.describe(shown.state, shown.path))

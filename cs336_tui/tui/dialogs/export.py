@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -23,7 +23,8 @@ from textual.widgets.option_list import Option
 from cs336_tui.config.reading import exists
 from cs336_tui.stats.quantities import counted
 from cs336_tui.tui.background import in_background, tried
-from cs336_tui.tui.dialogs.windows import Dialog
+from cs336_tui.tui.dialogs.windows import Dialog, OneOf, Press
+from cs336_tui.tui.judging import give_way
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.widgets.entries import Chips, InputLine
 
@@ -35,43 +36,31 @@ _AUTO = "auto"
 _DIGITS = (_AUTO, *map(str, range(6)))
 
 
+_PREVIEWED = 40
+"""Lines of the preview, more than there is room for."""
+
+
 class _Tick(Checkbox):
-    """A checkbox whose two states differ by more than colour."""
+    """A checkbox whose two states differ by more than colour. Space turns it, Enter is the dialog's."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [bind_keys("enter", "screen.accept", "Save", "export.enter", show=False)]
 
     @property
     def BUTTON_INNER(self) -> str:  # type: ignore[override]
         return "✓" if self.value else " "
 
 
-class _OneOf(Chips):
-    """Choices of which the arrows take the next, and Enter saves."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [bind_keys("enter", "screen.save", "Save", "export.enter", show=False)]
-
-    def take(self, value: str) -> None:
-        """Choose this value without a message."""
-        self.chosen = (value,)
-        self.cursor = self.chips.index(value) if value in self.chips else 0
-
-    def action_move(self, by: int) -> None:
-        super().action_move(by)
-        self.action_choose()
-
-    def toggle(self, value: str) -> None:
-        if value not in self.chosen:
-            super().toggle(value)
-
-
 class ExportDialog(Dialog[tuple[Path, ...]]):
     """Asks what to write, in which format and where, writes it, and answers with the paths; with none where nothing was
     written. A file that exists is not overwritten before a second, differently labelled press of the button.
 
-    Up and down choose what, left and right the format, Enter saves: the list has the focus at first.
+    Up and down choose what, left and right the format, Enter saves: the list has the focus at first. The text that it
+    would write is shown as far as there is room.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind_keys("escape", "cancel", "Cancel", "export.cancel"),
-        bind("save-file", "save", "Save", "export.save"),
+        bind("save-file", "accept", "Save", "export.save"),
         bind_keys("left", "format(-1)", "Format before", "export.format_before", show=False),
         bind_keys("right", "format(1)", "Next format", "export.format_next", show=False),
         bind("copy", "copy", "Copy", "export.copy"),
@@ -93,7 +82,8 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         self._folder = InputLine(str(folder), id="folder", compact=True, select_on_focus=False)
         self._problem = Label("", id="problem", markup=False)
         self._about = Label("", id="about", markup=False)
-        self._save = Button("Save", id="save", variant="primary", compact=True)
+        self._preview = Label("", id="preview", markup=False)
+        self._save = Press("Save", id="save", variant="primary", compact=True)
 
     def compose(self) -> ComposeResult:
         from cs336_tui.analysis.pivot import VALUES
@@ -107,23 +97,24 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
                 yield OptionList(*self._options(), id="what", compact=True)
                 with Vertical(id="how"):
                     yield self._about
-                    yield _OneOf("format", "Format", (), (), multiple=False)
+                    yield OneOf("format", "Format", (), (), multiple=False)
                     with Vertical(id="pivot"):
                         yield _entry("Rows:cols", "axes", choice.axes)
-                        yield _OneOf("value", "Value", VALUES, [choice.value], multiple=False)
+                        yield OneOf("value", "Value", VALUES, [choice.value], multiple=False)
                         yield _entry("Baseline", "baseline", choice.baseline, "KEY=VALUE, of a speed-up")
                     yield _entry("Columns", "columns", choice.columns, "all, or size,pass,mean")
                     wanted = _AUTO if choice.digits is None else str(choice.digits)
-                    yield _OneOf("unit", "Unit", UNITS, [choice.unit], multiple=False)
-                    yield _OneOf("digits", "Digits", _DIGITS, [wanted], multiple=False)
+                    yield OneOf("unit", "Unit", UNITS, [choice.unit], multiple=False)
+                    yield OneOf("digits", "Digits", _DIGITS, [wanted], multiple=False)
                     yield _Tick("notes below the tables", choice.notes, id="notes", compact=True)
                     yield _Tick("as pandas writes them, without notes", choice.pandas, id="pandas", compact=True)
+                    yield self._preview
             yield _Row("Name", self._file)
             yield _Row("Folder", self._folder)
             yield self._problem
             with Horizontal(id="buttons"):
-                yield Button("Copy", id="copy", compact=True)
-                yield Button("Cancel", id="cancel", compact=True)
+                yield Press("Copy", id="copy", compact=True)
+                yield Press("Cancel", id="cancel", compact=True)
                 yield self._save
 
     def on_mount(self) -> None:
@@ -159,7 +150,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
 
         choice = self._choice
         self._about.update(self._offers[choice.what].about)
-        chips = self.query_one("#entry-format", _OneOf)
+        chips = self.query_one("#entry-format", OneOf)
         chips.chips = tuple(formats_of(choice.what))
         chips.take(choice.format)
         self.query_one("#pivot").display = choice.what == PIVOT
@@ -179,13 +170,17 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
                 with suppress(ValueError):  # such as a lone dot
                     self._file.value = str(Path(self._file.value).with_suffix(Path(self._usual_name).suffix))
         self._reset()
+        self._preview_it()
 
     def _reset(self) -> None:
         self._may_overwrite = None
         self._save.label = "Save"
         self._problem.update("")
 
-    def _choose(self, choice: Choice) -> None:
+    def _choose(self, **changes: object) -> None:
+        self._take(msgspec.structs.replace(self._choice, **changes))
+
+    def _take(self, choice: Choice) -> None:
         if choice != self._choice:
             self._choice = choice
             self._show()
@@ -199,21 +194,20 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         now = event.option_list.highlighted_option  # the event may be older: the list begins with its first option
         if now is not None and now.id and now.id != self._choice.what:
             before = self._choice.what
-            self._choose(suited(self._choice, now.id))
+            self._take(suited(self._choice, now.id))
             for what in (before, now.id):
                 event.option_list.replace_option_prompt(what, self._option(self._offers[what]))
 
     def action_format(self, by: int) -> None:
-        self.query_one("#entry-format", _OneOf).action_move(by)
+        self.query_one("#entry-format", OneOf).action_move(by)
 
     def on_entry_changed(self, event: Chips.Changed) -> None:
         name, value = event.entry.field, event.value[0]
-        changed = {name: (None if value == _AUTO else int(value)) if name == "digits" else value}
-        self._choose(msgspec.structs.replace(self._choice, **changed))
+        self._choose(**{name: (None if value == _AUTO else int(value)) if name == "digits" else value})
 
     @on(Checkbox.Changed)
     def _ticked(self, event: Checkbox.Changed) -> None:
-        self._choose(msgspec.structs.replace(self._choice, **{str(event.checkbox.id): event.value}))
+        self._choose(**{str(event.checkbox.id): event.value})
 
     @on(Input.Changed, "#name")
     def _named(self) -> None:
@@ -224,7 +218,8 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         named = format_of(Path(self._file.value))
         if named and named in formats_of(self._choice.what) and named != self._choice.format:
             self._choice = msgspec.structs.replace(self._choice, format=named)
-            self.query_one("#entry-format", _OneOf).take(named)
+            self.query_one("#entry-format", OneOf).take(named)
+            self._preview_it()
         self._reset()
 
     @on(Input.Changed, "#folder")
@@ -235,8 +230,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
     @on(Input.Changed, "#baseline")
     @on(Input.Changed, "#columns")
     def _typed(self, event: Input.Changed) -> None:
-        self._choice = msgspec.structs.replace(self._choice, **{str(event.input.id): event.value.strip()})
-        self._reset()
+        self._choose(**{str(event.input.id): event.value.strip()})
 
     # What people ask for.
 
@@ -244,12 +238,37 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
     def action_cancel(self) -> None:
         self.dismiss(())
 
-    @on(Button.Pressed, "#copy")
-    def action_copy(self) -> None:
-        """The text to the clipboard of the terminal, in the format that is chosen."""
+    def _make(self, then: Callable[[tuple[str | None, str]], object]) -> None:
+        """Make the text on a thread; `then` is given it, or why there is none, if the choice is still the same."""
         from cs336_tui.export.catalogue import text_of
 
         choice = self._choice
+
+        def work() -> tuple[str | None, str]:
+            give_way()
+            return tried(partial(text_of, choice, self._source.state))
+
+        def made(found: tuple[str | None, str]) -> None:
+            if choice == self._choice:
+                then(found)
+
+        in_background(self, work, made)
+
+    def _preview_it(self) -> None:
+        """Show the first lines of the text."""
+
+        def show(found: tuple[str | None, str]) -> None:
+            text, problem = found
+            self._preview.update("\n".join((text or f"! {problem}").splitlines()[:_PREVIEWED]))
+
+        if self._choice.is_folder:
+            self._preview.update("")
+        else:
+            self._make(show)
+
+    @on(Button.Pressed, "#copy")
+    def action_copy(self) -> None:
+        """The text to the clipboard of the terminal, in the format that is chosen."""
 
         def copied(found: tuple[str | None, str]) -> None:
             text, problem = found
@@ -257,18 +276,18 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
                 self._refuse(problem)
                 return
             self.app.copy_to_clipboard(text)
-            lines = f"{counted(len(text.splitlines()), 'line')}, as {choice.format}"
+            lines = f"{counted(len(text.splitlines()), 'line')}, as {self._choice.format}"
             self.app.notify(f"{lines}: sent to the terminal's clipboard.", title="Copied")
 
-        if choice.is_folder:
+        if self._choice.is_folder:
             self._refuse("figures and folders cannot be copied; save them")
         else:
-            in_background(self, partial(tried, partial(text_of, choice, self._source.state)), copied)
+            self._make(copied)
 
     @on(Button.Pressed, "#save")
     @on(Input.Submitted)
     @on(OptionList.OptionSelected)
-    def action_save(self) -> None:
+    def action_accept(self) -> None:
         """Write it, on a thread. On a refusal the dialog stays and says why."""
         from cs336_tui.export.catalogue import write
         from cs336_tui.export.writing.files import format_of, why_unknown

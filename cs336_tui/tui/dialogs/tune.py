@@ -9,15 +9,15 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
-from textual.widgets import Button, Label
+from textual.widgets import Button, Input, Label
 
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuned_sweep import Search, search_of
 from cs336_tui.config.tuning import COSTS, budget_of, check_budget, check_goal, limit_of, space_of
 from cs336_tui.stats.quantities import counted
-from cs336_tui.tui.dialogs.windows import Dialog
+from cs336_tui.tui.dialogs.windows import Dialog, OneOf, Press
 from cs336_tui.tui.keys import bind_keys, key_name
-from cs336_tui.tui.widgets.entries import Chips, Entry, TextEntry
+from cs336_tui.tui.widgets.entries import Entry, TextEntry
 
 BUDGET = "10m"
 _MEANT = {
@@ -34,10 +34,7 @@ class TuneDialog(Dialog[Search]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind_keys("escape", "dismiss(None)", "Cancel", "tune.cancel"),
-        bind_keys("up,left", "app.focus_previous", "Previous", "tune.previous", show=False),
-        bind_keys("down,right", "app.focus_next", "Next", "tune.next", show=False),
     ]
-    AUTO_FOCUS = "#race"
 
     def __init__(self, sweep: Sweep, device: str, over: Sequence[str] = ()) -> None:
         super().__init__()
@@ -48,16 +45,17 @@ class TuneDialog(Dialog[Search]):
         self._problem = Label("", id="problem", markup=False)
 
     def compose(self) -> ComposeResult:
-        move, leave = key_name("tune.previous", "tune.next"), key_name("tune.cancel")
-        with self.box("Tune: race these choices", f"{move} move · Enter race · {leave} leave"):
-            yield Chips("goal", "goal", COSTS, [self._entered["goal"]], multiple=False)
+        move, turn = key_name("entry.previous", "entry.next"), key_name("chips.left", "chips.right")
+        keys = f"{move} field · {turn} goal · Enter race · {key_name('tune.cancel')} leave"
+        with self.box("Tune: race these choices", keys):
+            yield OneOf("goal", "goal", COSTS, [self._entered["goal"]], multiple=False)
             yield TextEntry("within", "within", "", hint="no limit; 70GB, or 80%")
             yield TextEntry("budget", "budget", BUDGET, hint="90s, 10m, 2h")
             yield self._said
             yield self._problem
             with Horizontal(id="buttons"):
-                yield Button("Race", id="race", variant="primary", compact=True)
-                yield Button("Cancel", id="cancel", compact=True)
+                yield Press("Race", id="race", variant="primary", compact=True)
+                yield Press("Cancel", id="cancel", compact=True)
 
     def on_mount(self) -> None:
         self._read()
@@ -71,7 +69,7 @@ class TuneDialog(Dialog[Search]):
         """Work out the search, or what is wrong with it."""
         within, budget = self._entered["within"], self._entered["budget"]
         goal = next(goal for goal in COSTS if goal == self._entered["goal"])
-        self._search, problem, said = None, "", _MEANT[goal]
+        self._search, problem = None, ""
         try:
             limit = limit_of(within) if within.strip() else {}
             search = search_of(self._sweep, self._over, goal, budget_of(budget), limit)
@@ -82,11 +80,10 @@ class TuneDialog(Dialog[Search]):
             out = f", {counted(len(space.left_out), 'combination')} cannot be" if space.left_out else ""
             count = f"{counted(len(space.candidates), 'candidate')}{out}; the first of each is the starting point"
             choices = (f"{each.name}: {', '.join(each.words)}" for each in tuning.over)
-            said = "\n".join([said, *choices, count, f"{tuning.visit_words} a visit"])
+            self._said.update("\n".join([_MEANT[goal], *choices, count, f"{tuning.visit_words} a visit"]))
             self._search = search
         except ValueError as error:
             problem = f"✗ {error}"
-        self._said.update(said)
         self._problem.update(problem)
         self.query_one("#race", Button).disabled = self._search is None
 
@@ -95,6 +92,7 @@ class TuneDialog(Dialog[Search]):
         self.dismiss(None)
 
     @on(Button.Pressed, "#race")
-    def action_race(self) -> None:
+    @on(Input.Submitted)
+    def action_accept(self) -> None:
         if self._search is not None:
             self.dismiss(self._search)

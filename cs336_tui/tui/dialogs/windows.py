@@ -24,7 +24,7 @@ from textual.widgets.option_list import Option
 from cs336_tui.tui.background import tried
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.keys import bind, bind_keys, key_name
-from cs336_tui.tui.widgets.entries import InputLine
+from cs336_tui.tui.widgets.entries import Chips, InputLine
 from cs336_tui.tui.widgets.lines import Line, Lines, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -56,6 +56,29 @@ class Dialog(ModalScreen[ScreenResultType]):
 
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()
+
+
+class Press(Button, can_focus=False):
+    """A button of a dialog for the mouse: keys do the same, as the border says, and stay in the fields."""
+
+
+class OneOf(Chips):
+    """Choices of which the arrows take the next; Enter is the dialog's."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [bind_keys("enter", "screen.accept", "Accept", "dialog.enter", show=False)]
+
+    def take(self, value: str) -> None:
+        """Choose this value without a message."""
+        self.chosen = (value,)
+        self.cursor = self.chips.index(value) if value in self.chips else 0
+
+    def action_move(self, by: int) -> None:
+        super().action_move(by)
+        self.action_choose()
+
+    def toggle(self, value: str) -> None:
+        if value not in self.chosen:
+            super().toggle(value)
 
 
 _move_page = OptionList._move_page

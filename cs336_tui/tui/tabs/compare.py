@@ -39,6 +39,7 @@ _ONLY_IN: dict[str, tuple[CompareView, ...]] = {
     **dict.fromkeys(("value", "baseline", "swap"), ("pivot",)),
     "columns": ("pivot", "pairs", "turns"),
     "keep": ("reference",),
+    "turn": ("turns",),
 }
 """The views in which an action is offered, if not in all."""
 _OF_RECORDINGS = "Recorded elsewhere: no step was timed, so there are no step times to compare."
@@ -48,7 +49,8 @@ _AT_ONCE = 300
 
 
 class ComparePane(Rows):
-    """Shows one view of `Compared`, and makes it again when a cell is over or something else is asked."""
+    """Shows one view of `Compared`, and makes it again when a cell is over or something else is asked. Two sides open
+    against each other."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("view", "view(1)", "View", "compare.view", shown_as="v V"),
@@ -64,6 +66,7 @@ class ComparePane(Rows):
         bind_keys("right", "columns(1)", "More columns", "compare.columns", show=False),
         bind_keys("left", "columns(-1)", "Previous columns", "compare.columns_before", show=False),
         bind("keep", "keep", "Keep as reference", "compare.keep"),
+        bind("make", "turn", "Exposed communication", "compare.turn"),
     ]
 
     view: CompareView = "pivot"
@@ -78,22 +81,23 @@ class ComparePane(Rows):
 
     def show(self, compared: Compared) -> None:
         """Paint; the page is made again only if it may have changed."""
-        before, known = (
-            tuple((id(state), title) for title, state in each.sessions) for each in (self._compared, compared)
-        )
+        before, known = (_identities(each) for each in (self._compared, compared))
         self._compared = compared
         if known != before:
             self.cursor, self.choice, self._columns_page = 0, PivotChoice(value=self.choice.value), 0
+            if compared.has_sides or self.view == "pairs":
+                self.view = "pairs" if compared.has_sides else "pivot"
+                self.refresh_bindings()
         over = tuple((len(state.cells), settled_of(state)) for _, state in compared.sessions)
-        cells = tuple((id(cell), cell.is_over) for _, cell in compared.cells)
+        cells = tuple(cell.is_over for _, cell in compared.cells)
         of = (known, over, cells, self.view, self.choice, self._columns_page, self.content_size.width)
         if of == self._made_of:
             return
         self._made_of, self._results = of, merge(compared.sessions)
         make = self._maker()
         take = partial(self._take, of, unjudged=self.view == "pivot")
-        has_sides = 2 in (len(compared.cells), len(compared.sessions))
-        if len(self._results) <= _AT_ONCE and not (self.view == "turns" or (self.view == "pairs" and has_sides)):
+        judges = self.view == "turns" or (self.view == "pairs" and compared.has_sides)
+        if len(self._results) <= _AT_ONCE and not judges:
             take(make())
         else:
             self.coming = in_background(self, make, take)
@@ -156,7 +160,8 @@ class ComparePane(Rows):
         self.fill(self._page.rows, [views_line(VIEWS, self.view, "compare.view", "  "), *self._page.heading])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        return self.view in _ONLY_IN.get(action, VIEWS)
+        here = action != "turn" or compare_pages.of_ranks(self._results) is not None
+        return here and self.view in _ONLY_IN.get(action, VIEWS)
 
     def action_view(self, by: int) -> None:
         self.view = VIEWS[(VIEWS.index(self.view) + by) % len(VIEWS)]
@@ -216,6 +221,10 @@ class ComparePane(Rows):
         about = f"Rows by columns, perhaps where field=value and ...; fields that vary: {', '.join(varying(results))}"
         self.app.push_screen(AskText("Pivot", about, compare_pages.as_text(choice, results), check=check), entered)
 
+    def action_turn(self) -> None:
+        if (spec := compare_pages.of_ranks(self._results)) is not None:
+            requests_of(self).turn(spec)
+
     def action_keep(self) -> None:
         requests_of(self).keep_as_reference(self._results)
 
@@ -255,6 +264,11 @@ def _markdown(
 def _mark_two() -> str:
     sessions, cells = key_name("sessions.mark"), key_name("results.mark")
     return f"Mark two sessions ({sessions} in Sessions) or two cells ({cells} in Results)"
+
+
+def _identities(compared: Compared) -> tuple[object, ...]:
+    sessions = tuple((id(state), title) for title, state in compared.sessions)
+    return sessions, tuple(id(cell) for _, cell in compared.cells)
 
 
 def _giving_way(make: Callable[[], Page]) -> Page:

@@ -10,6 +10,7 @@ import msgspec
 
 from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.comparison import Comparison, Pair, compare
+from cs336_tui.analysis.effects import NO_COMMUNICATION
 from cs336_tui.analysis.fields import PivotError, field_named, select, shown_of, values
 from cs336_tui.analysis.grouping import shown
 from cs336_tui.analysis.merge import Result, grouped, without_turns
@@ -24,14 +25,17 @@ from cs336_tui.tui.format import told_variants
 from cs336_tui.tui.keys import key_name
 from cs336_tui.tui.tabs.status import OUTCOMES
 from cs336_tui.tui.widgets.columns import on_screen, table_lines, without_shared
-from cs336_tui.tui.widgets.lines import Line, joined, line, paragraphs, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, bar, joined, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
 _USUAL_BASELINES = ("precision", "device", "machine", "arch")
 """Fields whose values come first as baselines of a speed-up."""
 _DOUBTED = " !"
-_PAIR_RANKS = {"context": 1, "batch": 1, "precision": 1, "device": 1, "warmup": 1, "a": 3, "b": 3, "interval": 2}
-"""Of the settings those go first that are alike."""
+_PAIR_RANKS = {"context": 3, "batch": 3, "precision": 3, "device": 3, "warmup": 3, "interval": 2, "a": 1, "b": 1}
+"""Settings go first where there is no room for all."""
+_BAR_COLUMNS = 14
+_BARS_FROM = 96
+"""Width from which a pair has a bar of its speed-up."""
 _SIGNS = {"OOM": "▲", "failed": "✗", "killed": "✗", "skipped": "»"}
 """Of the endings that stand in place of a figure."""
 _TITLE = ("Two cells in turns", "title")
@@ -188,7 +192,7 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_pag
     `columns_page`: the page of columns, counted in a circle. Judging the cells takes long: call it on a thread."""
     found = compare(a, b)
     doubts = _doubts_of(a), _doubts_of(b)
-    marks = [OUTCOMES[pair.outcome] for pair in found.pairs]
+    marks = _outcomes(found.pairs, width)
     table, settings = _pairs_table(found, doubts)
     table, shared = without_shared(table, settings if len(found.pairs) > 1 else ())
     drawn = table_lines(table, width, marks, page=columns_page, binding="compare.columns")
@@ -209,6 +213,18 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int, columns_pag
         differs = any(what in note for what in (*found.notes, *found.mixed))
         notes += wrapped(f"! {note}" if differs else note, width, "caution" if differs else "muted", "  ")
     return Page(heading, (*drawn.rows, (), *notes), details)
+
+
+def _outcomes(pairs: Sequence[Pair], width: int) -> list[Span]:
+    """The outcome of each pair, with a bar of the speed-up of A over B in a wide pane."""
+    speedups = [1 / pair.ratio.ratio if pair.ratio else 0.0 for pair in pairs]
+    most, room = max(speedups, default=0.0), max(len(mark.text) for mark in OUTCOMES.values())
+    marks = []
+    for pair, speedup in zip(pairs, speedups, strict=True):
+        mark = OUTCOMES[pair.outcome]
+        drawn = f"{mark.text:<{room}}  {bar(speedup / most, _BAR_COLUMNS)} {speedup:.2f}×" if speedup else mark.text
+        marks.append(Span(drawn if width >= _BARS_FROM else mark.text, mark.role))
+    return marks
 
 
 def _pairs_table(found: Comparison, doubts: Sequence[_Doubts]) -> tuple[Table, Sequence[str]]:
@@ -279,8 +295,13 @@ def _part(rounds: Sequence[tuple[Result, Result]], width: int, columns_page: int
     yield from wrapped(f"Differs, A | B: {'; '.join(turns.differs) or 'nothing'}.", width, "muted", "  ")
 
 
+def of_ranks(results: Sequence[Result]) -> CellSpec | None:
+    """The first cell whose step may wait for communication between ranks."""
+    steps = (each.spec for each in results if each.spec.ranks > 1 and each.spec.pass_ == "train-step")
+    return next((spec for spec in steps if spec.parallel != NO_COMMUNICATION), None)
+
+
 def _without(results: Sequence[Result], width: int) -> Iterator[Line]:
-    from cs336_tui.analysis.effects import NO_COMMUNICATION
     from cs336_tui.export.subjects.data_parallel import in_turns_command
 
     yield from wrapped(
@@ -289,8 +310,8 @@ def _without(results: Sequence[Result], width: int) -> Iterator[Line]:
         "muted",
     )
     yield from wrapped(_EXAMPLE, width, "strong", "  ")
-    shared = (each.spec for each in results if each.spec.ranks > 1 and each.spec.parallel != NO_COMMUNICATION)
-    if (spec := next(shared, None)) and spec.pass_ == "train-step":
+    if spec := of_ranks(results):
         yield ()
-        yield from wrapped(f"How long a step of {spec.title} waits for communication:", width, "muted", "  ")
+        measures = f"How long a step of {spec.title} waits for communication, its exposed communication:"
+        yield from wrapped(f"{measures} {key_name('compare.turn')} measures it here, or", width, "muted", "  ")
         yield from wrapped(in_turns_command(spec), width, "strong", "  ")

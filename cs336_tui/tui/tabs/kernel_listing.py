@@ -28,6 +28,9 @@ _MS_FROM = 100
 """Times of single launches are in µs up to so many ms: most kernels take a few µs."""
 WHOLE_STEP = "whole step"
 _NO_PHASE = "no phase"
+_BAR = 9
+"""Columns of a kernel's bar, and the gap behind it."""
+_KIND_ROLES = "phase-1 phase-3 measured phase-2 memory phase-4 sync axis".split()
 _labelled = partial(labelled, label_width=15)
 
 
@@ -37,6 +40,11 @@ _RANKS = {"instances": 1, "avg_ns": 2, "kind": 3}
 _OF_LAUNCHES = ("avg_ns", "med_ns", "min_ns", "max_ns", "std_ns")
 SORTS = tuple(column.key for column in _COLUMNS)
 """The keys of the columns, in order: kernels can be sorted by each."""
+
+
+def kind_role(kind: str) -> str:
+    """The role of a kind's colour, the same in every view."""
+    return _KIND_ROLES[KINDS.index(kind)] if kind in KINDS else "axis"
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -109,7 +117,16 @@ def kernels_sheet(report: KernelReport, selection: Selection, found: Sequence[Ke
     # A sorted column has the highest rank: it stays in sight.
     table = on_screen(table, _RANKS | {selection.sort: 0}, scales=dict.fromkeys(_OF_LAUNCHES, each))
     keys, sort = tuple(row.name for row in found), Sort(selection.sort, selection.descending)
-    return Sheet(table, keys=keys, rest=NAME_WIDTH, sort=sort)
+    most = max((row.total_ns for row in found), default=0) or 1
+    return Sheet(
+        table,
+        keys=keys,
+        rest=NAME_WIDTH,
+        bar=_BAR,
+        shares=tuple(row.total_ns / most for row in found),
+        roles=tuple(kind_role(row.kind) for row in found),
+        sort=sort,
+    )
 
 
 def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[Line]:

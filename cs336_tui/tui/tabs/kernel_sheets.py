@@ -29,7 +29,7 @@ from cs336_tui.stats.quantities import FLOP_RATES, NONE, counted, scale, tenth_p
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_role
 from cs336_tui.tui.keys import key_name
-from cs336_tui.tui.tabs.kernel_listing import NAME_WIDTH, NO_PART, model_phases, phase_label
+from cs336_tui.tui.tabs.kernel_listing import NAME_WIDTH, NO_PART, kind_role, model_phases, phase_label
 from cs336_tui.tui.widgets.columns import Sheet, middle, on_screen, shown_table, table_lines, without_shared
 from cs336_tui.tui.widgets.lines import Line, Span, labelled, line, paragraphs, wrapped
 
@@ -131,7 +131,9 @@ def kinds_sheet(report: KernelReport) -> Sheet:
         return Column(name, f"{name or UNPHASED} {times.unit}", rank=rank, text=text)
 
     table = shown_table((*names, _ALL), [Column[str]("kind", left=True, text=str), *map(column, found)], _tops(report))
-    return Sheet(table, _matmul_sentence(report), (*names, None))
+    bars = tuple(found[all_of_it][name].share for name in names)
+    roles = tuple(map(kind_role, (*names, _ALL)))
+    return Sheet(table, _matmul_sentence(report), (*names, None), shares=(*bars, 1.0), roles=roles)
 
 
 def parts_sheet(report: KernelReport) -> Sheet:

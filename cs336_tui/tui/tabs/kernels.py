@@ -24,7 +24,7 @@ from cs336_tui.tui.tabs import kernel_listing, kernel_sheets
 from cs336_tui.tui.tabs.kernel_listing import Selection
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.status import settled_of
-from cs336_tui.tui.widgets.columns import Laid, Sheet
+from cs336_tui.tui.widgets.columns import Copied, Laid, Sheet
 from cs336_tui.tui.widgets.lines import Line, facts, joined, line, views_line, wrapped
 
 KernelsView = Literal["kernels", "kinds", "parts", "attention", "gaps", "ranks", "cells"]
@@ -70,7 +70,6 @@ class KernelsPane(ReportPane, Works[Sequence[CellPart]]):
         bind("kind", "next('kind', 1)", "Kind", "kernels.kind"),
         bind("within", "within", "Range", "kernels.range"),
         bind_keys("escape", "clear", "All", "kernels.clear", shown_as="Esc"),
-        bind("copy", "copy", "Copy table", "kernels.copy"),
     ]
 
     view: KernelsView = "kernels"
@@ -170,13 +169,12 @@ class KernelsPane(ReportPane, Works[Sequence[CellPart]]):
         return [*lines, laid.heading] if laid.sheet.table.rows else lines
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action not in ("view", "copy", "next", "within", "search", "turn", "clear"):
+        if action not in ("view", "next", "within", "search", "turn", "clear"):
             here = action != "step_cell" or self.view != "cells" or not self._any_profile
             return here and super().check_action(action, parameters)
-        if action == "view" or (action == "copy" and self.view == "cells"):
+        if action == "view":
             return self.report is not None or self._any_profile
-        here = action == "copy" or self.view == "kernels"
-        return self.report is not None and here and (action != "clear" or self.selection.filters)
+        return self.report is not None and self.view == "kernels" and (action != "clear" or self.selection.filters)
 
     def action_view(self, by: int) -> None:
         views = self._views
@@ -244,13 +242,13 @@ class KernelsPane(ReportPane, Works[Sequence[CellPart]]):
             self.selection = msgspec.structs.replace(self.selection.cleared(), **{field: key})
             self._open("kernels")
 
-    def action_copy(self) -> None:
-        """Copy the whole table to the terminal's clipboard, also over SSH."""
+    def copied(self) -> Copied | None:
+        """The table as it stands, with all its rows and columns."""
         shown = None if self.view == "cells" else self._shown
-        if self._laid is not None and (shown is not None or self.view == "cells"):
-            of = f"{shown.spec.title} · {self._selected}" if shown else "Kernels over cells"
-            self.app.copy_to_clipboard(self._laid.sheet.markdown(of))
-            self.app.notify("The table was sent to the terminal's clipboard as markdown.", title="Copied")
+        if self._laid is None or (self.report is None and self.view != "cells"):
+            return None
+        of = f"{shown.spec.title} · {self._selected}" if shown else "Kernels over cells"
+        return Copied("The table", partial(self._laid.sheet.markdown, of))
 
     def _select(self, **changes: object) -> None:
         self.selection = msgspec.structs.replace(self.selection, **changes)

@@ -15,6 +15,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui import format
+from cs336_tui.tui.dialogs.windows import AskText
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.requests import Wish, requests_of
 from cs336_tui.tui.widgets.columns import Copied, copied_table, heading_lines, lay_out, middle, shown_table
@@ -26,6 +27,7 @@ Source = tuple[str, SessionState]
 
 _RECORDINGS = "a torch profiler trace, CUDA memory snapshot or nsys report"
 _LONGEST_NOTE = 40
+_LONGEST_VALUES = 18
 _STAGE_ROOM, _COUNTS_ROOM = len("▶ running"), len("✓ 12 ok · 3 left")
 """Least room for what changes while a session runs."""
 
@@ -35,6 +37,11 @@ class Compared(msgspec.Struct, frozen=True):
 
     sessions: tuple[Source, ...]
     cells: tuple[tuple[Source, CellState], ...] = ()
+
+    @property
+    def has_sides(self) -> bool:
+        """True if there are two to be held against each other."""
+        return 2 in (len(self.cells), len(self.sessions))
 
 
 class SessionsPane(TableRows):
@@ -48,6 +55,7 @@ class SessionsPane(TableRows):
         bind("note", "ask('annotate')", "Note", "sessions.annotate"),
         bind("delete", "ask('delete')", "Delete", "sessions.delete"),
         bind("open-file", "open_file", "Open file", "sessions.open_file"),
+        bind("search", "search", "Filter", "sessions.search"),
         bind("stop", "stop_opening", "Stop reading", "sessions.stop_opening"),
     ]
 
@@ -57,6 +65,8 @@ class SessionsPane(TableRows):
     _laid_out_for: object = None
     _counts_room, _stage_room = _COUNTS_ROOM, _STAGE_ROOM
     _problem = ""
+    _wanted = ""
+    """Words of the sessions that are listed; empty: all."""
     _own: Path | None = None
     _now: SessionInfo | None = None
     _opened: Path | None = None
@@ -75,7 +85,7 @@ class SessionsPane(TableRows):
         """Show these sessions, or the `problem` with the folder. The cursor stays on its session."""
         before = self.selected
         self._taken, self._problem = tuple(infos), problem
-        self._infos = self._sorted(self._taken)
+        self._infos = self._sorted(tuple(filter(self._is_wanted, self._taken)))
         self._laid_out_for = None
         goes_on = any(info.stage == "running" for info in self._taken)
         self._counts_room = max([_COUNTS_ROOM * goes_on, 1, *(len(counts(info)) for info in self._taken)])
@@ -88,6 +98,10 @@ class SessionsPane(TableRows):
             self.marked = marked
             requests_of(self).compare_marked()
         self._refill()
+
+    def _is_wanted(self, info: SessionInfo) -> bool:
+        text = " ".join(column.cell(info) for column in self._columns()).casefold()
+        return all(word in text for word in self._wanted.casefold().split())
 
     def resort(self) -> None:
         if self._infos is not None:
@@ -123,6 +137,9 @@ class SessionsPane(TableRows):
     def _refill(self) -> None:
         stops = f"{key_name('sessions.stop_opening')} stops"
         above = [line((f"… {format.plain(self.opening)} · {stops}", "strong"))] if self.opening else []
+        if self._wanted:
+            found = f"{len(self.infos)} of {len(self._taken)} with {self._wanted}"
+            above.append(line((f"{found} · {key_name('sessions.search')}: others", "strong")))
         if self.infos and not self._problem:
             head = [*above, *self._lay_out(len(above))]
             self.draw_from(
@@ -135,6 +152,8 @@ class SessionsPane(TableRows):
             told = [("Reading sessions ...", "muted")]
         elif self._problem:
             told = [(f"! {format.plain(self._problem)}", "caution")]
+        elif self._wanted:
+            told = [("No session has these words.", "muted")]
         self.fill((), [*above, (), *map(line, told)])
 
     def _lay_out(self, above: int) -> list[Line]:
@@ -173,19 +192,26 @@ class SessionsPane(TableRows):
         def progress(info: SessionInfo) -> str:
             return stage(info, own=info.path == self._own)
 
+        def title(info: SessionInfo) -> str:
+            return middle(format.plain(info.name or info.begun or info.session), _LONGEST_NOTE)
+
         def note(info: SessionInfo) -> str:
             text = format.plain(info.note)
             return text if len(text) <= _LONGEST_NOTE else text[: _LONGEST_NOTE - 1] + "…"
 
         return (
             Column("mark", "", text=mark),
-            Column("title", "session", left=True, show=lambda title: middle(format.plain(title), _LONGEST_NOTE)),
-            Column("begun", left=True, rank=2, read=lambda info: info.started_at, text=lambda info: info.begun or "?"),
+            Column("title", "session", left=True, text=title),
+            Column("sizes", "size", left=True, rank=1, text=lambda info: ran(info)[0]),
+            Column("contexts", "context", left=True, rank=3, text=lambda info: in_brief(info.contexts)),
+            Column("passes", "pass", left=True, rank=2, text=lambda info: ran(info)[2]),
             Column("state", left=True, rank=1, text=progress, room=self._stage_room),
             Column("cells", left=True, read=lambda info: info.ok, text=counts, room=self._counts_room),
             Column("devices", "device", left=True, rank=4, text=lambda info: format.plain(", ".join(info.devices))),
             Column("host", left=True, rank=5, show=format.plain),
-            Column("note", left=True, rank=3, text=note),
+            Column("note", left=True, rank=1, text=note),
+            Column("begun", left=True, rank=4, read=lambda info: info.started_at, text=lambda info: info.begun or "?"),
+            Column("session", "id", left=True, rank=6, show=format.plain),
         )
 
     def action_ask(self, wish: Wish) -> None:
@@ -203,6 +229,14 @@ class SessionsPane(TableRows):
     def action_open_file(self) -> None:
         requests_of(self).open_recording("")
 
+    def action_search(self) -> None:
+        """Ask for words, and list the sessions that have them in any column."""
+        AskText("Filter sessions", "Words such as small train-step; nothing for all.", self._wanted).ask(self._filter)
+
+    def _filter(self, words: str) -> None:
+        self._wanted, self.cursor = words, 0
+        self.resort()
+
     def action_stop_opening(self) -> None:
         requests_of(self).stop_reading()
 
@@ -217,6 +251,18 @@ class SessionsPane(TableRows):
         self.marked = (*others, info.path) if others == self.marked else others
         self._refill()
         requests_of(self).compare_marked()
+
+
+def in_brief(values: Sequence[object]) -> str:
+    """Values with commas; of many the first and their number."""
+    text = format.plain(", ".join(map(str, values)))
+    return text if len(text) <= _LONGEST_VALUES else f"{values[0]} +{len(values) - 1}"
+
+
+def ran(info: SessionInfo) -> tuple[str, ...]:
+    """The sizes, contexts and passes of its cells, as far as it has them."""
+    context = f"ctx {in_brief(info.contexts)}" if info.contexts else ""
+    return in_brief(info.sizes), context, in_brief([format.SHORT_PASSES.get(name, name) for name in info.passes])
 
 
 _LEFT = {"running": "▶ {} to run", "killed": "✗ {} left, killed"}

@@ -19,7 +19,9 @@ T = TypeVar("T")
 _GAP = 2
 _ALL_ALIKE = 20
 """Added to the rank of a column whose values are all alike, so that it is dropped first."""
-_WIDEST_BAR = 40
+_LEAST_BAR, _WIDEST_BAR = 5, 40
+_BARS_FROM = 100
+"""Width of a window from which rows that end with a name have bars, too."""
 _PERCENT = " %"
 _AS_EXPORTED: Mapping[str, Any] = {}
 
@@ -227,6 +229,8 @@ class Copied(msgspec.Struct, frozen=True):
 
     name: str
     make: Callable[[], str]
+    table: Table | None = None
+    """What it is made of, if some of its columns can be copied alone."""
 
 
 @runtime_checkable
@@ -245,7 +249,7 @@ def copied_table(name: str, table: Table) -> Copied:
 
         return render(table, "markdown")
 
-    return Copied(name, make)
+    return Copied(name, make, table)
 
 
 class TableLines(NamedTuple):
@@ -310,6 +314,8 @@ class Sheet(msgspec.Struct, frozen=True):
     """The least width of what takes the rest of each row: the last column, or the bars. 0: nothing does."""
     shares: tuple[float, ...] = ()
     """A bar for each row, from 0 to 1."""
+    bar: int = 0
+    """Columns of each bar, before the last column in a wide window. 0: bars take the rest of the rows."""
     roles: tuple[str, ...] = ()
     """The style of each bar; else they are alike."""
     sort: Sort = UNSORTED
@@ -331,9 +337,10 @@ class Laid:
     def __init__(self, sheet: Sheet, width: int, page: int = 0) -> None:
         self.sheet, self._width = sheet, width
         table = sheet.table
-        self._cuts_last = bool(sheet.rest) and not sheet.shares
+        self._bar = sheet.bar if width >= _BARS_FROM else 0
+        self._cuts_last = bool(sheet.rest) and (not sheet.shares or bool(sheet.bar))
         columns = table.columns[:-1] if self._cuts_last else table.columns
-        room = width - sheet.rest
+        room = width - sheet.rest - self._bar
         self.pages = lay_out(columns, table.rows, room).pages(room)
         self.page = page % len(self.pages)
         self._layout = self.pages[self.page]
@@ -362,7 +369,7 @@ class Laid:
         """The columns' names, with the sign of the order behind the one that rows are sorted by."""
         last = self.sheet.table.columns[-1] if self._cuts_last else None
         sort = self.sheet.sort
-        name = f"{last.header}{sort.mark * (sort.key == last.key)}  " if last else ""
+        name = " " * self._bar + f"{last.header}{sort.mark * (sort.key == last.key)}  " if last else ""
         return heading_lines(self._layout.heading_of(sort) + name, columns_words(self.pages, self.page), self._width)
 
     def lines(self, first: int, last: int) -> Sequence[Line]:
@@ -374,12 +381,16 @@ class Laid:
     def _row(self, place: int) -> Line:
         row = self.sheet.table.rows[place]
         text = self._layout.row(row)
-        width = max(self._width - cell_len(text), 0)
-        if self._cuts_last:
-            return Span(text), Span(middle(row[-1], width))
         shares, roles = self.sheet.shares, self.sheet.roles
-        role = roles[place] if roles else "measured"
-        return (Span(text), Span(bar(shares[place], min(width, _WIDEST_BAR)), role)) if shares else (Span(text),)
+        width = max(self._width - cell_len(text) - self._bar, 0)
+        room = self._bar - 1 if self._cuts_last else min(width, _WIDEST_BAR)
+        bars = (
+            [Span(bar(shares[place], room), roles[place] if roles else "measured")]
+            if shares and room >= _LEAST_BAR
+            else []
+        )
+        name = [Span(" " * bool(bars) + middle(row[-1], width))] if self._cuts_last else []
+        return Span(text), *bars, *name
 
 
 def middle(text: str, width: int) -> str:

@@ -70,7 +70,8 @@ class Entry(Styled):
         rows = self.content_rows(width - LABEL_WIDTH)
         if y < len(rows):
             label = set_cell_size(self.label if y == 0 else "", LABEL_WIDTH)
-            segments = [Segment(label, self.style_of("strong" if self.has_focus_within else "muted")), *rows[y]]
+            focused = "cursor" if self.screen.is_modal else "strong"
+            segments = [Segment(label, self.style_of(focused if self.has_focus_within else "muted")), *rows[y]]
         else:
             lines = self._problem_lines(width)[y - len(rows) :]
             segments = [Segment(line, self.style_of("bad")) for line in lines[:1]]
@@ -112,7 +113,7 @@ class _Line(InputLine):
 
 
 class TextEntry(Entry):
-    """An entry for text; enter goes to the next one."""
+    """An entry for text."""
 
     def __init__(
         self, field: str, label: str, value: str, *, hint: str = "", tooltip: str | None = None, max_length: int = 200
@@ -142,10 +143,6 @@ class TextEntry(Entry):
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         self.post_message(self.Changed(self, event.value))
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.screen.focus_next()
 
     def on_click(self) -> None:
         self._input.focus()
@@ -289,15 +286,18 @@ class Fold(Widget, can_focus=True):
     open: reactive[bool] = reactive(False)
     label: reactive[str] = reactive("")
 
+    @dataclass(eq=False, repr=False)
     class Turned(Message):
-        """The user opened or closed the fold."""
+        """The user opened or closed this fold."""
+
+        fold: Fold
 
     def render(self) -> Content:
         return Content(f"{'▾' if self.open else '▸'} {self.label}")
 
     def action_turn(self) -> None:
         self.open = not self.open
-        self.post_message(self.Turned())
+        self.post_message(self.Turned(self))
 
     on_click = action_turn
 
