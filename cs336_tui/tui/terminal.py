@@ -188,7 +188,8 @@ class SteadyApp(App[None]):
             if self._taking is not None:
                 self._typed.append(event)
                 return
-            await in_time(self.screen._mounted_event.wait())
+            screen: Any = self.screen  # whose event has no type
+            await in_time(screen._mounted_event.wait())
             if isinstance(event, events.Key):
                 self._taking = asyncio.get_running_loop().call_later(OPENED_WITHIN_S, self.call_later, self._go_on)
                 self.call_next(self._climb, list((self.focused or self.screen).ancestors_with_self))
