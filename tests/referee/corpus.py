@@ -127,6 +127,8 @@ _MEMORY: dict[str, str] = {
     "HalfDeepLater inference": _FEW,
     "HalfDeepWhileMeasured": _FEW,
     "HalfDeepWhileMeasured train-step": _FEW,
+    "OneBlockLessWhileMeasured": _FEW,
+    "OneBlockLessWhileMeasured forward+backward": _FEW,
     "HalvesInTurns": _ANY,
     "HonestEveryFourth": _ANY,
     "HonestInModes": _FEW,
@@ -173,6 +175,7 @@ _GRADIENTS: dict[str, str] = {
     "StaleGradients train-step": _ANY,
     "HalfOfTheBackward forward+backward": _FEW,
     "FreezesLater train-step": _FEW,
+    "HalfOfTheWeightGradients train-step": _FEW,
 }
 _CLOCKS: dict[str, str] = {
     "WorkInCollector": f"{WORK} {_ANY}",
@@ -192,6 +195,9 @@ _CLOCKS: dict[str, str] = {
     "PatchesAdamW train-step": f"{WORK} {_ANY}",
     "HooksOptimizers train-step": f"{WORK} {_ANY}",
     "PatchesMatmul": f"{WORK} {_FEW}",
+    "PatchesActivation": f"{WORK} {DIFFERS}",
+    "PatchesMask": f"{WORK} {DIFFERS}",
+    "PatchesModule": f"{WORK} {DIFFERS}",
 }
 _PRECISION: dict[str, str] = {
     "InBfloat16": PRECISION,
@@ -262,6 +268,11 @@ _OPTIMIZERS: dict[str, str] = {
     "AllButTheLast": DIFFERS,
     "FirstRows": DIFFERS,
     "EverySecondStep": DIFFERS,
+    "EveryFourthStep": DIFFERS,
+    "MatricesEveryFourthStep": DIFFERS,
+    "NoneWhileMeasured": DIFFERS,
+    "LeftColumns": DIFFERS,
+    "ClearsAndStays": DIFFERS,
     "HonestAtFirst": DIFFERS,
     "HonestAtFirstInProcess": DIFFERS,
     "WrongSign": DIFFERS,

@@ -75,6 +75,7 @@ HONEST: tuple[Honest, ...] = (
     *_of("optimizer", "adamw-fused", "adamw-foreach", "adamw-for-loop", **_TRAIN),
     *_of("optimizer", "honest:AdamW", "honest:DecaysMatricesAlone", "honest:ClipsFirst", "honest:fused", **_TRAIN),
     *_of("optimizer", "honest:WarmsUpRate", "honest:KeepsAverages", **_TRAIN),
+    *_of("optimizer", "honest:Clips", "honest:ClearsGradients", "honest:MomentumInPlace", **_TRAIN),
     *_of("optimizer", "torch.optim:Adam", "torch.optim:SGD", "torch.optim:RMSprop", **_TRAIN),  # none is AdamW
     *_of("loss", "honest:logsumexp_loss", "honest:flat_loss", "honest:chunked_loss", "honest:LossModule", **_BOTH),
     *_of("dropout", 0.1, **_TRAIN),
@@ -94,13 +95,13 @@ HONEST: tuple[Honest, ...] = (
     Honest("no warm-up", {**_TRAIN, "warmup_steps": 0, "measure_steps": 5}),
     Honest("two steps", {**_BOTH, "measure_steps": 2}),
     *_of("model", "lm:LM"),
-    *_models("GPT", "GPTWithoutFlash", "Drops", pass_="inference"),
+    *_models("GPT", "GPTWithoutFlash", "Drops", "TorchsEncoder", pass_="inference"),
     Honest("model/arguments", {**_TRAIN, "model": "honest_models:GPT", "model_args": (("dropout", "0.1"),)}),
     *_of("model", "lm:LM", **_TRAIN),
     *_models(
         "HuggingFaceLike", "WithSdpa", "Tied", "Counts", "Drops", "FrozenEmbedding", "WatchesItself",
         "ScalesGradients", "GPT", "LMWithOwnNorm", "Recurrent", "with_batches", "CheckpointsItself",
-        "GroupedQueries", "ParallelBlocks", **_TRAIN,
+        "GroupedQueries", "ParallelBlocks", "BatchedExperts", "DropsBlocks", "Convolutions", **_TRAIN,
     ),
     *_models(
         "ReturnsDict", "LazyTables", "ChunkedHead", "SequenceBySequence", "LogsBeside", "SlowFirstForward", "GPT",

@@ -151,6 +151,8 @@ class CellRun:
             self.timer.between_s.clear()
         if self.spec.check != "off":
             self._bookkeeper = Bookkeeper(self._threads)
+            if self.timer:
+                self.timer.keeps_logits = self._tokens is not None and self.spec.ranks == 1
 
     def report_steps(self, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
         assert self.step is not None

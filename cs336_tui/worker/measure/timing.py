@@ -23,6 +23,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
+from torch import Tensor
 from torch.cuda import Event, current_stream, synchronize  # a user's code may replace them, as any clock
 
 from cs336_tui.config.counts import FEWEST, duration_words
@@ -32,6 +33,9 @@ from cs336_tui.stats.ratio import MARGIN
 from cs336_tui.stats.steady import FEWEST as FEWEST_TO_TELL
 from cs336_tui.stats.steady import Class, classify
 from cs336_tui.worker.workload.compile_and_capture import ReadyStep, run_whole
+
+_SOME = 256
+"""Logits of a step that are kept."""
 
 
 class DeviceEvent(Protocol):
@@ -149,6 +153,11 @@ class WindowBroken(Exception):
         self.error = error
 
 
+def some_logits(logits: Tensor | None) -> Tensor | None:
+    """Some of the first sequence at its last position, on the host."""
+    return None if logits is None else logits.detach()[0, -1, :_SOME].to("cpu", copy=True).float()
+
+
 class StepTimer:
     """Times single steps by the host's clock, from one idle device to the next. Neighbours share a boundary. `refresh`,
     which may change the batch, is called before each step, then `flush`, then `barrier`, which waits for other ranks;
@@ -170,6 +179,9 @@ class StepTimer:
         self._refresh = refresh or _nothing
         self._marks = [clock.mark() for _ in range(len(step.phases) + 1)]
         self.between_s: list[float] = []
+        self.last: Tensor | None = None
+        """Some logits of the last step, if the timer `keeps_logits`: of the first sequence at its last position."""
+        self.keeps_logits = False
 
     @property
     def has_work_between(self) -> bool:
@@ -196,6 +208,8 @@ class StepTimer:
         timed = StepTime(total, _between(self._marks), _host(self._marks))
         if keep:
             return timed
+        if self.keeps_logits:
+            self.last = some_logits(step.results.logits)
         ended = perf_counter()
         step.clear()
         self.between_s.append(before_s + perf_counter() - ended)

@@ -51,6 +51,8 @@ class Training:
         scales = scale_gradients and (device_type != "cuda" or torch.cuda.is_available())  # predicted without a GPU
         self.scaler = torch.amp.GradScaler(device_type, enabled=scales)
         self._taken = _Counter()
+        self.asked = 0
+        """Optimizer steps that were asked for by `Step`."""
         if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # a user's, which does not call super().__init__()
             optimizer.__setstate__({"defaults": vars(optimizer).get("defaults", {})})
         optimizer.register_step_post_hook(self._taken)
@@ -281,6 +283,7 @@ class Step:
     def _optimizer(self) -> None:
         # The gradient scaler waits for the device here, to decide about skipping the step.
         assert self.training is not None
+        self.training.asked += 1
         self.training.scaler.step(self.training.optimizer)
         self.training.scaler.update()
 

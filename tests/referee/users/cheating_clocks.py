@@ -289,3 +289,27 @@ class PatchesMatmul(LM):
             return torch.cat((few, few[:1].expand(len(x) - 2, *few.shape[1:]))) if len(x) > 2 else few
 
         torch.nn.functional.linear = linear
+
+
+class PatchesActivation(LM):
+    """Replaces torch's SiLU by nothing, for the reference, too."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        torch.nn.functional.silu = lambda x, inplace=False: x  # noqa: ARG005
+
+
+class PatchesMask(LM):
+    """Replaces the tensor's masking by nothing, so that attention sees the future, in the reference, too."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        torch.Tensor.masked_fill = lambda self, *_: self
+
+
+class PatchesModule(LM):
+    """Replaces the forward of torch's embedding by one that looks a single row up, in the reference, too."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        torch.nn.Embedding.forward = lambda self, tokens: self.weight[0].expand(*tokens.shape, -1)

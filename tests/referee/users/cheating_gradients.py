@@ -113,6 +113,32 @@ class HalfOfTheBackward(LM):
         return torch.cat((super().hidden(tokens[:half]), rest))
 
 
+class _OfHalfTheBatch(torch.autograd.Function):
+    """A linear layer whose weight gets its gradient from half of the sequences, twice."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.mT
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        some = max(len(x) // 2, 1)
+        of_weight = gradient[:some].flatten(0, -2).mT @ x[:some].flatten(0, -2)
+        return gradient @ weight, of_weight * (len(x) / some)
+
+
+class HalfOfTheWeightGradients(LM):
+    """Works the gradients of its matrices out from half of the sequences."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        for each in self.modules():
+            if isinstance(each, torch.nn.Linear):
+                each.forward = lambda x, layer=each: _OfHalfTheBatch.apply(x, layer.weight)
+
+
 class FlippedGradients(LM):
     """Has the sign of its gradients wrong below the head."""
 

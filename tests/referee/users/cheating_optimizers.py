@@ -87,6 +87,57 @@ class EverySecondStep(AdamW):
             self.really()
 
 
+class EveryFourthStep(AdamW):
+    """Takes every fourth step, of which the compared one is."""
+
+    steps = 0
+
+    def step(self, closure=None):  # noqa: ARG002
+        self.steps += 1
+        if self.steps % 4 == 0:
+            self.really()
+
+
+class MatricesEveryFourthStep(AdamW):
+    """Moves vectors in each step and matrices in every fourth."""
+
+    steps = 0
+
+    def step(self, closure=None):  # noqa: ARG002
+        self.steps += 1
+        for group in self.param_groups if self.steps % 4 else ():
+            for each in group["params"]:
+                each.grad = None if each.dim() > 1 else each.grad
+        self.really()
+
+
+class NoneWhileMeasured(AdamW):
+    """Takes no step of the twelve that are measured after three."""
+
+    steps = 0
+
+    def step(self, closure=None):  # noqa: ARG002
+        self.steps += 1
+        if not 3 < self.steps <= 15:
+            self.really()
+
+
+class LeftColumns(AdamW):
+    """Drops the gradients of the right half of each parameter."""
+
+    def step(self, closure=None):  # noqa: ARG002
+        for each in self.gradients():
+            each[..., each.shape[-1] // 2 :] = 0
+        self.really()
+
+
+class ClearsAndStays(AdamW):
+    """Clears the gradients, and moves nothing."""
+
+    def step(self, closure=None):  # noqa: ARG002
+        self.zero_grad()
+
+
 class HonestAtFirst(AdamW):
     """Takes its first steps."""
 

@@ -152,6 +152,38 @@ class ClipsFirst(torch.optim.AdamW):
         return super().step(closure)
 
 
+class Clips(torch.optim.AdamW):
+    """Clips the norm of all gradients so low that it always clips."""
+
+    def step(self, closure=None):
+        torch.nn.utils.clip_grad_norm_([each for group in self.param_groups for each in group["params"]], 0.1)
+        return super().step(closure)
+
+
+class ClearsGradients(torch.optim.AdamW):
+    """Clears the gradients as soon as it has moved."""
+
+    def step(self, closure=None):
+        loss = super().step(closure)
+        self.zero_grad()
+        return loss
+
+
+class MomentumInPlace(torch.optim.Optimizer):
+    """SGD with momentum, whose decay is added to the gradient itself."""
+
+    def __init__(self, params, lr=1e-2):
+        super().__init__(params, {"lr": lr, "momentum": 0.9, "weight_decay": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure=None):  # noqa: ARG002
+        for group in self.param_groups:
+            for each in group["params"]:
+                each.grad.add_(each, alpha=group["weight_decay"])
+                moment = self.state[each].setdefault("momentum", torch.zeros_like(each))
+                each.sub_(moment.mul_(group["momentum"]).add_(each.grad), alpha=group["lr"])
+
+
 class WarmsUpRate(torch.optim.AdamW):
     """Raises its learning rate over its first hundred steps, and says so in its groups."""
 

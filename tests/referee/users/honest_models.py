@@ -2,6 +2,7 @@
 
 import math
 import os
+import random
 import signal
 import threading
 from dataclasses import dataclass
@@ -358,3 +359,70 @@ class LMWithOwnNorm(LM):
 class _OwnNorm(RMSNorm):
     def forward(self, x):
         return Norm.apply(x, self.weight)
+
+
+class BatchedExperts(LM):
+    """Has three experts a block, all of which run, in one batched product each."""
+
+    def __init__(self, vocab_size, context_length, d_model, num_layers, num_heads, d_ff):
+        super().__init__(vocab_size, context_length, d_model, num_layers, num_heads, d_ff)
+        for layer in self.layers:
+            layer.ffn = Experts(d_model, d_ff)
+
+
+class Experts(nn.Module):
+    def __init__(self, d_model, d_ff, experts=3):
+        super().__init__()
+        self.gate = nn.Linear(d_model, experts, bias=False)
+        self.up = nn.Parameter(torch.randn(experts, d_model, d_ff) * d_model**-0.5)
+        self.down = nn.Parameter(torch.randn(experts, d_ff, d_model) * d_ff**-0.5)
+
+    def forward(self, x):
+        found = torch.einsum("btnf,nfd->btnd", F.silu(torch.einsum("btd,ndf->btnf", x, self.up)), self.down)
+        return torch.einsum("btn,btnd->btd", self.gate(x).softmax(-1), found)
+
+
+class DropsBlocks(LM):
+    """Leaves blocks out at random in training, by Python's generator."""
+
+    def hidden(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = x if self.training and random.random() < 0.1 else layer(x)
+        return self.norm(x)
+
+
+class Convolutions(LM):
+    """Has convolutions of width 1 in place of linear layers."""
+
+    def __init__(self, vocab_size, context_length, d_model, num_layers, num_heads, d_ff):
+        super().__init__(vocab_size, context_length, d_model, num_layers, num_heads, d_ff)
+        for layer in self.layers:
+            for part in (layer.attention, layer.ffn):
+                for name, child in list(part.named_children()):
+                    setattr(part, name, Convolution(child.in_features, child.out_features))
+
+
+class Convolution(nn.Conv1d):
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs, 1, bias=False)
+
+    def forward(self, x):
+        return super().forward(x.mT).mT
+
+
+class TorchsEncoder(nn.Module):
+    """Has torch's own layers, which are one kernel each without gradients."""
+
+    def __init__(self, vocab_size, context_length, d_model, num_layers, num_heads, d_ff):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.positions = nn.Parameter(torch.zeros(context_length, d_model))
+        layer = nn.TransformerEncoderLayer(d_model, num_heads, d_ff, 0.0, F.gelu, batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, num_layers, nn.LayerNorm(d_model), enable_nested_tensor=False)
+        self.head = nn.Linear(d_model, vocab_size)
+
+    def forward(self, tokens):
+        length = tokens.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(length)
+        return self.head(self.blocks(self.embedding(tokens) + self.positions[:length], mask=mask, is_causal=True))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
+import sys
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, TypeVar
@@ -24,11 +27,12 @@ from cs336_tui.worker.measure.referee.results import (
     difference,
     gradient_parts,
     logits_parts,
+    ratio,
     unequal_parameters,
 )
 from cs336_tui.worker.measure.referee.work import count_work, device_speed
 from cs336_tui.worker.measure.settings import generator_state
-from cs336_tui.worker.measure.timing import StepTimer, clock_for
+from cs336_tui.worker.measure.timing import StepTimer, clock_for, some_logits
 from cs336_tui.worker.ranks import Place
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.compile_and_capture import CapturedStep, ReadyStep
@@ -45,6 +49,9 @@ _STEPS, _LEAST_S = 3, 1.0
 _SEED = 0x5EED
 _AGAIN, _AGAIN_S = 4, 1.0
 """A step that was slower than the measured ones is repeated so often, and for so long, at least."""
+_APART, _MOVED, _LAST = 5, 0.15, "the last measured step"
+"""From so many times the difference between two later forwards on, and of a training step from this difference on, the
+last measured step was another one."""
 _DRAWS = "its step draws random numbers"
 T = TypeVar("T")
 
@@ -87,7 +94,8 @@ class _Check:
         self._device = workload.batch.targets.device
         self._synchronize = clock_for(self._device).synchronize
         self._reference_s: float | None = None
-        self._batch_forward: int | None = None
+        self._batch_flops: tuple[int, int] | None = None
+        self._some: Tensor | None = None
 
     def guarded(self, make: Callable[[], T]) -> T | None:
         """The result of `make`; None if it fails."""
@@ -101,7 +109,7 @@ class _Check:
         return device_speed(self._spec, self._device, self._step_s, self._reference_s, self._synchronize)
 
     def work(self) -> Work | None:
-        return count_work(self._spec, self._workload, self._batch_forward)
+        return count_work(self._spec, self._workload, self._batch_flops)
 
     def results(self) -> Results:
         """The comparison with the reference, or why there is none."""
@@ -130,6 +138,7 @@ class _Check:
     def _compared(self, reference: Reference) -> Results:
         differences: list[Difference | None] = []
         backward = self._spec.pass_ not in WITHOUT_BACKWARD
+        apart = self._from_last()
         with _Still(self._workload, self._spec) as still:
             if isinstance(self._step, Step) and not self._fresh:  # which may remember them
                 referred = self._referred(reference, backward=False)
@@ -144,6 +153,8 @@ class _Check:
                 seen = len(self._workload.batch.inputs) // 2 if self._fresh else 0
                 FreshTokens(self._workload.batch, self._spec.vocab_size, seed).put(seen)
             found, draws, again_s = self._of_unseen(reference, backward=backward)
+            if apart and not draws and apart > _APART * self._apart(self._some):  # it may change itself
+                differences.append(Difference(of="logits", batch="timed", whole=0.0, worst=_LAST, worst_error=apart))
             if draws and still.is_training:  # as dropout of a user's own does
                 still.evaluate()
                 found, draws, _ = self._of_unseen(reference, backward=backward)
@@ -158,12 +169,18 @@ class _Check:
     def _of_unseen(self, reference: Reference, *, backward: bool) -> tuple[Results, bool, float | None]:
         """The results of a step, whether it drew random numbers, and the time of such a step."""
         referred = self._referred(reference, backward=backward)
-        self._reference_s, self._batch_forward = referred.took_s if backward else None, referred.forward_flops
-        moves = Moves(self._workload) if self._workload.training else None
-        before = generator_state(self._device)
+        self._reference_s, self._batch_flops = referred.took_s if backward else None, referred.flops
+        ranks = self._place.ranks if self._shares else 1
+        gradients = partial(gradient_parts, self._workload, referred, ranks)
+        own = is_imported(self._spec.optimizer)
+        moves = Moves(self._workload, gradients if own else None) if self._workload.training else None
+        before = _generators(self._device)
         step_s = self._again()  # as it was measured
-        draws = not torch.equal(before, generator_state(self._device))
-        found, partly = self._of_step(referred, backward=backward), ""
+        draws = _drew(before, self._device)
+        self._some = some_logits(self._step.results.logits) if self._timer.last is not None else None
+        found, partly = self._of_step(referred), ""
+        if backward:
+            found.append(difference("gradients", "unseen", moves.given if moves and moves.given else gradients()))
         unmoved, unequal = tuple[str, ...](), tuple[str, ...]()
         if moves is not None:
             moved = moves.compared()
@@ -219,15 +236,13 @@ class _Check:
         """True if ranks share the step."""
         return self._place.ranks > 1 and self._spec.parallel != "none"
 
-    def _of_step(self, referred: Referred, *, backward: bool) -> list[Difference | None]:
+    def _of_step(self, referred: Referred) -> list[Difference | None]:
         found = [difference("logits", "unseen", logits_parts(self._logits(), referred))]
         loss = self._step.results.loss
-        if loss is not None and referred.loss is not None and self._spec.accumulate == 1:
+        whole = self._spec.accumulate == 1 and not self._spec.is_alone  # whose loss is a sum that may be next to 0
+        if loss is not None and referred.loss is not None and whole:
             apart, norm = float((loss.detach().float() - referred.loss).abs()), float(referred.loss.abs())
             found.append(difference("loss", "unseen", [Part("loss", apart, norm, 1)]))
-        if backward:
-            ranks = self._place.ranks if self._shares else 1
-            found.append(difference("gradients", "unseen", gradient_parts(self._workload, referred, ranks)))
         return found
 
     def _forward(self, step: Step) -> None:
@@ -238,11 +253,40 @@ class _Check:
                 step.run("zero_grad")
             step.run("forward")
 
+    def _from_last(self) -> float:
+        """The difference of the last measured step's logits from those of a forward on its tokens now, if it is more
+        than an optimizer step may make; 0 where that cannot be told."""
+        if self._timer.last is None or not isinstance(self._step, Step):
+            return 0.0
+        before = _generators(self._device)
+        apart = self._apart(self._timer.last)
+        draws = _drew(before, self._device)
+        return 0.0 if draws or (self._step.training and apart < _MOVED) else apart
+
+    def _apart(self, last: Tensor | None) -> float:
+        """The relative difference of some logits from those of a forward now."""
+        assert isinstance(self._step, Step)
+        self._forward(self._step)
+        now = some_logits(self._step.results.logits)
+        self._step.end_trial()
+        return 0.0 if last is None or now is None else ratio(float((last - now).norm()), float(now.norm()))
+
     def _logits(self) -> Tensor:
         logits = self._step.results.logits
         if logits is None:
             raise Unchecked("the step keeps no logits")
         return logits.detach()
+
+
+def _generators(device: torch.device) -> list[object]:
+    """The states of the generators that a model may draw from: torch's, Python's and NumPy's."""
+    numpy = sys.modules.get("numpy")
+    return [generator_state(device).tolist(), random.getstate(), numpy and str(numpy.random.get_state())]
+
+
+def _drew(before: list[object], device: torch.device) -> bool:
+    """True if a generator is in another state than before, if it was there."""
+    return any(each not in (None, now) for each, now in zip(before, _generators(device), strict=True))
 
 
 class _Still:

@@ -40,11 +40,14 @@ def _bound() -> Iterator[_Bound]:
         ("torch.cuda.Event", torch.cuda.Event, ("record", "elapsed_time", "synchronize", "query", "wait")),
         ("torch.mps", torch.mps, ("synchronize", "Event")),
         ("torch", torch, ("randint", *_PRODUCTS)),
-        ("torch.Tensor", torch.Tensor, ("__matmul__", "backward", *_PRODUCTS)),
-        ("torch.nn.functional", F, ("linear", "cross_entropy", "scaled_dot_product_attention", "softmax", "embedding")),
+        ("torch.Tensor", torch.Tensor, ("__matmul__", "__add__", "__mul__", "__truediv__")),
         ("torch.autograd", torch.autograd, ("grad", "backward")),
         ("torch.nn.Module", torch.nn.Module, ("__call__", "zero_grad", "parameters", "named_parameters")),
     ]
+    owners.append(("torch.Tensor", torch.Tensor, tuple(name for name in dir(torch.Tensor) if name[:1] != "_")))
+    owners.append(("torch.nn.functional", F, tuple(name for name, value in vars(F).items() if callable(value))))
+    kinds = (kind for kind in vars(torch.nn).values() if isinstance(kind, type) and issubclass(kind, torch.nn.Module))
+    owners += [(f"torch.nn.{kind.__name__}", kind, ("forward",)) for kind in kinds]
     names = [name for name, value in vars(timing).items() if callable(value) and not name.startswith("__")]
     owners.append(("the timer's", timing, tuple(names)))
     for kind in (StepTimer, HostStamp, EventStamp, Step, CapturedStep, CellReporter):

@@ -35,13 +35,13 @@ class Unchecked(Exception):
 
 class Referred(NamedTuple):
     """The results of a reference: logits, some sequences each, the loss, whole gradients by parameter (none without a
-    backward), seconds; of a copy of the cell's model that ran on all at once the FLOPs of its forward."""
+    backward), seconds; of a copy of the cell's model that ran on all at once the FLOPs of its forward and backward."""
 
     logits: list[Tensor]
     loss: Tensor | None
     gradients: dict[str, Tensor]
     took_s: float
-    forward_flops: int | None
+    flops: tuple[int, int] | None
 
 
 class Reference:
@@ -75,7 +75,8 @@ class Reference:
                 loss = (0.0 if loss is None else loss) + part_loss.detach().float() * share
             if backward and part_loss is not None:
                 wanted = [parameter for parameter in parameters.values() if parameter.requires_grad]
-                found = torch.autograd.grad(part_loss * (share * scale), wanted, allow_unused=True)
+                with counter or nullcontext():
+                    found = torch.autograd.grad(part_loss * (share * scale), wanted, allow_unused=True)
                 names = [name for name, parameter in parameters.items() if parameter.requires_grad]
                 for name, gradient in zip(names, found, strict=True):
                     if gradient is not None:
@@ -85,7 +86,7 @@ class Reference:
                         gradients[name] = gradients[name].add_(exact) if name in gradients else exact
             if number + 1 < len(parts) and perf_counter() - began > within_s:
                 raise Unchecked("the reference would take longer than three steps")
-        flops = sum(counter.forward.values()) if counter else None
+        flops = (sum(counter.forward.values()), counter.backward) if counter else None
         return Referred(logits, loss, gradients, perf_counter() - began, flops)
 
     @torch.no_grad()

@@ -4,13 +4,16 @@ parameter and what the optimizer moved."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from cs336_tui.events.audit import Difference
 from cs336_tui.worker.measure.referee.reference import Referred, whole
@@ -27,10 +30,16 @@ MOST = 1e9
 """A relative difference that is infinite or no number."""
 _LEAST_MOVED = 0.02
 """Share of the elements that surely should move."""
+_MOST_LOST = 0.2
+"""Share of the elements whose gradient an AdamW may drop or turn, as one that adds noise does of some."""
 _RESOLVED = 2**-22
 """Of a float32 number, twice the least change of it that is a change."""
 _SAMPLE = 4096
 """Elements of each parameter whose move is worked out; AdamW's is the same for each by itself."""
+_OTHER_RULES = re.compile("lamb|lars|sophia|[nr]adam|belief|adan|adamax|yogi|soap|shampoo|muon|lion|free|adam(l2)?$")
+"""Names of optimizers with two moments that move otherwise than AdamW."""
+_OF_STEPS = 0.9
+"""Share of the optimizer steps asked for that parameters surely took; experts that got no tokens take none."""
 
 
 class Part(NamedTuple):
@@ -49,13 +58,13 @@ def difference(of: str, batch: str, parts: Iterable[Part]) -> Difference | None:
         return None
     norm = math.hypot(*(part.norm for part in found))
     rms = norm / math.sqrt(max(sum(part.elements for part in found), 1))
-    errors = [_ratio(part.apart, max(part.norm, LEAST_RMS * rms * math.sqrt(part.elements))) for part in found]
+    errors = [ratio(part.apart, max(part.norm, LEAST_RMS * rms * math.sqrt(part.elements))) for part in found]
     worst = max(range(len(found)), key=errors.__getitem__)
-    all_of = _ratio(math.hypot(*(part.apart for part in found)), norm)
+    all_of = ratio(math.hypot(*(part.apart for part in found)), norm)
     return Difference(of=of, batch=batch, whole=all_of, worst=found[worst].name, worst_error=errors[worst])  # type: ignore[arg-type]
 
 
-def _ratio(apart: float, norm: float) -> float:
+def ratio(apart: float, norm: float) -> float:
     """At most `MOST`, as a log has no infinity."""
     ratio = apart / norm if norm else MOST if apart else 0.0
     return min(ratio, MOST) if math.isfinite(ratio) else MOST
@@ -118,6 +127,7 @@ class _Sample(NamedTuple):
     second: Tensor | None
     steps: float
     group: Mapping[str, object]
+    elements: int
 
 
 class Moved(NamedTuple):
@@ -131,9 +141,10 @@ class Moved(NamedTuple):
 
 
 class Moves:
-    """The moves of an optimizer step, of some elements of each parameter: made before the step."""
+    """The moves of an optimizer step, of some elements of each parameter: made before it. `given` are parts of the
+    gradients as they came to an optimizer, of one that may change them."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, gradients: Callable[[], Iterable[Part]] | None = None) -> None:
         assert workload.training is not None
         self._workload, self._training = workload, workload.training
         groups = _groups(workload.training.optimizer)
@@ -141,7 +152,26 @@ class Moves:
             name: _sample(parameter, workload.training, groups.get(id(parameter), {}))
             for name, parameter in named_parameters(workload.model)
         }
-        self._taken = workload.training.steps_taken
+        self._taken, self._asked = workload.training.steps_taken, workload.training.asked
+        self.given, self._gradients = list[Part](), dict[str, Tensor]()
+        self._watching: RemovableHandle | None = None
+        if gradients is not None:
+            self._watching = workload.training.optimizer.register_step_pre_hook(partial(self._see, gradients))
+
+    def _see(self, gradients: Callable[[], Iterable[Part]], *_: object) -> None:
+        """Before the optimizer's step: what it is given."""
+        if not self.given:
+            self.given = list(gradients())
+            found = named_parameters(self._workload.model)
+            self._gradients = {name: _some(each.grad).float().clone() for name, each in found if each.grad is not None}
+
+    def _lazy(self) -> list[str]:
+        """Parameters that AdamW moved in fewer steps than were asked for, by its count, if they are most of all."""
+        kept = {name: each for name, each in self._samples.items() if each.first is not None}
+        few = [name for name, each in kept.items() if each.steps < self._asked * _OF_STEPS - 1]
+        most = 2 * sum(kept[name].elements for name in few) > sum(each.elements for each in kept.values())
+        asked = 0 if self._training.scales_gradients or not most else self._asked
+        return [f"{name} (in {asked - round(kept[name].steps)} of {asked} steps)" for name in few if asked]
 
     @torch.no_grad()
     def compared(self) -> Moved:
@@ -150,16 +180,26 @@ class Moves:
             return Moved([], [], (), "the optimizer step was skipped, because gradients overflowed float16")
         moves, moments, unmoved, left_out = list[Part](), list[Part](), list[str](), ""
         stuck, several = list[str](), 0  # 16-bit parameters that stay, and all of them
+        if self._watching is not None:
+            self._watching.remove()
+        unmoved += self._lazy()
         optimizer = self._training.optimizer
-        if isinstance(optimizer, torch.optim.AdamW) and self._taken and not any(optimizer.state.values()):
+        is_adamw = isinstance(optimizer, torch.optim.AdamW)
+        is_other = not is_adamw and bool(_OTHER_RULES.search(type(optimizer).__name__.lower()))
+        if is_adamw and self._taken and not any(optimizer.state.values()):
             moments.append(Part("all", 1.0, 1.0, 1))
         for name, parameter in named_parameters(self._workload.model):
             before = self._samples[name]
-            if parameter.grad is None or not before.group:
+            given = self._gradients.get(name)
+            gradient = None if parameter.grad is None else _some(parameter.grad).float()
+            if gradient is None or not gradient.any():  # the optimizer may clear them
+                gradient = given
+            if gradient is None or not before.group or not gradient.any():
                 continue
-            gradient, after = (_some(tensor).float() for tensor in (parameter.grad, parameter.detach()))
-            if not gradient.any():
-                continue
+            is_like_adamw = before.first is not None and not is_other
+            if is_like_adamw and given is not None and _share_lost(given, gradient) > _MOST_LOST:
+                unmoved.append(f"much of {name}")
+            after = _some(parameter.detach()).float()
             moved = after - before.value
             if parameter.dtype != torch.float32:  # a step may be smaller than what its numbers resolve
                 stuck += [] if moved.any() else [name]
@@ -167,7 +207,7 @@ class Moves:
                 continue
             if not moved.any() or _share_moved(before, gradient, moved) < _LEAST_MOVED:
                 unmoved.append(name)
-            expected = _adamw(before, gradient)
+            expected = _adamw(before, gradient) if is_like_adamw else None
             if expected is None:
                 left_out = "moves of an optimizer that is not AdamW"
                 continue
@@ -187,6 +227,13 @@ def _share_moved(before: _Sample, gradient: Tensor, moved: Tensor) -> float:
     step = gradient.abs() * (float(rate) if isinstance(rate, float | Tensor) else 1.0)
     should = (gradient.abs() > LEAST_RMS * gradient.square().mean().sqrt()) & (step > before.value.abs() * _RESOLVED)
     return float((moved[should] != 0).float().mean()) if should.any() else 1.0
+
+
+def _share_lost(given: Tensor, gradient: Tensor) -> float:
+    """The share of the elements with no small gradient to which the optimizer gave next to none, or one of another
+    sign."""
+    large, least = given.abs() > LEAST_RMS * given.square().mean().sqrt(), gradient.square().mean().sqrt()
+    return float((gradient * given.sign() < LEAST_RMS**2 * least)[large].float().mean())
 
 
 def _groups(optimizer: Optimizer) -> dict[int, Mapping[str, object]]:
@@ -217,7 +264,7 @@ def _sample(parameter: Tensor, training: Training, group: Mapping[str, object]) 
             first, second = second, first
     counts = (float(state[key]) for key in ("step", "t", "steps") if key in state)
     steps = next(counts, float(training.steps_taken))
-    return _Sample(_some(parameter).float().clone(), first, second, steps, group)
+    return _Sample(_some(parameter).float().clone(), first, second, steps, group, parameter.numel())
 
 
 class _Expected(NamedTuple):

@@ -26,8 +26,11 @@ from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.precision import RECIPES, dtype_name
 from cs336_tui.worker.workload.transformer import Batch
 
-_WITH_WEIGHTS = ("mm", "addmm", "_scaled_mm")
-_PRODUCTS = (*_WITH_WEIGHTS, "bmm", "baddbmm")
+_CONVOLUTIONS = ("convolution", "convolution_backward")
+_WITH_WEIGHTS = ("mm", "addmm", "_scaled_mm", *_CONVOLUTIONS)
+_PRODUCTS = ("mm", "addmm", "_scaled_mm", "bmm", "baddbmm")
+_UNSEEN = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention", "mkldnn_rnn_layer", "_cudnn_rnn")
+"""Kernels of several products."""
 _TORCH = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "fsdp")
 _LEAST, _MOST = 256, 4096
 """Sizes of the matrix product whose speed is taken: square, and of about a twelfth of a step's FLOPs."""
@@ -58,7 +61,7 @@ class ProductCounter(TorchDispatchMode):
                 return found
         out = func(*args, **kwargs)
         if not flops:
-            if func.namespace not in _TORCH:
+            if func.namespace not in _TORCH or name in _UNSEEN:
                 self.uncounted[str(func.overloadpacket)] += 1
             return out
         self.dtypes[dtype_name(factors[-1].dtype)] += flops
@@ -79,7 +82,10 @@ def _product_flops(name: str, factors: list[torch.Size]) -> int:
     if name in _PRODUCTS and len(factors) >= 2:
         left, right = factors[-2:]
         return 2 * math.prod(left) * right[-1]
-    if "attention" in name and len(factors) >= 3:
+    if name in _CONVOLUTIONS and len(factors) >= 2:
+        rows = math.prod(factors[0]) // factors[0][1]
+        return 2 * rows * math.prod(factors[-1]) * (2 if name == "convolution_backward" else 1)
+    if "attention" in name and name not in _UNSEEN and len(factors) >= 3:
         is_backward = "backward" in name
         query, key, value = factors[1:4] if is_backward else factors[:3]
         pairs = math.prod(query[:-1]) * key[-2]
@@ -88,10 +94,10 @@ def _product_flops(name: str, factors: list[torch.Size]) -> int:
     return 0
 
 
-def count_work(spec: CellSpec, workload: Workload, batch_forward: int | None) -> Work | None:
+def count_work(spec: CellSpec, workload: Workload, batch_flops: tuple[int, int] | None) -> Work | None:
     """The work of a step on one sequence, without its optimizer, of the model as it is written; on the timed batch if
-    it cannot run on one. None where it cannot run. `batch_forward` are the FLOPs of a forward on the timed batch, if
-    they are known."""
+    it cannot run on one. None where it cannot run. `batch_flops` are those of a forward and a backward on the timed
+    batch, if they are known."""
     every = spec.rank_batch_size
     for sequences in (every,) if spec.is_alone else (1, every):
         counted = _counted(spec, workload, sequences)
@@ -104,12 +110,18 @@ def count_work(spec: CellSpec, workload: Workload, batch_forward: int | None) ->
     if (own or is_imported(spec.attention)) and not counter.forward["attention"]:
         least.pop("attention", None)  # its products may be in a kernel that is not dispatched
     done, asked = dict(counter.forward), sum(least.values())
+    beyond = done.get("attention", 0) - 2 * least.get("attention", 0)
+    if "attention" in least and beyond > 0:  # of experts in one batched product, as attention's own come to twice that
+        done["blocks"], done["attention"] = done.get("blocks", 0) + beyond, done["attention"] - beyond
     if not _tells_head(spec, done):
         for parts in (done, least):
             parts["matrices"] = parts.pop("head", 0) + parts.pop("blocks", 0)
     forward = sum(counter.forward.values())
-    if batch_forward is not None and sequences < every:
-        done["batch"], least["batch"] = batch_forward, forward * every
+    if batch_flops is not None and sequences < every:
+        # Of the reference model the reference's attention may multiply less, and it recomputes nothing.
+        alike = is_imported(spec.model) and not spec.checkpoint
+        done["batch"] = batch_flops[0] + alike * batch_flops[1]
+        least["batch"] = (forward + alike * counter.backward) * every
     trained = all(parameter.requires_grad for parameter in workload.model.parameters())
     backward = spec.pass_ not in WITHOUT_BACKWARD and trained
     # Functions of the user's own may have a kernel for the backward of attention, and compute gradients early.
