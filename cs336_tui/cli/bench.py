@@ -45,7 +45,7 @@ from cs336_tui.runner.jobs.bench import JobsBench, job_cells, make_launcher
 from cs336_tui.runner.jobs.job import folder_of, split
 from cs336_tui.session import store
 from cs336_tui.session.log import new_session_id
-from cs336_tui.session.state import fold
+from cs336_tui.session.state import SessionState, fold
 from cs336_tui.stats.quantities import counted
 
 _OF_BENCH = (
@@ -128,7 +128,7 @@ def run_sweeps(
             (choice, "--in-process is for cells that run here; leave out one of it and --launcher"),
         )
     others = list(_of_other_presets(also, given))
-    run, outputs = HeadlessRun(), Outputs(renderer(to.format), to, summary)
+    run, outputs = HeadlessRun(), Outputs(renderer(to), to, summary)
     if choice is not None:
         log = settings.pop("session_dir") / f"{new_session_id()}.jsonl"
         request, launcher = settings_of(log.stem, skip_after_oom=sweep.oom_skip, **settings), make_launcher(choice)
@@ -139,7 +139,7 @@ def run_sweeps(
         jobs = JobsBench(run.sink, log)
         code = follow(jobs, run, lambda: jobs.submit(queued, choice, request, launcher), outputs, detach=detach)
         if not detach:
-            _say_parts(preset_name, jobs.log_path)
+            _say_more(preset_name, jobs.log_path, run.state)
         return code
     runner = Bench(run.sink, skip_after_oom=sweep.oom_skip, **settings)
 
@@ -154,12 +154,18 @@ def run_sweeps(
         runner.work()
 
     code = carry_out(runner, run, work, outputs)
-    _say_parts(preset_name, runner.log_path)
+    _say_more(preset_name, runner.log_path, run.state)
     return code
 
 
-def _say_parts(preset_name: str | None, log: Path) -> None:
-    """Name the command that makes the parts of the preset's problem, if it is of one."""
+def _say_more(preset_name: str | None, log: Path, state: SessionState) -> None:
+    """Name the command that makes the parts of the preset's problem, if it is of one, and of several ranks the one that
+    measures what their communication costs."""
+    shared = (cell.spec for cell in state.cells.values() if cell.status == "ok" and cell.spec.ranks > 1)
+    if spec := next((spec for spec in shared if spec.parallel != "none" and not spec.is_collective), None):
+        from cs336_tui.export.subjects.data_parallel import in_turns_command
+
+        click.echo(f"exposed communication of {spec.parallel}: {in_turns_command(spec)}", err=True)
     if name := problem_of_preset(preset(preset_name).name if preset_name else ""):
         command = f"cs336-tui export {name_of_log(log)} --problem {name}"
         click.echo(f"its parts, with their tables and figures: {command}", err=True)
@@ -215,7 +221,7 @@ def resume(
     from cs336_tui.cli.tune import RaceRun, race_text
     from cs336_tui.runner.tuning import Tuner
 
-    path, render, run = store.find(session, session_dir), renderer(to.format), RaceRun()
+    path, render, run = store.find(session, session_dir), renderer(to), RaceRun()
     outputs = Outputs(lambda state: race_text(state, to.format) if run.is_of_race else render(state), to, summary)
     if has_jobs(path):
         if lanes is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from importlib.resources import files
 from pathlib import PurePath
 
 import click
@@ -25,46 +26,6 @@ from cs336_tui.cli.help import Choice, command
 
 VARIABLE = "_CS336_TUI_COMPLETE"
 """The environment variable in which a shell asks; click's name for it."""
-_BASH = """\
-%(complete_func)s() {
-    local response type value
-    COMPREPLY=()
-    response=$(env COMP_WORDS="${COMP_LINE:0:COMP_POINT}" COMP_CWORD="${COMP_WORDS[COMP_CWORD]}" \
-%(complete_var)s=bash_complete "$1")
-    while IFS=, read -r type value; do
-        case $type in
-            dir) compopt -o dirnames ;;
-            file) compopt -o default ;;
-            plain)
-                COMPREPLY+=("$value")
-                [[ $value == *= ]] && compopt -o nospace
-                ;;
-        esac
-    done <<< "$response"
-    return 0
-}
-
-complete -o nosort -F %(complete_func)s %(prog_name)s
-"""
-_FISH = """\
-function %(complete_func)s
-    set -l response (env %(complete_var)s=fish_complete COMP_WORDS=(commandline -cp | string collect) \
-COMP_CWORD=(commandline -ct | string collect) %(prog_name)s)
-    for completion in $response
-        set -l found (string split -m 1 "," -- $completion)
-        switch $found[1]
-            case dir
-                __fish_complete_directories $found[2]
-            case file
-                __fish_complete_path $found[2]
-            case plain
-                echo -- $found[2] | string replace -r '^-- ' ''
-        end
-    end
-end
-
-complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
-"""
 PLACES = {
     "bash": ("~/.local/share/bash-completion/completions/cs336-tui", "where the package bash-completion is installed"),
     "zsh": ("~/.zfunc/_cs336-tui", "with `fpath+=~/.zfunc; autoload -Uz compinit; compinit` in ~/.zshrc"),
@@ -73,6 +34,10 @@ PLACES = {
 """The file of each shell's script, and what else it needs."""
 _SPECIAL, _ESCAPED = re.compile(r"([^\w@%+=:,./~-])"), r"\\\1"
 SHELLS = tuple(PLACES)
+
+
+def _template(shell: str) -> str:
+    return files("cs336_tui").joinpath(f"data/completion.{shell}").read_text("utf-8")
 
 
 class _Whole(ShellComplete):
@@ -96,7 +61,7 @@ class _Whole(ShellComplete):
 class _Bash(_Whole, BashComplete):
     """Bash hands over the line, and completes from the last colon or equals sign on."""
 
-    source_template = _BASH
+    source_template = _template("bash")
 
     def get_completion_args(self) -> tuple[list[str], str]:
         line = os.environ["COMP_WORDS"]
@@ -118,7 +83,7 @@ class _Zsh(_Whole, ZshComplete):
 
 
 class _Fish(_Whole, FishComplete):
-    source_template = _FISH
+    source_template = _template("fish")
 
 
 _CLASSES: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}

@@ -12,7 +12,7 @@ import click
 
 from cs336_tui.cli.flags import FILE, session_dir_option
 from cs336_tui.cli.help import Choice, option, option_under, options, under
-from cs336_tui.cli.streams import TERMINAL, remember_verbose, shown
+from cs336_tui.cli.streams import TERMINAL, is_verbose, remember_verbose, shown
 from cs336_tui.export.writing.files import (
     FORMATS,
     ExportError,
@@ -61,7 +61,7 @@ def _settled(usual: str) -> Callable[[click.Context, click.Parameter, str | None
 verbose_option = option_under(
     "Output",
     "-v --verbose",
-    "On a terminal: the notes on the numbers, too.",
+    "Every note on the numbers, not only on those in doubt.",
     is_flag=True,
     expose_value=False,
     callback=remember_verbose,
@@ -98,6 +98,11 @@ class Destination(NamedTuple):
     format: str
     file: Path | None = None
     overwrite: bool = True
+
+    @property
+    def is_brief(self) -> bool:
+        """True if it is text for a reader who did not ask for every note, and no document."""
+        return self.file is None and self.format in ("markdown", "table") and not is_verbose()
 
     def deliver(self, text: str) -> str:
         """The text, or nothing when it went to the file.

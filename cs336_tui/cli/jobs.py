@@ -262,7 +262,7 @@ def watch(
         return open_watch(path, **of_app)
     run = HeadlessRun()
     bench = JobsBench(run.sink, path, trusted=trusted)
-    outputs = Outputs(renderer(to.format), to, summary)
+    outputs = Outputs(renderer(to), to, summary)
     return follow(bench, run, lambda: bench.watch(run.recall, take_over=take_over), outputs)
 
 

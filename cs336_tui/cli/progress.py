@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import textwrap
 import time
 from collections.abc import Iterator
 from io import StringIO
+from itertools import chain
 from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
@@ -83,6 +85,9 @@ class RunProgress:
 
     def _line(self, text: str) -> None:
         self.clear()
+        if self._live:  # a terminal would break a line within a word
+            lines = (textwrap.wrap(line, self._width, subsequent_indent="  ") for line in text.splitlines())
+            text = "\n".join(chain.from_iterable(lines))
         print(text, file=self._stream, flush=True)
 
     def _report(self, event: ev.ReportFinished) -> str:

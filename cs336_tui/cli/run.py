@@ -182,15 +182,15 @@ def name_of_log(path: Path) -> str:
     return "last" if path.parent == default_session_dir() else shlex.quote(str(path))
 
 
-def renderer(format_: str) -> Render:
+def renderer(to: Destination) -> Render:
     """The writer of a session's results in one of `FILE_FORMATS`: its records as CSV and JSON, its table in the
     others."""
     from cs336_tui.export.catalogue import results_document
     from cs336_tui.export.subjects.results import results_parts
 
-    if format_ == TERMINAL:
+    if to.format == TERMINAL:
         return lambda state: on_terminal(results_parts(state))
-    return partial(results_document, format_=format_)
+    return partial(results_document, format_=to.format, brief=to.is_brief)
 
 
 def say_imports(imports: Iterable[Import]) -> None:

@@ -100,11 +100,11 @@ def show(session: str, session_dir: Path, *, to: Destination) -> str:
     if to.format not in ("table", TERMINAL):
         from cs336_tui.export.catalogue import results_document
 
-        return to.deliver(results_document(state, to.format))
-    return to.deliver(_shown(state, path, to.format))
+        return to.deliver(results_document(state, to.format, brief=to.is_brief))
+    return to.deliver(_shown(state, path, to.format, brief=to.is_brief))
 
 
-def _shown(state: SessionState, path: Path, format_: str) -> str:
+def _shown(state: SessionState, path: Path, format_: str, *, brief: bool = True) -> str:
     """A session as lines of text, with its results as markdown, or laid out for the terminal."""
     from cs336_tui.export.subjects.results import results_markdown, results_parts
 
@@ -134,7 +134,7 @@ def _shown(state: SessionState, path: Path, format_: str) -> str:
         hints = [f"`cs336-tui export {info.session} --report {named[0]}`{more} shows what a report found."]
     if format_ == TERMINAL:
         return on_terminal([*rows, *results_parts(state), *hints])
-    lines = [*(f"{label:<9}{text}" for label, text in rows), "", results_markdown(state).rstrip()]
+    lines = [*(f"{label:<9}{text}" for label, text in rows), "", results_markdown(state, brief=brief).rstrip()]
     return "\n".join([*lines, *(line for hint in hints for line in ("", hint)), ""])
 
 

@@ -152,17 +152,17 @@ def usual_name(choice: Choice, state: SessionState) -> str:
     return f"cs336-tui-{word}-{session}" + ("" if choice.is_folder else f".{SUFFIXES[choice.format]}")
 
 
-def results_document(state: SessionState, format_: str) -> str:
+def results_document(state: SessionState, format_: str, *, brief: bool = False) -> str:
     """The results of a session as a document in one of `FILE_FORMATS`: its records as CSV and JSON, its table in the
-    others."""
+    others, with `brief` of its notes those on numbers in doubt alone."""
     match format_:
         case "csv":
             return to_csv(document_of(state))
         case "json":
             return to_json(document_of(state))
         case "markdown":
-            return results_markdown(state)
-    (found,) = results_parts(state)
+            return results_markdown(state, brief=brief)
+    (found,) = results_parts(state, brief=brief)
     if isinstance(found, str):
         found = Table(columns=(Column("results", left=True),), rows=(), footnotes=(found,), caption="Results")
     return answer([found], format_, f"cs336-tui: {title_of(state)}")

@@ -100,6 +100,15 @@ def test_cells_can_run_in_this_process_and_each_line_ends_with_its_verdict_and_a
     assert all("too-few-steps" in result["verdicts"] for result in data["runs"])
 
 
+def test_of_several_ranks_the_command_that_measures_exposed_communication_is_named(tmp_path: Path) -> None:
+    words = [*SMALL, "--pass", "train-step", "--ranks", "2", "--parallel", "none,ddp"]
+    said = call_bench(*words, cwd=tmp_path).stderr
+    (line,) = [line for line in said.splitlines() if line.startswith("exposed communication of ddp: ")]
+    assert line.partition(": ")[2].startswith("cs336-tui ab --a '--parallel ddp' --b '--parallel none' ")
+    alone = call_bench(*SMALL, "--pass", "forward", cwd=tmp_path).stderr
+    assert "exposed communication" not in alone
+
+
 Background = tuple[subprocess.Popen[str], Path, list[psutil.Process]]
 
 

@@ -89,7 +89,8 @@ def test_the_suffix_says_the_format(words: list[str], format_: str, tmp_path: Pa
     assert done.exit_code == 0, done.output
     assert done.output.endswith(f"wrote {file}\n")
     assert len(file.read_text()) > 20
-    assert file.read_text() in run(*words, "--format", format_, folder=DEMO_LOG.parent).stdout
+    every_note = ["-v"] if words[0] == "show" else []
+    assert file.read_text() in run(*words, *every_note, "--format", format_, folder=DEMO_LOG.parent).stdout
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pipe_gets_whole_tables_as_ever() -> None:
     table = results_table(results_of(store.load(DEMO_LOG)))
     assert printed("export", DEMO_LOG, tty=False) == render(table, "markdown")
-    assert printed("show", DEMO_LOG, tty=False).partition("\n\n")[2] == render(table, "markdown")
+    assert printed("show", DEMO_LOG, "-v", tty=False).partition("\n\n")[2] == render(table, "markdown")
+    brief, notes = printed("show", DEMO_LOG, tty=False).split("\n\n")[1:]
+    assert brief == render(table, "markdown").partition("\n\n")[0]
+    assert notes == f"- {len(table.footnotes)} notes on these numbers: -v shows them\n"
     assert printed("export", DEMO_LOG, "--format", "latex", tty=True) == render(table, "latex")
 
 

@@ -184,3 +184,12 @@ def test_those_that_the_budget_left_unvisited_are_counted_once() -> None:
     assert len(said) == 1
     assert "; the budget did not allow a visit of 5; " in said[0]
     assert said[0].startswith("round 2: 1 of 8 left; ")
+
+
+def test_a_long_line_breaks_between_words_on_a_terminal_and_not_at_all_in_a_pipe() -> None:
+    text = " ".join(f"word{number}" for number in range(30))
+    events = [*session_start([a_spec()]), ev.Notice(at=START, text=text)]
+    shown = told(events).shown(80)
+    words = [word for line in shown for word in line.split()]
+    assert words[words.index("word0") :] == text.split()
+    assert f"note: {text}\n" in told(events, io.StringIO()).getvalue()

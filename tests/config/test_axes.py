@@ -36,8 +36,8 @@ def files_naming(field: str) -> set[str]:
 
 
 def test_a_choice_is_named_where_it_is_declared_and_where_it_acts() -> None:
-    declared, told, rules = "config/axes.py", "config/meanings.py", "config/rules.py"
-    assert files_naming("cuda_graph") == {declared, told, rules, "analysis/verdicts.py", "analysis/agreement.py"}
+    declared, rules = "config/axes.py", "config/rules.py"
+    assert files_naming("cuda_graph") == {declared, rules, "analysis/verdicts.py", "analysis/agreement.py"}
 
 
 def test_every_choice_is_in_the_cell_the_sweep_and_the_form() -> None:

@@ -170,6 +170,7 @@ CODE = re.compile(r"\b([a-z_][a-z_0-9.]*):[A-Za-z_]")
 def outcome(line: str, cwd: Path) -> str:
     """Run a command line in a folder of its own; empty if all of it was understood, else why not."""
     words = shlex.split(line.replace("SESSION SESSION", "SESSION OTHER"), comments=True)[1:]
+    words = words[: words.index(">")] if ">" in words else words
     folder = cwd / "data" / "cs336-tui" / "sessions"
     folder.mkdir(parents=True)
     log = session(next((name for needed, name in NEEDS.items() if needed in line), "usual"))

@@ -116,7 +116,7 @@ def test_exposed_communication_is_of_rounds_in_turns_and_has_an_interval(a: str,
     (table,) = data_parallel_tables(results_of(in_turns(a, b, *(each[::order] for each in rounds))), None)
     (row,) = [each for each in records(table) if each["wrapper"] == "ddp"]
     expected = 1e3 * 1.005 * (1.501 - 1.201) / 3
-    assert row["exposed (ms)"] == pytest.approx(expected)
+    assert row["exposed communication (ms)"] == pytest.approx(expected)
     low, high = row["exposed interval (ms)"]
     assert low < expected < high
     assert row["exposed of step (%)"] == pytest.approx(100 * expected / (1e3 * 1.005 * 1.501 / 3))
@@ -126,7 +126,7 @@ def test_exposed_communication_is_of_rounds_in_turns_and_has_an_interval(a: str,
 
 def test_cells_that_ran_one_after_the_other_give_no_exposed_communication_and_say_what_does() -> None:
     (table,) = data_parallel_tables(results_of([Ran(ranks_spec(each), 0.5, 0.5) for each in ("none", "ddp")]), None)
-    assert not {"exposed (ms)", "gradient sync (ms)"} & records(table)[0].keys()
+    assert not {"exposed communication (ms)", "gradient sync (ms)"} & records(table)[0].keys()
     (hint,) = [note for note in table.footnotes if note.startswith("exposed communication is not measured for ddp: ")]
     command = shlex.split(hint.partition(": ")[2].partition(";")[0])
     assert command[:2] == ["cs336-tui", "ab"]
@@ -144,14 +144,14 @@ def test_repeats_round_after_round_give_it_too_with_an_interval_as_wide_as_they_
     ]
     (table,) = data_parallel_tables(results_of(cells, repeats=(1, 1, 2, 2, 3, 3)), None)
     row = records(table)[0]
-    assert row["exposed (ms)"] == pytest.approx(520 - 410)
+    assert row["exposed communication (ms)"] == pytest.approx(520 - 410)
     low, high = row["exposed interval (ms)"]
     assert low < 110 < high
     assert high - low > 20, "the runs of either differ by 4 %"
     (note,) = [note for note in table.footnotes if note.startswith("exposed: ")]
     assert "bench --repeats), which differ as the machine drifts, 3 rounds" in note
     (table,) = data_parallel_tables(results_of(cells[:4], repeats=(1, 1, 2, 2)), None)
-    assert "exposed (ms)" not in records(table)[0]
+    assert "exposed communication (ms)" not in records(table)[0]
 
 
 def test_the_command_in_turns_keeps_the_cell_but_for_its_wrapper() -> None:

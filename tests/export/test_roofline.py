@@ -1,11 +1,14 @@
 """Roofline and measured peaks, as tables and as a figure; caveats of a peak stand wherever a share of it is shown."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from syrupy.assertion import SnapshotAssertion
 
 from cs336_tui.analysis.merge import merge, results_of
@@ -24,7 +27,7 @@ from cs336_tui.export.subjects.roofline import (
     roofline_table,
 )
 from cs336_tui.export.summary import summary_markdown
-from cs336_tui.export.writing.drawing import Absent
+from cs336_tui.export.writing.drawing import Absent, Drawing
 from cs336_tui.export.writing.files import FORMATS
 from cs336_tui.export.writing.formats import render
 from cs336_tui.session.state import SessionState
@@ -94,6 +97,19 @@ FIGURES: dict[str, tuple[RooflinePoint, ...]] = {
 @pytest.mark.parametrize("case", FIGURES)
 def test_the_figure_numbers_its_cells_and_names_its_ceilings(case: str, snapshot: SnapshotAssertion) -> None:
     assert as_drawn(roofline_figure(FIGURES[case])) == snapshot
+
+
+def test_no_number_is_printed_on_another() -> None:
+    cells = [Cell(a_spec(seed=seed), [0.1 + 0.001 * (seed % 5)]) for seed in range(9)]
+    drawing = roofline_figure(made(*cells))
+    assert isinstance(drawing, Drawing)
+    figure = Figure(figsize=drawing.size, layout="constrained")
+    FigureCanvasAgg(figure)
+    drawing.draw(figure)
+    figure.draw_without_rendering()
+    boxes = [number.get_window_extent() for axis in figure.axes for number in axis.texts]
+    assert len(boxes) == len(cells)
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
 def test_many_cells_say_how_many_are_shown_and_nothing_to_draw_says_why() -> None:

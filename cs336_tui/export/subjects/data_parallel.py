@@ -231,7 +231,7 @@ def _exposed(cells: _Cells, notation: Notation) -> Iterator[Column[Runs]]:
     def bounds_ms(row: Runs) -> tuple[float, ...]:
         return tuple(time_s * 1e3 for time_s in bounds_s(row) if time_s is not None)
 
-    yield layout_column("exposed (ms)", mean_ms, lambda row: texts(row, mean_s(row)))
+    yield layout_column("exposed communication (ms)", mean_ms, lambda row: texts(row, mean_s(row)))
     yield layout_column("exposed interval (ms)", bounds_ms, lambda row: texts(row, *bounds_s(row)))
     yield share_column("exposed of step (%)", lambda row: found.share if (found := cells.of(row)) else None)
 

@@ -21,7 +21,7 @@ from cs336_tui.export.subjects.roofline import ceiling_notes
 from cs336_tui.export.writing.footnotes import has_result, machine_marks, results_notes, shows_allocated, shows_rss
 from cs336_tui.export.writing.formats import render
 from cs336_tui.export.writing.tables import Table, values_of
-from cs336_tui.export.writing.verdicts import trust_notes, without_numbers
+from cs336_tui.export.writing.verdicts import doubt_notes, trust_notes, without_numbers
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import MILLISECONDS, Notation, Rate, counted
 
@@ -161,15 +161,18 @@ def phase_names(results: Sequence[Result]) -> list[str]:
 NO_RESULTS = "No cell has a result yet."
 
 
-def results_markdown(state: SessionState) -> str:
+def results_markdown(state: SessionState, *, brief: bool = False) -> str:
     """The results table of a session and its footnotes, as GitHub-flavoured markdown."""
-    (found,) = results_parts(state)
+    (found,) = results_parts(state, brief=brief)
     return f"{found}\n" if isinstance(found, str) else render(found, "markdown")
 
 
-def results_parts(state: SessionState) -> tuple[Table | str]:
-    """The results table of a session, or that there is none."""
+def results_parts(state: SessionState, *, brief: bool = False) -> tuple[Table | str]:
+    """The results table of a session, with `brief` of its notes those on numbers in doubt alone, or that there is
+    none."""
+    results = results_of(state)
     try:
-        return (results_table(results_of(state)),)
+        table = results_table(results)
     except TableError:
         return (NO_RESULTS,)
+    return (table.with_notes(doubt_notes(results)) if brief else table,)

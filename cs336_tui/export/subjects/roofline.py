@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import cycle
+from math import log
+from operator import itemgetter, truediv
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -225,19 +227,38 @@ def _panel(axis: Axes, members: Sequence[tuple[int, RooflinePoint]], looks: _Loo
         at = sorted({left, right, *([ceiling.ridge] if ceiling.ridge else [])})
         heights = [ceiling.attainable(intensity) / rate.flops_per_s for intensity in at]
         axis.plot(at, heights, color=looks[precision][0], linestyle=style)
-    for number, point in members:
-        place = point.intensity, point.flops_per_s / rate.flops_per_s
-        axis.plot(*place, **_marker(point, looks))
-        axis.annotate(str(number), place, (5, 3), textcoords="offset points", fontsize=8)
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xlim(left, right)
+    places = {number: (point.intensity, point.flops_per_s / rate.flops_per_s) for number, point in members}
+    for number, point in members:
+        axis.plot(*places[number], **_marker(point, looks))
+    for number, up in _apart(places, log(right / left), log(truediv(*axis.get_ylim()[::-1]))).items():
+        axis.annotate(str(number), places[number], (5, 3 + up), textcoords="offset points", fontsize=8)
     axis.set_xlabel("arithmetic intensity (FLOP/B), at most")
     axis.set_ylabel(f"achieved ({rate.name})")
     plain_ticks(axis.xaxis, (1,))
     plain_ticks(axis.yaxis)
 
 
+def _apart(places: Mapping[int, tuple[float, float]], width: float, height: float) -> dict[int, float]:
+    """The points by which each number stands above its place, so that none is printed on another; `width` and `height`
+    are those of the panel, as logarithms."""
+    ups: dict[int, float] = {}
+    taken: list[tuple[float, float]] = []
+    for number, (x, y) in sorted(places.items(), key=lambda each: each[1][1]):
+        across, own = log(x) / width * _PANEL[0], log(y) / height * _PANEL[1]
+        up = own
+        for other, there in sorted(taken, key=itemgetter(1)):
+            if abs(other - across) < _NUMBER[0] and abs(there - up) < _NUMBER[1]:
+                up = there + _NUMBER[1]
+        taken.append((across, up))
+        ups[number] = up - own
+    return ups
+
+
+_PANEL, _NUMBER = (340.0, 240.0), (13.0, 9.0)
+"""About the points that the smallest panel is wide and high, and those that a number needs."""
 NOISY = 0.02
 """From this spread on a peak is marked."""
 METHOD = (

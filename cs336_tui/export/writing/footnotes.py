@@ -117,7 +117,8 @@ def provenance_notes(results: Sequence[Result], *, std: bool = True) -> tuple[st
 def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "ms") -> Iterator[str]:
     """The meaning of the table's numbers."""
     if recorded := sum(bool(cell.spec.recording) for cell in cells):
-        yield f"{counted(recorded, 'cell')} recorded elsewhere: kernels and memory; no step was timed here"
+        held = " and ".join(dict.fromkeys(report.kind for report in state.reports_on_cells)) or "without a report"
+        yield f"{counted(recorded, 'cell')} recorded elsewhere: {held}; no step was timed here"
     cells = [cell for cell in cells if not cell.spec.recording]
     if recorded and not cells:
         return

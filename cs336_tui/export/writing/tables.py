@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 import msgspec
 
-from cs336_tui.stats.quantities import NONE, UNKNOWN, Units
+from cs336_tui.stats.quantities import NONE, UNKNOWN, Units, counted
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -87,6 +88,15 @@ class Column(NamedTuple, Generic[T]):
         return self.show(self.value(item, record)) if self.text is None else self.text(item)
 
 
+SIGN = re.compile(r"[†‡§¶~]\d* ")
+"""The beginning of a note whose sign a row has."""
+
+
+def notes_left(count: int) -> str:
+    """The words for notes that are not shown."""
+    return f"{counted(count, 'note')} on these numbers: -v shows {'them' if count > 1 else 'it'}"
+
+
 Source = Column[T] | Callable[[T], Mapping[str, Value]]
 """A column, or values by key that programs alone get."""
 
@@ -154,6 +164,12 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def without_notes(self) -> Table:
         return msgspec.structs.replace(self, footnotes=())
+
+    def with_notes(self, kept: Container[str]) -> Table:
+        """The table with these notes and those of its signs alone, and with the number of the others."""
+        notes = [note for note in self.footnotes if note in kept or SIGN.match(note)]
+        left = len(self.footnotes) - len(notes)
+        return msgspec.structs.replace(self, footnotes=(*notes, *((notes_left(left),) if left else ())))
 
     @property
     def in_brief(self) -> Table:

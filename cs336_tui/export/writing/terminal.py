@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 import msgspec
 from rich.cells import cell_len
 
-from cs336_tui.export.writing.tables import Column, Table, fitted
+from cs336_tui.export.writing.tables import SIGN, Column, Table, fitted, notes_left
 from cs336_tui.export.writing.texts import one_line, plain
 from cs336_tui.stats.quantities import NONE, UNKNOWN, UNSTATED, counted
 
@@ -31,7 +31,6 @@ _VERDICTS = ("verdict", "outcome")
 _NOTHING = ("", UNKNOWN, UNSTATED, NONE)
 _NO_BREAK = "\u00a0"
 _NUMBER = re.compile(r"[-+]?\d+(?:\.(\d+))?[~?]?(?: [†‡§¶]\d*)?")
-_SIGN = re.compile(r"[†‡§¶~]\d* ")
 _GOOD, _BAD = ("steady", "ok", "fits", "yes", "same"), ("oom", "failed", "killed", "no")
 _PLAIN_WORDS = ("faster", "slower", "launch-bound", "not run", *_NOTHING)
 
@@ -80,16 +79,15 @@ def terminal_text(parts: Sequence[Part], looks: Looks) -> str:
         elif not isinstance(part, Notes):
             _print_row(console, *part, labels)
         found = part.findings if isinstance(part, Table) else ()
-        own = [note for note in notes if note not in told or _SIGN.match(note)]
-        shown = [note for note in own if looks.verbose or note in found or _SIGN.match(note)]
+        own = [note for note in notes if note not in told or SIGN.match(note)]
+        shown = [note for note in own if looks.verbose or note in found or SIGN.match(note)]
         told |= {note: note in shown for note in own}
         for note in shown:
             for row, line in enumerate(_wrapped(one_line(note), looks.width - 2)):
                 console.print(("  " if row else "- ") + line, style="dim")
     behind = sum(not is_shown for is_shown in told.values())
     if behind and not looks.verbose:
-        what = f"{counted(behind, 'note')} on these numbers: -v shows {'them' if behind > 1 else 'it'}"
-        console.print(f"\n{what}", style="dim")
+        console.print(f"\n{notes_left(behind)}", style="dim")
     file = console.file
     assert isinstance(file, StringIO)
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
