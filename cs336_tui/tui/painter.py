@@ -177,7 +177,8 @@ class Painter:
         self._app.judging.next_frame()
         main.head(self._app.state, self._app.shown.id, self._mode)
         races = self._app.state.tuning is not None or (self._runs.races and self._is_live)
-        main.take(race=races, runs=bool(self._app.state.running) or (self._app.run_in_progress and self._is_live))
+        runs = self._app.run_in_progress and self._is_live and self._app.shown.cell is not None
+        main.take(race=races, runs=runs or bool(self._app.state.running))
         if estimates and main.shows("estimate"):
             estimates.take_choice()
         for tab in TABS:

@@ -301,7 +301,7 @@ async def test_cursor_and_key_say_which_cell_live_is_about(size: tuple[int, int]
         await press(pilot, "left_square_bracket", "left_square_bracket", seen="lane 6, cuda:6")
         await press(pilot, "6", seen=lambda _: app.query_one(QueuePane).has_focus)
         await press(pilot, "home", "down", "down", "2", seen="lane 2, cuda:2")
-        await press(pilot, "4", "home", "2", seen=lambda text: "cell 1/20 · ✓ ok" in text)
+        await press(pilot, "4", "home", "2", seen=lambda text: "cell 1/20 · ! ok" in text)
 
 
 def form_of(lanes: str, gpus: int = 4, **entries: object) -> Form:

@@ -150,7 +150,7 @@ async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane_and_fo
         assert not app.query(RooflinePane), "it is made when it is first opened"
         shown = await press(pilot, "l", seen="% peak")
         assert "╌╌ data sheet 67 TFLOP/s, 3350 GB/s" in shown
-        await press(pilot, "home", seen="cell 1/3")
+        await press(pilot, "home", "asterisk", seen="cell 1/3")
         await press(pilot, "down", seen=lambda shown: "HBM3 · bf16-mixed" in shown or "HBM3 · fp32" in shown)
         await until(pilot, "cell 2/3")
         await press(pilot, "enter", seen="Measured steps, ms")

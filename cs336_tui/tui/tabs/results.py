@@ -31,13 +31,15 @@ from cs336_tui.tui.tabs.results_columns import (
     sort_value,
 )
 from cs336_tui.tui.tabs.sessions import Source
-from cs336_tui.tui.tabs.status import VERDICT_ROOM, verdict
+from cs336_tui.tui.tabs.status import verdict
 from cs336_tui.tui.widgets.columns import ellipsis, lay_out, words_room
 from cs336_tui.tui.widgets.lines import Line, Span, joined, line
 from cs336_tui.tui.widgets.rows import TableRows
 
 _STATUS = "status"
 _WIDEST_STATUS = 11
+_LEAST_VERDICT = 10
+"""Columns of a verdict in the place of the status."""
 _LEAST_ROWS = 5
 """Rows of the table that a chart leaves."""
 _CHART_ROWS = (9, 16)
@@ -173,13 +175,13 @@ class ResultsPane(TableRows):
         if self._is_short:
             short = list(map(shortened, self._named))
             layout = lay_out(self._columns, short, for_columns, alike=self._alike)
-        needed = {index for index, column in enumerate(self._columns) if column.rank in (VERDICT, STD)}
-        self._is_merged = self._is_short and not needed <= {*layout.kept} and not self.chosen
-        if self._is_merged:
-            for_columns = width - len("! ") - VERDICT_ROOM
-            ranks = {STD: 0, VERDICT: len(self._columns) + TELLING}
-            columns = tuple(column._replace(rank=ranks.get(column.rank, column.rank)) for column in self._columns)
-            layout = lay_out(columns, short, for_columns, alike=self._alike)
+        self._is_merged = False
+        if self._is_short and not telling <= {*layout.kept} and not self.chosen:
+            last = {STD: TELLING, VERDICT: len(self._columns) + STD}
+            columns = tuple(column._replace(rank=last.get(column.rank, column.rank)) for column in self._columns)
+            merged = lay_out(columns, short, width - _LEAST_VERDICT, alike=self._alike)
+            self._is_merged = all(columns[at].rank > STD or at in merged.kept for at in telling)
+            layout, for_columns = (merged, width - _LEAST_VERDICT) if self._is_merged else (layout, for_columns)
         count = len(self._cells)
         room = width - words_room() - len(f" ·   {count}–{count} of {count}")
         told: set[int] = set()
