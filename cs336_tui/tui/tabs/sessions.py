@@ -166,7 +166,7 @@ class SessionsPane(TableRows):
             self._laid_out_for = width, self.marked
             columns = self._columns()
             texts = [["" if column.room else column.cell(info) for column in columns] for info in self.infos]
-            self.pages = lay_out(columns, texts, width).pages(width)
+            self.pages = lay_out(columns, texts, width, alike=[False] * len(columns)).pages(width)
         layout = self.layout_now
         assert layout is not None
         return heading_lines(layout.heading_of(self.sort), self.columns_words, width)
@@ -207,7 +207,7 @@ class SessionsPane(TableRows):
             Column("devices", "device", left=True, rank=4, text=lambda info: format.plain(", ".join(info.devices))),
             Column("host", left=True, rank=5, show=format.plain),
             Column("note", left=True, rank=1, show=short),
-            Column("begun", left=True, rank=4, read=lambda info: info.started_at, text=lambda info: info.begun or "?"),
+            Column("begun", left=True, rank=7, read=lambda info: info.started_at, text=lambda info: info.begun or "?"),
             Column("session", "id", left=True, rank=6, show=format.plain),
         )
 
