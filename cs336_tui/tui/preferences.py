@@ -69,12 +69,12 @@ class ThemeError(ValueError):
 
 @cache
 def load_bundled() -> ThemeSet:
-    return _load(_bundled_directory(), taken=BUILTIN_THEMES)
+    return _load(shipped("themes", "themes"), taken=BUILTIN_THEMES)
 
 
 def bundled(name: str) -> Theme | None:
     """One of the app's own themes, without loading the others; None when there is none of this name."""
-    path = _bundled_directory() / f"{name}.toml"
+    path = shipped("themes", "themes") / f"{name}.toml"
     return parse_theme(path.read_text(encoding="utf-8"), name) if path.is_file() else None
 
 
@@ -111,11 +111,11 @@ def parse_theme(text: str, default_name: str) -> Theme:
     return theme
 
 
-def _bundled_directory() -> Path:
-    """``themes`` inside the installed package, or at the root of a checkout."""
+def shipped(installed: str, kept: str) -> Path:
+    """A file or folder by its path inside the installed package, or by that in a checkout."""
     package = Path(__file__).resolve().parents[1]
-    installed = package / "themes"
-    return installed if installed.is_dir() else package.parent / "themes"
+    found = package / installed
+    return found if found.exists() else package.parent / kept
 
 
 def _load(directory: Path, taken: Collection[str]) -> ThemeSet:

@@ -289,8 +289,11 @@ async def test_the_list_says_what_was_run_and_a_filter_keeps_what_has_its_words(
         pane = await to_sessions(app, pilot)
         stopped = next(row for row in str(pane.text).splitlines() if "2026-11-18" in row)
         assert re.split(r"  +", stopped.strip())[1:4] == ["small", "128, 256, 512", "fwd+bwd"]
+        await pilot.press("home", "m")
+        marked = pane.marked
         await press(pilot, "slash", *"SMALL stopped 2026-11-18", "enter", seen="1 of 3 with SMALL stopped 2026-11-18")
         assert [info.session for info in pane.infos] == [STOPPED]
+        assert pane.marked == marked, "what is filtered out stays marked"
         await press(pilot, "slash", "end", *"x", "enter", seen="No session has these words.")
         await press(pilot, "slash", *["backspace"] * 30, "enter", seen=lambda _: len(pane.infos) == 3)
 

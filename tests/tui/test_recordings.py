@@ -43,10 +43,10 @@ async def in_sessions(
 async def test_a_dropped_file_opens_and_fills_every_pane(app: Cs336App, tmp_path: Path) -> None:
     path = write(tmp_path / "my trace.json", made.TRAINING)
     async with in_sessions(app, f"'{path}'") as (pilot, _):
-        text = await until(pilot, "my trace.json · opened, b goes back")
-        assert not absent(text, "✓ 1 ok · 1 report", "✓ recorded")
+        await until(pilot, "my trace.json · opened, b goes back")
+        text = await press(pilot, "7", seen="✓ 1 ok · 1 report")
         assert "custom 2/1/1/1" not in text
-        text = await press(pilot, "4", seen="mean ms")
+        text = await press(pilot, "4", seen="✓ recorded")
         (row,) = [line for line in text.splitlines() if line.startswith(" ") and "✓ recorded" in line]
         assert "my trace.json" in row
         assert "custom" not in row

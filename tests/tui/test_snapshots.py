@@ -109,7 +109,12 @@ def test_export(size: str, snap_compare: Any, tmp_path: Path, monkeypatch: pytes
     app = replaying(demo(), tmp_path)
     app.export_folder = Path("/home/me/write-up")
     keys = ("e", "down", "right") if size == "80x24" else ("e", "right")
-    assert snap_compare(app, terminal_size=SIZES[size], run_before=after(*keys))
+
+    async def prepare(pilot: Pilot[None]) -> None:
+        await after(*keys)(pilot)
+        await until(pilot, "% needs")
+
+    assert snap_compare(app, terminal_size=SIZES[size], run_before=prepare)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -141,7 +146,7 @@ def test_the_sessions_of_a_folder(size: str, snap_compare: Any, tmp_path: Path, 
     async def prepare(pilot: Pilot[None]) -> None:
         await until(pilot, "at its end")
         await pilot.press("7")
-        await until(pilot, STOPPED)
+        await until(pilot, "2026-11-18 09:00")
         pilot.app.clear_notifications()
         await judged(pilot)
 

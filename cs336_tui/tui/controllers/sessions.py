@@ -18,6 +18,7 @@ from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.format import plural
 from cs336_tui.tui.host import Host
 from cs336_tui.tui.keys import key_name
+from cs336_tui.tui.preferences import shipped
 from cs336_tui.tui.requests import Wish
 from cs336_tui.tui.session import ReplaySource, Session
 from cs336_tui.tui.sources import LiveSource, WatchSource
@@ -31,13 +32,6 @@ DEMO_SPEED = 4.0
 """Of the recorded run that comes with the app, which took one and a half minutes."""
 KEEP_UP_S = 5.0
 """Interval at which the list of sessions is read again while it is in sight."""
-
-
-def _demo_log() -> Path:
-    """The recorded run inside the installed package, or among the tests of a checkout."""
-    package = Path(__file__).resolve().parents[2]
-    installed = package / "data" / "demo-session.jsonl"
-    return installed if installed.is_file() else package.parent / "tests" / "data" / installed.name
 
 
 class SessionController:
@@ -85,7 +79,8 @@ class SessionController:
 
     def watch_demo(self) -> None:
         """Play the recorded run that comes with the app, as a session that is looked at."""
-        session = Session(_demo_log())
+        log = shipped("data/demo-session.jsonl", "tests/data/demo-session.jsonl")
+        session = Session(log)
         session.playing = True
 
         def take(events: Sequence[Event]) -> None:
@@ -94,8 +89,7 @@ class SessionController:
             else:
                 played.close()  # nobody looks at it any more
 
-        assert session.path is not None
-        played = self.demo = ReplaySource(session.path, take, lambda _: None, lambda _: None, DEMO_SPEED)
+        played = self.demo = ReplaySource(log, take, lambda _: None, lambda _: None, DEMO_SPEED)
         self._app.look_at(session)
         self._app.open_soon("live")
         played.begin()

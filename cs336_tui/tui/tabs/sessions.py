@@ -49,6 +49,7 @@ class SessionsPane(TableRows):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind_keys("enter", "ask('open')", "Open", "sessions.open"),
+        bind("stop", "stop_opening", "Stop reading", "sessions.stop_opening"),
         bind("mark", "mark", "Mark to compare", "sessions.mark", also="space"),
         bind("resume", "ask('resume')", "Resume", "sessions.resume"),
         bind("name", "ask('rename')", "Name", "sessions.rename"),
@@ -56,7 +57,6 @@ class SessionsPane(TableRows):
         bind("delete", "ask('delete')", "Delete", "sessions.delete"),
         bind("open-file", "open_file", "Open file", "sessions.open_file"),
         bind("search", "search", "Filter", "sessions.search"),
-        bind("stop", "stop_opening", "Stop reading", "sessions.stop_opening"),
     ]
 
     _infos: tuple[SessionInfo, ...] | None = None
@@ -90,17 +90,18 @@ class SessionsPane(TableRows):
         goes_on = any(info.stage == "running" for info in self._taken)
         self._counts_room = max([_COUNTS_ROOM * goes_on, 1, *(len(counts(info)) for info in self._taken)])
         self._stage_room = max([_STAGE_ROOM * goes_on, 1, *(len(stage(info, own=True)) for info in self._taken)])
-        paths = [info.path for info in self.infos]
+        paths, there = [info.path for info in self.infos], {info.path for info in self._taken}
         if before is not None and before.path in paths:
             self.cursor = paths.index(before.path)
-        marked = tuple(path for path in self.marked if path in paths)
+        marked = tuple(path for path in self.marked if path in there)
         if marked != self.marked:
             self.marked = marked
             requests_of(self).compare_marked()
         self._refill()
 
     def _is_wanted(self, info: SessionInfo) -> bool:
-        text = " ".join(column.cell(info) for column in self._columns()).casefold()
+        words = (*(column.cell(info) for column in self._columns()), *info.sizes, *info.contexts, *info.passes)
+        text = " ".join(map(str, words)).casefold()
         return all(word in text for word in self._wanted.casefold().split())
 
     def resort(self) -> None:
@@ -165,7 +166,7 @@ class SessionsPane(TableRows):
             self._laid_out_for = width, self.marked
             columns = self._columns()
             texts = [["" if column.room else column.cell(info) for column in columns] for info in self.infos]
-            self.pages = lay_out(columns, texts, width).pages(width)
+            self.pages = lay_out(columns, texts, width, alike=[False] * len(columns)).pages(width)
         layout = self.layout_now
         assert layout is not None
         return heading_lines(layout.heading_of(self.sort), self.columns_words, width)
@@ -192,16 +193,12 @@ class SessionsPane(TableRows):
         def progress(info: SessionInfo) -> str:
             return stage(info, own=info.path == self._own)
 
-        def title(info: SessionInfo) -> str:
-            return middle(format.plain(info.name or info.begun or info.session), _LONGEST_NOTE)
-
-        def note(info: SessionInfo) -> str:
-            text = format.plain(info.note)
-            return text if len(text) <= _LONGEST_NOTE else text[: _LONGEST_NOTE - 1] + "…"
+        def short(text: str) -> str:
+            return middle(format.plain(text), _LONGEST_NOTE)
 
         return (
             Column("mark", "", text=mark),
-            Column("title", "session", left=True, text=title),
+            Column("title", "session", left=True, text=lambda info: short(info.name or info.begun or info.session)),
             Column("sizes", "size", left=True, rank=1, text=lambda info: ran(info)[0]),
             Column("contexts", "context", left=True, rank=3, text=lambda info: in_brief(info.contexts)),
             Column("passes", "pass", left=True, rank=2, text=lambda info: ran(info)[2]),
@@ -209,8 +206,8 @@ class SessionsPane(TableRows):
             Column("cells", left=True, read=lambda info: info.ok, text=counts, room=self._counts_room),
             Column("devices", "device", left=True, rank=4, text=lambda info: format.plain(", ".join(info.devices))),
             Column("host", left=True, rank=5, show=format.plain),
-            Column("note", left=True, rank=1, text=note),
-            Column("begun", left=True, rank=4, read=lambda info: info.started_at, text=lambda info: info.begun or "?"),
+            Column("note", left=True, rank=1, show=short),
+            Column("begun", left=True, rank=7, read=lambda info: info.started_at, text=lambda info: info.begun or "?"),
             Column("session", "id", left=True, rank=6, show=format.plain),
         )
 

@@ -382,13 +382,9 @@ class Laid:
         row = self.sheet.table.rows[place]
         text = self._layout.row(row)
         shares, roles = self.sheet.shares, self.sheet.roles
-        width = max(self._width - cell_len(text) - self._bar, 0)
+        width, role = max(self._width - cell_len(text) - self._bar, 0), roles[place] if roles else "measured"
         room = self._bar - 1 if self._cuts_last else min(width, _WIDEST_BAR)
-        bars = (
-            [Span(bar(shares[place], room), roles[place] if roles else "measured")]
-            if shares and room >= _LEAST_BAR
-            else []
-        )
+        bars = [Span(bar(shares[place], room), role)] if shares and room >= _LEAST_BAR else []
         name = [Span(" " * bool(bars) + middle(row[-1], width))] if self._cuts_last else []
         return Span(text), *bars, *name
 
