@@ -184,7 +184,7 @@ def test_a_cell_of_ranks_keeps_eight_rows_too(is_over: bool) -> None:
 def test_what_is_off_scale_says_so_at_its_mark() -> None:
     rows = rows_of([0.812, *STEPS_S[:4]], STEPS_S)
     assert "▲ first step 812 ms, off scale" in rows[0]
-    assert "▲ 2600 ms, off scale" in rows_of(STEPS_S[:5], [*STEPS_S[:6], 2.6], width=70)[0]
+    assert "step 7 2600 ms, off scale ▲" in rows_of(STEPS_S[:5], [*STEPS_S[:6], 2.6], width=70)[0]
     assert "off scale" not in "\n".join(rows_of(STEPS_S[:5], STEPS_S))
 
 

@@ -161,11 +161,6 @@ class _Names(NamedTuple):
     per_bin: int
     starts: bool
 
-    @property
-    def blanks(self) -> tuple[str, ...]:
-        """The characters that a note may stand on: that of a measured step rather leaves the warm-up its room."""
-        return (" ", " │") if self.kind == "step" else (" │",)
-
     def of(self, marks: Sequence[_Mark]) -> tuple[str, ...]:
         """``first step 812 ms, off scale``, of several the number and the farthest; then shorter words."""
         farthest = (min if marks[0].sign == "▼" else max)(marks, key=lambda mark: mark.time_s)
@@ -191,24 +186,24 @@ def _note(columns: Sequence[_Mark], names: _Names, canvas: list[_Row], each: int
         if not marks or (len(marks) > 1 and _beside_each(marks, row, each, room)):
             continue
         words = names.of(marks)
-        places = [(blank, text, mark) for blank in names.blanks for text in words for mark in reversed(marks)]
-        if not any(_put_beside(text, mark, row, each, room, blank) for blank, text, mark in places):
+        places = ((text, mark) for text in words for mark in reversed(marks))
+        if not any(_put_beside(text, mark, row, each, room) for text, mark in places):
             yield [f"{sign} {text}" for text in words[2:]]
 
 
 def _beside_each(marks: Sequence[_Mark], row: _Row, each: int, room: int) -> bool:
     """Write the time of each beside its mark, if there is room for all."""
     drawn = [*row]
-    written = all(_put_beside(mark.time, mark, drawn, each, room, " │") for mark in marks)
+    written = all(_put_beside(mark.time, mark, drawn, each, room) for mark in marks)
     row[:] = drawn if written else row
     return written
 
 
-def _put_beside(note: str, mark: _Mark, row: _Row, each: int, room: int, blank: str) -> bool:
-    """Write the note into the row behind the mark, or before it, if there is nothing but `blank`."""
+def _put_beside(note: str, mark: _Mark, row: _Row, each: int, room: int) -> bool:
+    """Write the note into the row behind the mark, or before it, if there is nothing but blanks."""
     for start in (mark.at + max(each, 2), mark.at - len(note) - 1):
         end = start + len(note)
-        if start >= 0 and end <= room and all(char in blank for char, _ in row[max(start - 1, 0) : end + 1]):
+        if start >= 0 and end <= room and all(char in " │" for char, _ in row[max(start - 1, 0) : end + 1]):
             row[start:end] = [(char, "muted") for char in note]
             return True
     return False
