@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ import msgspec
 import platformdirs
 
 from cs336_tui.config.axis import UserError
-from cs336_tui.config.reading import read_text
+from cs336_tui.config.reading import packaged, read_text
 from cs336_tui.config.spec import AXES, EDITIONS, PASSES, PRECISIONS, SpecError, dims_of
 from cs336_tui.config.values import message_dims, sharing_of
 
@@ -125,7 +124,7 @@ def arch_of(edition: str) -> str:
 @cache
 def published() -> tuple[Published, ...]:
     """The reference points that come with the product, each with its source."""
-    return parse((files("cs336_tui") / "data" / "published.csv").read_text(encoding="utf-8"), "published.csv")
+    return parse(packaged("published.csv"), "published.csv")
 
 
 def own_path() -> Path:

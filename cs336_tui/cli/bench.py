@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.order import Order
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems import problem_of_preset
-from cs336_tui.config.reading import parse_toml
+from cs336_tui.config.reading import packaged, parse_toml
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.sweep import LaneCount, Sweep
 from cs336_tui.config.values import BYTES_OF_ELEMENT
@@ -66,7 +65,7 @@ class _ShowingOwnCode(Command):
 @cache
 def examples() -> dict[str, dict[str, str]]:
     """Code of one's own to start from, by what it is: its option, what it takes and returns, its command and file."""
-    return parse_toml(files("cs336_tui").joinpath("data/examples.toml").read_text("utf-8"))
+    return parse_toml(packaged("examples.toml"))
 
 
 @command("example")

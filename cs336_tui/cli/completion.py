@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from importlib.resources import files
 from pathlib import PurePath
 
 import click
@@ -23,6 +22,7 @@ from click.shell_completion import (
 )
 
 from cs336_tui.cli.help import Choice, command
+from cs336_tui.config.reading import packaged
 
 VARIABLE = "_CS336_TUI_COMPLETE"
 """The environment variable in which a shell asks; click's name for it."""
@@ -34,10 +34,6 @@ PLACES = {
 """The file of each shell's script, and what else it needs."""
 _SPECIAL, _ESCAPED = re.compile(r"([^\w@%+=:,./~-])"), r"\\\1"
 SHELLS = tuple(PLACES)
-
-
-def _template(shell: str) -> str:
-    return files("cs336_tui").joinpath(f"data/completion.{shell}").read_text("utf-8")
 
 
 class _Whole(ShellComplete):
@@ -61,7 +57,7 @@ class _Whole(ShellComplete):
 class _Bash(_Whole, BashComplete):
     """Bash hands over the line, and completes from the last colon or equals sign on."""
 
-    source_template = _template("bash")
+    source_template = packaged("completion.bash")
 
     def get_completion_args(self) -> tuple[list[str], str]:
         line = os.environ["COMP_WORDS"]
@@ -83,7 +79,7 @@ class _Zsh(_Whole, ZshComplete):
 
 
 class _Fish(_Whole, FishComplete):
-    source_template = _template("fish")
+    source_template = packaged("completion.fish")
 
 
 _CLASSES: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}

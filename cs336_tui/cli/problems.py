@@ -70,8 +70,7 @@ def problems(
     results = results_of(state) if state else ()
     wanted = edition or next(iter(editions_of(reversed(results))), EDITIONS[0])
     rows = [(each, row) for each, row in every_problem() if wanted in (each, "all")]
-    if name:
-        rows = [problem_named(name, (wanted,))[::-1]]
+    rows = [problem_named(name, (wanted,))[::-1]] if name else rows
     asked = best_device(gpu)
     with predicting(asked, state=state if asked.machine else None, trusted=trusted) as predicts:
         count = Counter("predicting", len(rows))

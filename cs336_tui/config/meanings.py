@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from importlib.resources import files
 
+from cs336_tui.config.reading import packaged
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, SpecError, dims_of
 from cs336_tui.stats.quantities import counted
 
-_TEXTS = tomllib.loads(files("cs336_tui").joinpath("data/meanings.toml").read_text("utf-8"))
+_TEXTS = tomllib.loads(packaged("meanings.toml"))
 FIELDS: dict[str, str] = _TEXTS["fields"]
 """By the field of the choice, else by the name of the entry. Where a choice has none here, its tip is it."""
 CHOICES: dict[str, dict[str, str]] = _TEXTS["choices"]

@@ -27,6 +27,11 @@ NO_NAME = "no file can have this name"
 """The problem of a name for which Python raises ValueError: it has a NUL, or is no Unicode."""
 
 
+def packaged(name: str) -> str:
+    """The text of a file that comes with the package, of its folder ``data``."""
+    return (Path(__file__).parents[1] / "data" / name).read_text(encoding="utf-8")
+
+
 def exists(path: Path) -> bool:
     """As `Path.exists`, and False for a name that no file can have, for which that may raise."""
     return os.path.exists(path)  # noqa: PTH110

@@ -4,11 +4,11 @@ import os
 import re
 import tomllib
 from functools import cache, lru_cache
-from importlib.resources import files
 
 import msgspec
 
 from cs336_tui.config.axis import UserError
+from cs336_tui.config.reading import packaged
 from cs336_tui.config.spec import Precision
 from cs336_tui.config.values import FLOAT8
 from cs336_tui.config.variants import did_you_mean
@@ -85,7 +85,7 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def known_gpus() -> tuple[GpuModel, ...]:
     """Every GPU of the table; of one kind the most common first."""
-    table = tomllib.loads(files("cs336_tui").joinpath("data/gpus.toml").read_text("utf-8"))
+    table = tomllib.loads(packaged("gpus.toml"))
     return msgspec.convert(table["gpu"], tuple[GpuModel, ...])
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.resources import files
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import ClassVar, NamedTuple
@@ -16,6 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
+from cs336_tui.config.reading import packaged
 from cs336_tui.tui.dialogs.windows import ChoiceList, Confirm, Dialog, Reader, ThemeList
 from cs336_tui.tui.keys import bind, bind_keys, key_name, printed_key
 from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS, PaneTab
@@ -23,7 +23,7 @@ from cs336_tui.tui.widgets.entries import InputLine
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
 from cs336_tui.tui.widgets.rows import Rows
 
-_TEXTS = tomllib.loads((files("cs336_tui") / "data" / "help.toml").read_text(encoding="utf-8"))
+_TEXTS = tomllib.loads(packaged("help.toml"))
 ACTIONS: dict[str, str] = {id: about for ids, about in _TEXTS["actions"].items() for id in ids.split()}
 """The app's keys that have a name in the command palette, too."""
 VERDICTS: dict[str, str] = _TEXTS["verdicts"]

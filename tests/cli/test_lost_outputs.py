@@ -176,11 +176,11 @@ def test_arguments_that_no_file_can_have_are_refused_in_one_line(words: list[str
     assert done.stderr.count("\n") == 1
 
 
-def test_a_module_name_that_no_file_can_have_fails_its_cell_only(tmp_path: Path) -> None:
+def test_a_module_name_that_no_file_can_have_is_refused_before_anything_runs(tmp_path: Path) -> None:
     words = [*MANY_STEPS, "--steps", "3", "--model", f"reference,{LONG}:LM", "--format", "json"]
     done = call("bench", *words, "--session-dir", "s", cwd=tmp_path)
-    assert done.returncode == 1
-    assert [result["status"] for result in json.loads(done.stdout)["runs"]] == ["ok", "failed"]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no module " in done.stderr
 
 
 def test_a_fork_server_that_is_killed_each_time_is_named(tmp_path: Path) -> None:

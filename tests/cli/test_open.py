@@ -149,3 +149,11 @@ def test_what_is_no_recording_is_one_line_and_no_session(tmp_path: Path) -> None
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert evil.name in done.stderr
     assert store.folder_sessions(tmp_path / "sessions") == []
+
+
+def test_show_of_a_snapshot_speaks_of_memory_alone(tmp_path: Path) -> None:
+    session = opened(made_snapshot(tmp_path, [an_event("alloc", 0, MIB)]), folder=tmp_path)
+    shown = command("show", session, "-v", folder=tmp_path).stdout
+    assert "- 1 cell recorded elsewhere: memory; no step was timed here" in shown
+    assert f"`cs336-tui export {session} --report memory` shows" in shown
+    assert "kernels" not in shown

@@ -21,7 +21,7 @@ from cs336_tui.session.log import SessionLog
 from cs336_tui.session.store import load
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.pane import ConfigurePane
-from tests.samples import START, lanes_session, session_start
+from tests.samples import DEMO_LOG, START, lanes_session, session_start
 from tests.tui.watched import SMALL, Benches, comes, demo, in_the_middle, log_of, on_screen, press, replaying, until
 from tests.watching import PATIENCE_S, Watch, small_spec
 
@@ -192,3 +192,12 @@ async def test_a_session_of_jobs_is_watched_left_and_cancelled(tmp_path: Path) -
         ender.cancel()
         ender.work()
         ender.close()
+
+
+async def test_a_session_that_is_named_at_the_start_is_opened_at_its_end(bench: Benches) -> None:
+    async with on_screen(Cs336App(bench, opened=DEMO_LOG)) as (app, pilot):
+        seen = await until(pilot, "opened, b goes back")
+        assert "100 % · 270/270 steps" in seen
+        assert app.shown.path == DEMO_LOG
+        assert not app.replaying
+        await press(pilot, "b", seen=lambda text: "goes back" not in text)

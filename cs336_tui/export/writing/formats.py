@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from cs336_tui.config.reading import packaged
 from cs336_tui.export.writing.narrow import piped, slim
 from cs336_tui.export.writing.tables import Column, Table, Value
 from cs336_tui.export.writing.texts import bullets, csv_text, json_text, markdown_escape, one_line, untaken
@@ -317,9 +318,7 @@ def document_of_table(table: Table) -> dict[str, Any]:
 
 def page(title: str, body: str) -> str:
     """A whole HTML page round a body of HTML; needs nothing but itself."""
-    from importlib.resources import files  # late: only a page needs it
-
-    style = (files("cs336_tui") / "data" / "page.css").read_text(encoding="utf-8")
+    style = packaged("page.css")
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width">\n<title>{html.escape(one_line(title))}</title>\n'
