@@ -18,7 +18,7 @@ from cs336_tui.tui.controllers.library import wanted_in
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.session.recordings import made_traces as made
 from tests.session.recordings.made_traces import write
-from tests.tui.watched import WIDE, Benches, absent, on_screen, press, screen_text, until
+from tests.tui.watched import WIDE, Benches, on_screen, press, screen_text, until
 
 
 @pytest.fixture
