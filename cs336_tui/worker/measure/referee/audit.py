@@ -49,9 +49,9 @@ _STEPS, _LEAST_S = 3, 1.0
 _SEED = 0x5EED
 _AGAIN, _AGAIN_S = 4, 1.0
 """A step that was slower than the measured ones is repeated so often, and for so long, at least."""
-_APART, _MOVED, _LAST = 5, 0.15, "the last measured step"
-"""From so many times the difference between two later forwards on, and of a training step from this difference on, the
-last measured step was another one."""
+_APART, _MOVED, _SMALL, _LAST = 5, 0.15, 1e-4, "the last measured step"
+"""From so many times the difference between two later forwards on, and of a training step from the second difference
+on, of others from the third, the last measured step was another one."""
 _DRAWS = "its step draws random numbers"
 T = TypeVar("T")
 
@@ -138,23 +138,23 @@ class _Check:
     def _compared(self, reference: Reference) -> Results:
         differences: list[Difference | None] = []
         backward = self._spec.pass_ not in WITHOUT_BACKWARD
-        apart = self._from_last()
         with _Still(self._workload, self._spec) as still:
             if isinstance(self._step, Step) and not self._fresh:  # which may remember them
                 referred = self._referred(reference, backward=False)
                 self._forward(self._step)
                 differences.append(difference("logits", "timed", logits_parts(self._logits(), referred)))
                 self._step.end_trial()
-            seed = self._spec.seed + _SEED + self._place.rank
+            seed, seen = self._spec.seed + _SEED + self._place.rank, 0
             if isinstance(self._workload.model, OperationAlone):
                 self._workload.model.initialise(seed)
             else:
                 # Where tokens change, half of the sequences are those of the last measured step.
                 seen = len(self._workload.batch.inputs) // 2 if self._fresh else 0
                 FreshTokens(self._workload.batch, self._spec.vocab_size, seed).put(seen)
-            found, draws, again_s = self._of_unseen(reference, backward=backward)
-            if apart and not draws and apart > _APART * self._apart(self._some):  # it may change itself
-                differences.append(Difference(of="logits", batch="timed", whole=0.0, worst=_LAST, worst_error=apart))
+            found, draws, step_s = self._of_unseen(reference, backward=backward)
+            if seen and self._spec.accumulate == 1 and not (draws or still.words):
+                differences.append(self._from_last())
+            again_s = self._shortest(step_s)
             if draws and still.is_training:  # as dropout of a user's own does
                 still.evaluate()
                 found, draws, _ = self._of_unseen(reference, backward=backward)
@@ -166,7 +166,7 @@ class _Check:
             again_s=again_s,
         )
 
-    def _of_unseen(self, reference: Reference, *, backward: bool) -> tuple[Results, bool, float | None]:
+    def _of_unseen(self, reference: Reference, *, backward: bool) -> tuple[Results, bool, float]:
         """The results of a step, whether it drew random numbers, and the time of such a step."""
         referred = self._referred(reference, backward=backward)
         self._reference_s, self._batch_flops = referred.took_s if backward else None, referred.flops
@@ -191,7 +191,7 @@ class _Check:
         differences = tuple(each for each in found if each)
         words = reference.words
         results = Results(reference=words, differences=differences, unmoved=unmoved, unequal=unequal, partly=partly)
-        return results, draws, self._shortest(step_s)
+        return results, draws, step_s
 
     def _again(self) -> float:
         """Run a step as the measured ones, on the same tokens; seconds, on a CPU without those in which it waited for
@@ -253,29 +253,31 @@ class _Check:
                 step.run("zero_grad")
             step.run("forward")
 
-    def _from_last(self) -> float:
-        """The difference of the last measured step's logits from those of a forward on its tokens now, if it is more
-        than an optimizer step may make; 0 where that cannot be told."""
-        if self._timer.last is None or not isinstance(self._step, Step):
-            return 0.0
-        before = _generators(self._device)
-        apart = self._apart(self._timer.last)
-        draws = _drew(before, self._device)
-        return 0.0 if draws or (self._step.training and apart < _MOVED) else apart
-
-    def _apart(self, last: Tensor | None) -> float:
-        """The relative difference of some logits from those of a forward now."""
-        assert isinstance(self._step, Step)
+    def _from_last(self) -> Difference | None:
+        """The difference of the last measured step's logits from those of the compared one, of a sequence that both
+        had, if it is more than an optimizer step may make, or a forward of a model that changes itself."""
+        last, now = self._timer.last, self._some
+        if last is None or now is None or not isinstance(self._step, Step):
+            return None
+        apart = _apart(last, now)
+        if apart < (_MOVED if self._step.training else _SMALL):
+            return None
         self._forward(self._step)
-        now = some_logits(self._step.results.logits)
+        later = some_logits(self._step.results.logits)
         self._step.end_trial()
-        return 0.0 if last is None or now is None else ratio(float((last - now).norm()), float(now.norm()))
+        if later is None or apart < _APART * _apart(now, later):
+            return None
+        return Difference(of="logits", batch="timed", whole=0.0, worst=_LAST, worst_error=apart)
 
     def _logits(self) -> Tensor:
         logits = self._step.results.logits
         if logits is None:
             raise Unchecked("the step keeps no logits")
         return logits.detach()
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    return ratio(float((one - other).norm()), float(other.norm()))
 
 
 def _generators(device: torch.device) -> list[object]:
