@@ -49,7 +49,7 @@ _STEPS, _LEAST_S = 3, 1.0
 _SEED = 0x5EED
 _AGAIN, _AGAIN_S = 4, 1.0
 """A step that was slower than the measured ones is repeated so often, and for so long, at least."""
-_APART, _MOVED, _SMALL, _LAST = 5, 0.15, 1e-4, "the last measured step"
+_APART, _MOVED, _SMALL, _LAST = 5, 0.05, 1e-4, "the last measured step"
 """From so many times the difference between two later forwards on, and of a training step from the second difference
 on, of others from the third, the last measured step was another one."""
 _DRAWS = "its step draws random numbers"
