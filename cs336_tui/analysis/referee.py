@@ -20,7 +20,7 @@ DISQUALIFYING: tuple[VerdictName, ...] = (
 )  # fmt: skip
 """Verdicts with which a cell's time is not that of its work: it is never called faster."""
 
-BETWEEN, BETWEEN_S = 0.1, 0.0005
+BETWEEN, BETWEEN_S = 0.25, 0.0005
 """Work between two steps from this share of a step, and so many seconds, on."""
 THREADS = 0.05
 """Processor time of other Python threads, of the window's length."""

@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from cs336_tui.events import events as ev
-from cs336_tui.events.audit import Audit, Results
+from cs336_tui.events.audit import Audit
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.events.reports import RankMemoryReport, Report
 from cs336_tui.runner.launcher import Rank
@@ -373,19 +373,22 @@ class RankFold(_Fold[ev.CellFinished]):
         )
 
     def _audit(self, ends: Sequence[ev.CellFinished]) -> Audit | None:
-        """The checks of the first rank, with the results of the rank that is furthest from its reference."""
+        """The checks of the first rank, with the results of all."""
         audits = [end.audit for end in ends if end.audit]
         if not audits:
             return None
-        return msgspec.structs.replace(audits[0], results=max((a.results for a in audits), key=_wrong))
-
-
-def _wrong(results: Results | None) -> tuple[int, float]:
-    """Order of results: those without, those that are right, by the largest difference, parameters that stay."""
-    if results is None:
-        return -1, 0.0
-    errors = [each.worst_error for each in results.differences]
-    return len(results.unmoved) + len(results.unequal), max(errors, default=0.0)
+        results = [each.results for each in audits if each.results]
+        first = max(audits, key=lambda each: each.books is not None)
+        if not results:
+            return first
+        whole = msgspec.structs.replace(
+            results[0],
+            differences=tuple(difference for each in results for difference in each.differences),
+            unmoved=tuple(dict.fromkeys(name for each in results for name in each.unmoved)),
+            unequal=tuple(dict.fromkeys(name for each in results for name in each.unequal)),
+            unchecked=next((each.unchecked for each in results if each.unchecked), ""),
+        )
+        return msgspec.structs.replace(first, results=whole)
 
 
 class ReportFold(_Fold[ev.ReportFinished]):

@@ -191,13 +191,16 @@ class Supervisor:
             status, error = explain_exit(self._child.process.exitcode, kills, end_of(self._child.output))
         if self._report is not None:
             return [ev.ReportFinished(at=time.time(), report=self._report, status=status, error=error)]
-        lost = Audit(results=Results(unchecked=f"the check did not end: {error}"))
         return [
-            msgspec.structs.replace(self._measured[cell], at=time.time(), audit=lost)
+            self._unchecked(self._measured[cell], f"the check did not end: {error}")
             if cell in self._measured
             else ev.CellFinished(at=time.time(), cell=cell, status=status, error=error, stage=stage, step=step)
             for cell, (stage, step) in self._at.items()
         ]
+
+    def _unchecked(self, end: ev.CellFinished, why: str) -> ev.CellFinished:
+        audit = msgspec.structs.replace(end.audit or Audit(), results=Results(unchecked=why))
+        return msgspec.structs.replace(end, at=time.time(), audit=audit)
 
 
 def kernel_oom_kills() -> int | None:

@@ -66,7 +66,7 @@ _SLOW_AGAIN = [0.1 if step % 4 != 3 else 0.04 for step in range(24)]
 @pytest.mark.parametrize(
     ("verdict", "changes", "evidence"),
     [
-        ("work-outside-steps", {"books": replace(BOOKS, between_s=0.02)}, "20 ms of work between two steps"),
+        ("work-outside-steps", {"books": replace(BOOKS, between_s=0.04)}, "40 ms of work between two steps"),
         ("work-outside-steps", {"books": replace(BOOKS, replaced=("time.time",))}, "time.time replaced"),
         ("work-outside-steps", {"books": replace(BOOKS, threads_s=0.5)}, "500 ms of work on other threads"),
         ("work-outside-steps", {"books": replace(BOOKS, after_s=0.02)}, "after the last step"),

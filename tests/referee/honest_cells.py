@@ -68,12 +68,17 @@ HONEST: tuple[Honest, ...] = (
     *_of("norm", "layernorm", "torch-rmsnorm", "honest:rmsnorm", "honest:Norm", **_TRAIN),
     *(Honest(f"norm alone/{norm}", {**_NORM_ALONE, "norm": norm}) for norm in ("rmsnorm", "layernorm", "honest:Norm")),
     Honest("norm alone/bf16", {**_NORM_ALONE, "precision": "bf16"}),
+    *(
+        Honest(f"attention alone/sdpa/{kind}", {**ATTENTION_ALONE, "attention": "sdpa", "precision": kind, **_BOTH})
+        for kind in ("bf16", "bf16-mixed")
+    ),
     Honest("attention alone/heads", {**ATTENTION_ALONE, "num_heads": 4, "size": "4xd16", **_BOTH}),
     *_of("checkpoint", 1, 2, **_TRAIN),
     Honest("checkpoint/nested", {**_BOTH, "checkpoint": 1, "nesting": "halves"}),
     *_of("accumulate", 2, 4, **_TRAIN),
     *_of("optimizer", "adamw-fused", "adamw-foreach", "adamw-for-loop", **_TRAIN),
     *_of("optimizer", "honest:AdamW", "honest:DecaysMatricesAlone", "honest:ClipsFirst", "honest:fused", **_TRAIN),
+    Honest("optimizer/two steps", {**_TRAIN, "optimizer": "honest:AdamW", "warmup_steps": 1, "measure_steps": 2}),
     *_of("optimizer", "honest:WarmsUpRate", "honest:KeepsAverages", **_TRAIN),
     *_of("optimizer", "honest:Clips", "honest:ClearsGradients", "honest:MomentumInPlace", **_TRAIN),
     *_of("optimizer", "torch.optim:Adam", "torch.optim:SGD", "torch.optim:RMSprop", **_TRAIN),  # none is AdamW
@@ -98,6 +103,7 @@ HONEST: tuple[Honest, ...] = (
     *_models("GPT", "GPTWithoutFlash", "Drops", "TorchsEncoder", pass_="inference"),
     Honest("model/arguments", {**_TRAIN, "model": "honest_models:GPT", "model_args": (("dropout", "0.1"),)}),
     *_of("model", "lm:LM", **_TRAIN),
+    *_models("QuantisesTheBatch", pass_="inference"),
     *_models(
         "HuggingFaceLike", "WithSdpa", "Tied", "Counts", "Drops", "FrozenEmbedding", "WatchesItself",
         "ScalesGradients", "GPT", "LMWithOwnNorm", "Recurrent", "with_batches", "CheckpointsItself",

@@ -201,13 +201,14 @@ class CellRun:
         before, with `with_memory` as its own."""
         if self.spec.check == "off" or self.spec.is_collective:
             return
-        self.reporter.measured(self.peaks, with_memory=with_memory)
         assert self.workload is not None
         assert self.step is not None
         assert self.timer is not None
         times_s = self.reporter.times_s["measured"]
         repeated = FreshTokens.repeated(len(times_s)) if self._tokens else ()
         inputs = Inputs(fresh=self._tokens is not None, repeated=repeated, why_fixed=self._why_fixed)
+        self.reporter.end["audit"] = Audit(books=self._books, inputs=inputs)
+        self.reporter.measured(self.peaks, with_memory=with_memory)
         try:
             found = audited(
                 self.spec, self.workload, self.step, self.timer, self.group.place, times_s, self._books, inputs

@@ -154,8 +154,8 @@ class WindowBroken(Exception):
 
 
 def some_logits(logits: Tensor | None) -> Tensor | None:
-    """Some of the first sequence at its last position, on the host."""
-    return None if logits is None else logits.detach()[0, -1, :_SOME].to("cpu", copy=True).float()
+    """The last of the first sequence, on the host."""
+    return None if logits is None else logits.detach()[0].reshape(-1)[-_SOME:].to("cpu", copy=True).float()
 
 
 class StepTimer:
@@ -180,7 +180,7 @@ class StepTimer:
         self._marks = [clock.mark() for _ in range(len(step.phases) + 1)]
         self.between_s: list[float] = []
         self.last: Tensor | None = None
-        """Some logits of the last step, if the timer `keeps_logits`: of the first sequence at its last position."""
+        """Some logits of the last step, if the timer `keeps_logits`: the last of the first sequence."""
         self.keeps_logits = False
 
     @property
@@ -208,9 +208,9 @@ class StepTimer:
         timed = StepTime(total, _between(self._marks), _host(self._marks))
         if keep:
             return timed
+        ended = perf_counter()
         if self.keeps_logits:
             self.last = some_logits(step.results.logits)
-        ended = perf_counter()
         step.clear()
         self.between_s.append(before_s + perf_counter() - ended)
         return timed

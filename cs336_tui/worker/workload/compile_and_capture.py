@@ -21,7 +21,6 @@ from torch import nn
 from cs336_tui.config.values import CAPTURING, Compile
 from cs336_tui.worker.workload.import_problems import in_one_line
 from cs336_tui.worker.workload.passes import Results, Step, Training
-from cs336_tui.worker.workload.transformer import Batch
 
 _OFF = "or choose --compile off"
 _WRAPPER = str(Path("torch", "nn", "parallel", "distributed.py"))
@@ -194,10 +193,6 @@ class CapturedStep:
     def results(self) -> Results:
         """Those of the last replay, in the graph's memory; only a train-step keeps them."""
         return self._step.results
-
-    @property
-    def last_batch(self) -> Batch:
-        return self._step.last_batch
 
     def prepare(self) -> None:
         """Nothing: every phase is in the graph."""

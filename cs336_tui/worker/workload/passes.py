@@ -169,13 +169,9 @@ class Step:
 
     @property
     def results(self) -> Results:
-        """Logits and loss of the step that ran last, until it is cleared; of several micro-batches those of the last,
-        whose tokens are `last_batch`."""
+        """Logits and loss of the step that ran last, until it is cleared; of several micro-batches those of the
+        last."""
         return Results(self._logits, self._loss)
-
-    @property
-    def last_batch(self) -> Batch:
-        return self._batch
 
     @property
     def back_to_back(self) -> bool:

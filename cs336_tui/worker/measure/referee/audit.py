@@ -144,16 +144,17 @@ class _Check:
                 self._forward(self._step)
                 differences.append(difference("logits", "timed", logits_parts(self._logits(), referred)))
                 self._step.end_trial()
-            seed, seen = self._spec.seed + _SEED + self._place.rank, 0
+            seed, seen, again = self._spec.seed + _SEED + self._place.rank, 0, None
             if isinstance(self._workload.model, OperationAlone):
                 self._workload.model.initialise(seed)
             else:
                 # Where tokens change, half of the sequences are those of the last measured step.
                 seen = len(self._workload.batch.inputs) // 2 if self._fresh else 0
-                FreshTokens(self._workload.batch, self._spec.vocab_size, seed).put(seen)
+                again = FreshTokens(self._workload.batch, self._spec.vocab_size, seed)
+                again.put(seen)
             found, draws, step_s = self._of_unseen(reference, backward=backward)
-            if seen and self._spec.accumulate == 1 and not (draws or still.words):
-                differences.append(self._from_last())
+            if again and seen and self._spec.accumulate == 1 and not (draws or still.words):
+                differences.append(self._from_last(lambda: again.put(seen)))
             again_s = self._shortest(step_s)
             if draws and still.is_training:  # as dropout of a user's own does
                 still.evaluate()
@@ -177,9 +178,11 @@ class _Check:
         before = _generators(self._device)
         step_s = self._again()  # as it was measured
         draws = _drew(before, self._device)
-        self._some = some_logits(self._step.results.logits) if self._timer.last is not None else None
+        is_skipped = moves is not None and moves.is_skipped
+        keeps = self._timer.last is not None and not is_skipped
+        self._some = some_logits(self._step.results.logits) if keeps else None
         found, partly = self._of_step(referred), ""
-        if backward:
+        if backward and not is_skipped:  # else they overflowed
             found.append(difference("gradients", "unseen", moves.given if moves and moves.given else gradients()))
         unmoved, unequal = tuple[str, ...](), tuple[str, ...]()
         if moves is not None:
@@ -217,8 +220,8 @@ class _Check:
         return self._agreed(lambda: reference.run(self._workload.batch, backward=backward, within_s=self._within_s))
 
     def _agreed(self, make: Callable[[], T]) -> T:
-        """The result of `make`. Of ranks that share a step all have it, or none goes on."""
-        if not self._shares:
+        """The result of `make`. Of several ranks, whose steps wait for one another, all have it, or none goes on."""
+        if self._place.ranks == 1:
             return make()
         why, made = "", None
         try:
@@ -253,15 +256,17 @@ class _Check:
                 step.run("zero_grad")
             step.run("forward")
 
-    def _from_last(self) -> Difference | None:
+    def _from_last(self, change: Callable[[], object]) -> Difference | None:
         """The difference of the last measured step's logits from those of the compared one, of a sequence that both
-        had, if it is more than an optimizer step may make, or a forward of a model that changes itself."""
+        had, if it is more than an optimizer step may make, a forward of a model that changes itself, or a `change` of
+        the other sequences."""
         last, now = self._timer.last, self._some
         if last is None or now is None or not isinstance(self._step, Step):
             return None
         apart = _apart(last, now)
         if apart < (_MOVED if self._step.training else _SMALL):
             return None
+        change()
         self._forward(self._step)
         later = some_logits(self._step.results.logits)
         self._step.end_trial()

@@ -80,10 +80,12 @@ class Reference:
                 names = [name for name, parameter in parameters.items() if parameter.requires_grad]
                 for name, gradient in zip(names, found, strict=True):
                     if gradient is not None:
-                        exact = gradient.float() / scale
+                        exact = gradient.float().contiguous() / scale  # as collectives want it
                         if scale > 1 and not bool(exact.isfinite().all()):
                             raise Unchecked("the reference's gradients overflow float16")
                         gradients[name] = gradients[name].add_(exact) if name in gradients else exact
+            if loss is not None and not bool(torch.as_tensor(loss).isfinite()):  # which waits for the device
+                raise Unchecked("its loss is not finite")
             if number + 1 < len(parts) and perf_counter() - began > within_s:
                 raise Unchecked("the reference would take longer than three steps")
         flops = (sum(counter.forward.values()), counter.backward) if counter else None
@@ -183,6 +185,8 @@ def _sequences_at_once(spec: CellSpec, device: torch.device, *, surely: bool) ->
     """As many sequences as surely have room. `surely` raises `Unchecked` where one may have none: where the host's
     memory runs out, the system kills instead of raising, and ranks would wait for one that has failed."""
     collect_garbage()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the peaks are read
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     for count in (spec.batch_size, 1):
         if rough_peak_bytes(msgspec.structs.replace(spec, batch_size=count)) < free * _ROOM:

@@ -112,7 +112,7 @@ def unequal_parameters(workload: Workload) -> tuple[str, ...]:
     names = []
     for name, parameter in named_parameters(workload.model):
         if not hasattr(parameter, "full_tensor"):
-            first = parameter.detach().clone()
+            first = parameter.detach().clone(memory_format=torch.contiguous_format)
             dist.broadcast(first, src=0)
             if not torch.equal(first, parameter.detach()):
                 names.append(name)
@@ -165,6 +165,11 @@ class Moves:
             found = named_parameters(self._workload.model)
             self._gradients = {name: _some(each.grad).float().clone() for name, each in found if each.grad is not None}
 
+    @property
+    def is_skipped(self) -> bool:
+        """True if gradients overflowed float16 in the step, so that the optimizer took none."""
+        return self._training.scales_gradients and self._training.steps_taken == self._taken
+
     def _lazy(self) -> list[str]:
         """Parameters that AdamW moved in fewer steps than were asked for, by its count, if they are most of all."""
         kept = {name: each for name, each in self._samples.items() if each.first is not None}
@@ -176,12 +181,12 @@ class Moves:
     @torch.no_grad()
     def compared(self) -> Moved:
         """After the step: what it did."""
-        if self._training.steps_taken == self._taken and self._training.scales_gradients:
+        if self._watching is not None:
+            self._watching.remove()
+        if self.is_skipped:
             return Moved([], [], (), "the optimizer step was skipped, because gradients overflowed float16")
         moves, moments, unmoved, left_out = list[Part](), list[Part](), list[str](), ""
         stuck, several = list[str](), 0  # 16-bit parameters that stay, and all of them
-        if self._watching is not None:
-            self._watching.remove()
         unmoved += self._lazy()
         optimizer = self._training.optimizer
         is_adamw = isinstance(optimizer, torch.optim.AdamW)
@@ -207,10 +212,13 @@ class Moves:
                 continue
             if not moved.any() or _share_moved(before, gradient, moved) < _LEAST_MOVED:
                 unmoved.append(name)
-            expected = _adamw(before, gradient) if is_like_adamw else None
-            if expected is None:
+            # A count of its own may be of the next step.
+            counts = (before.steps + 1, max(before.steps, 1.0)) if is_like_adamw else ()
+            each = [found for count in counts if (found := _adamw(before, gradient, count))]
+            if not each:
                 left_out = "moves of an optimizer that is not AdamW"
                 continue
+            expected = min(each, key=lambda found: float((moved - found.move).norm()))
             moves.append(Part(name, float((moved - expected.move).norm()), float(expected.move.norm()), moved.numel()))
             now = _sample(parameter, self._training, before.group)
             for kind, own, right in (("first", now.first, expected.first), ("second", now.second, expected.second)):
@@ -275,8 +283,8 @@ class _Expected(NamedTuple):
     second: Tensor
 
 
-def _adamw(before: _Sample, gradient: Tensor) -> _Expected | None:
-    """The step of AdamW (Loshchilov and Hutter 2019), as torch computes it; None of another optimizer."""
+def _adamw(before: _Sample, gradient: Tensor, count: float) -> _Expected | None:
+    """The step of this count of AdamW (Loshchilov and Hutter 2019), as torch computes it; None of another optimizer."""
     group = before.group
     betas, lr, eps, decay = (group.get(key) for key in ("betas", "lr", "eps", "weight_decay"))
     foreign = group.get("amsgrad") or group.get("maximize") or group.get("decoupled_weight_decay") is False
@@ -284,7 +292,7 @@ def _adamw(before: _Sample, gradient: Tensor) -> _Expected | None:
         return None
     if not isinstance(betas, tuple | list) or len(betas) != 2 or any(each is None for each in (lr, eps, decay)):
         return None
-    (beta1, beta2), count = betas, before.steps + 1
+    beta1, beta2 = betas
     rate, small, shrink = float(lr), float(eps), float(decay)  # type: ignore[arg-type]
     first = beta1 * before.first + (1 - beta1) * gradient
     second = beta2 * before.second + (1 - beta2) * gradient.square()

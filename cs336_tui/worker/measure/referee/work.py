@@ -29,7 +29,13 @@ from cs336_tui.worker.workload.transformer import Batch
 _CONVOLUTIONS = ("convolution", "convolution_backward")
 _WITH_WEIGHTS = ("mm", "addmm", "_scaled_mm", *_CONVOLUTIONS)
 _PRODUCTS = ("mm", "addmm", "_scaled_mm", "bmm", "baddbmm")
-_UNSEEN = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention", "mkldnn_rnn_layer", "_cudnn_rnn")
+_UNSEEN = (
+    "_transformer_encoder_layer_fwd",
+    "_native_multi_head_attention",
+    "mkldnn_rnn_layer",
+    "_cudnn_rnn",
+    "_grouped_mm",
+)
 """Kernels of several products."""
 _TORCH = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "fsdp")
 _LEAST, _MOST = 256, 4096
@@ -64,7 +70,7 @@ class ProductCounter(TorchDispatchMode):
             if func.namespace not in _TORCH or name in _UNSEEN:
                 self.uncounted[str(func.overloadpacket)] += 1
             return out
-        self.dtypes[dtype_name(factors[-1].dtype)] += flops
+        self.dtypes[dtype_name(factors[0].dtype)] += flops  # the last may be sums in float32
         if torch._C._current_autograd_node() is not None:
             self.backward += flops
             return out
@@ -80,7 +86,7 @@ def _product_flops(name: str, factors: list[torch.Size]) -> int:
     multiplies no matrices. Of a fused kernel of attention two products, in its backward five, masked scores too, as
     `torch.utils.flop_counter` counts them."""
     if name in _PRODUCTS and len(factors) >= 2:
-        left, right = factors[-2:]
+        left, right = factors[:2] if name == "_scaled_mm" else factors[-2:]
         return 2 * math.prod(left) * right[-1]
     if name in _CONVOLUTIONS and len(factors) >= 2:
         rows = math.prod(factors[0]) // factors[0][1]
@@ -218,7 +224,8 @@ def device_speed(
     if reference_s and reference_s < FASTER * step_s:
         return speed
     dtype = recipe.autocast or recipe.parameters
-    size = min(max(round((flops / 24) ** (1 / 3)), _LEAST), _MOST)
+    on_cuda = device.type == "cuda"  # where a small product or copy is all launch
+    size = _MOST if on_cuda else min(max(round((flops / 24) ** (1 / 3)), _LEAST), _MOST)
     left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
 
     def best(work: int, run: Callable[[], object], enough: float) -> float:
@@ -235,7 +242,7 @@ def device_speed(
         if flops and not recipe.float8 and speed.sheet_flops_per_s is None:
             rate = best(2 * size**3, lambda: torch.mm(left, right), flops / step_s)
             speed = msgspec.structs.replace(speed, flops_per_s=rate)
-        if moved and sheet_bytes_per_s is None:
+        if moved and sheet_bytes_per_s is None and (moved > _LARGE or not on_cuda):
             one = torch.ones(min(max(moved, _LEAST), _LARGE) // 8, device=device)  # of 4 bytes, read and written
             rate = best(8 * len(one), one.clone, moved / step_s)
             speed = msgspec.structs.replace(speed, bytes_per_s=rate)
