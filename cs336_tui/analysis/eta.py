@@ -359,7 +359,8 @@ class Outlook(NamedTuple):
 
 def outlook_of(state: SessionState) -> Outlook:
     known = prices(state)
-    return Outlook(known, ends_s(state, known), _share_done(state, known))
+    ends = ends_s(state, known)
+    return Outlook(known, ends, _share_done(state, known, ends))
 
 
 def eta_words(left_s: float | None) -> str:
@@ -387,10 +388,10 @@ def share_done(state: SessionState) -> float | None:
     return outlook_of(state).share
 
 
-def _share_done(state: SessionState, known: Prices) -> float | None:
-    now = state.last_at or 0.0
-    running = (left_of_running_s(cell, known, state.last_at) for cell in state.running_cells)
-    left_s = sum_s(*running, *(known.of(state.cells[number].spec) for number in state.waiting))
+def _share_done(state: SessionState, known: Prices, ends_: Ends) -> float | None:
+    now, left_s = state.last_at or 0.0, ends_.last_s
+    if state.side_by_side:
+        left_s = sum_s(*ends_.running.values(), *(known.of(state.cells[number].spec) for number in state.waiting))
     if left_s is None:
         return None
     ends = ((cell, cell.finished.at if cell.finished else now) for cell in state.cells.values())

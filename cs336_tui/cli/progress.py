@@ -12,7 +12,7 @@ from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 
-from cs336_tui.analysis.eta import eta_words, remaining_s, share_done, steps_so_far
+from cs336_tui.analysis.eta import eta_words, outlook_of, steps_so_far
 from cs336_tui.cli.streams import StatusLines, is_verbose
 from cs336_tui.events import events as ev
 from cs336_tui.export.writing.texts import one_line
@@ -135,7 +135,8 @@ class RunProgress:
         """The share of the session's time that has passed, the cells that are over, and the time that is left."""
         state = self._state
         over = sum(cell.is_over for cell in state.cells.values())
-        share, left_s = share_done(state), remaining_s(state)
+        outlook = outlook_of(state)
+        share, left_s = outlook.share, outlook.ends.last_s
         told = f"{over}/{counted(len(state.cells), 'cell')}" + ("" if left_s is None else f" · {eta_words(left_s)}")
         return bar(over / len(state.cells) if share is None else share, told, self._width)
 

@@ -18,7 +18,6 @@ from cs336_tui.config.settings import NO_FILE, Found
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.runner.trust import Untrusted
-from cs336_tui.session.store import info_of
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers import dialogs
@@ -195,7 +194,7 @@ class Cs336App(Host):
         elif source:
             source.begin()
         if self._shown_first:
-            self._sessions.open(info_of(self._shown_first))
+            self._sessions.open_log(self._shown_first)
         self.refresh_bindings()
 
     def _settle(self) -> Sequence[str]:
@@ -276,7 +275,7 @@ class Cs336App(Host):
             "watch_demo": not (replaying or self.run_in_progress),
             "pause": self._replay and self.run_in_progress,
             "faster": self._replay and self.run_in_progress,
-            "leave_opened": self._shown_first is not None,
+            "leave_opened": self._opened is not None,
             "follow_next": self.state.side_by_side and len(self.state.running) > 1,
             "save_preset": not replaying,
             "maximise": self.main.can_maximise,

@@ -144,7 +144,7 @@ async def test_the_palette_finds_each_field_and_value_of_the_form_and_goes_there
     async with on_screen(Cs336App(Benches())) as (app, pilot):
         found = {each.title: each for each in app.get_system_commands(app.screen)}
         assert "Choose steps" in found
-        await found["Choose attention: sdpa"].callback()
+        await found["Go to attention: sdpa"].callback()
         await until(pilot, "sdpa: torch's")
         entry = app.main.query_one("#entry-attention", Chips)
         assert (app.focused, entry.under_cursor) == (entry, "sdpa")

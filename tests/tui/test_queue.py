@@ -312,7 +312,9 @@ async def test_the_first_screen_offers_the_last_session_and_a_recorded_run(bench
         offered = " ".join(app.main.query_one(LivePane).text.split())
         assert "open the last session: 2026-11-18 09:00 · small · ctx 128, 256, 512 · fwd+bwd" in offered
         await press(pilot, "D", seen="NVIDIA H100 80GB HBM3 · driver 580.65.06")
-        await press(pilot, "b", "u", seen="cell 2/3")
+        await press(pilot, "b", seen="resume the last session")
+        assert app.shown is app.live
+        await press(pilot, "u", seen="cell 2/3")
         assert bench.made[1].log_path == tmp_path / f"{STOPPED}.jsonl"
 
 

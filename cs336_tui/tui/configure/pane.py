@@ -64,7 +64,7 @@ class ConfigurePane(Vertical):
     BINDINGS: ClassVar[list[BindingType]] = [
         bind_keys("up", "app.focus_previous", "Previous entry", "configure.previous", show=False),
         bind_keys("down", "app.focus_next", "Next entry", "configure.next", show=False),
-        bind_keys("escape", "to_buttons", "To Run", "configure.to_buttons", shown_as="Esc"),
+        bind_keys("escape", "to_buttons", "Run button", "configure.to_buttons", shown_as="Esc"),
     ]
 
     def __init__(self, preset: Preset = QUICK, options: RunOptions | None = None, *, id: str = "configure") -> None:

@@ -73,7 +73,7 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
         for axis in app.main.query_one(ConfigurePane).axes:
             label = (axis.label or axis.title).strip() or axis.option
             for value in ("", *(axis.values if axis.has_chips else ())):
-                title, about = f"Choose {label}" + (f": {value}" if value else ""), meaning(axis.name, value or None)
+                title, about = f"Go to {label}" + (f": {value}" if value else ""), meaning(axis.name, value or None)
                 yield SystemCommand(title, about, partial(_go_to, app, axis, value), discover=False)
         for preset in all_presets().presets:
             yield SystemCommand(f"Preset {preset.name}", preset.about, partial(app.load_preset, preset))

@@ -54,6 +54,11 @@ class Library:
         """The newest session at a glance, if there is one."""
         self._work(self._last, lambda found: found and then(found))
 
+    def about(self, log: Path, then: Callable[[SessionInfo], object]) -> None:
+        """What one log is of; tells why it cannot be read."""
+        found = partial(tried, partial(store.info_of, log))
+        self._work(found, lambda read: then(read[0]) if read[0] else self._app.report(read[1]))
+
     def _last(self) -> SessionInfo | None:
         found = store.folder_sessions(self.folder) if self.folder else []
         return tried(partial(store.info_of, found[-1]))[0] if found else None

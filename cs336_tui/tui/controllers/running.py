@@ -126,7 +126,9 @@ class RunController:
     def turn(self, spec: CellSpec) -> None:
         """Measure the exposed communication of a cell of ranks, if nothing runs."""
         source = self.source()
-        if source is not None and self.can_race:
+        if spec.brings_own_code and self._app.shown is not self._app.live:
+            self._app.warn("This session names code of its own, which only a run of yours may use.")
+        elif source is not None and self.can_race:
             source.turn(spec)
             self.begin()
         else:

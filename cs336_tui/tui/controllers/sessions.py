@@ -60,6 +60,10 @@ class SessionController:
         """Take this folder for that of the sessions, unless another was given before."""
         self._library.folder = self._library.folder or folder
 
+    def open_log(self, log: Path) -> None:
+        """Open the session of a log that the app was started with."""
+        self._library.about(log, self.open)
+
     def find_last(self) -> None:
         """Read the newest session, which the first screen offers."""
 
@@ -208,6 +212,9 @@ class SessionController:
         def deleted(problem: str) -> None:
             if not problem and self._app.shown.path == info.path:
                 self._app.look_at(None)
+            if self.last and self.last.path == info.path:
+                self.last = None
+                self.find_last()
             self._changed(problem)
 
         delete = partial(self._library.change, partial(store.delete, info.path), deleted)

@@ -98,7 +98,7 @@ def _columns(variants: Mapping[str, set[str]], state: SessionState | None = None
         *(_once_it_runs(column) if more and column.key == "device" else column for column in of_spec),
         Column("repeat", "run", rank=5),
         Column("takes_s", "takes", rank=4, show=duration, room=_DURATION),
-        Column("ends_s", "done in", rank=1, show=duration, room=_DURATION),
+        Column("ends_s", "ends in", rank=1, show=duration, room=_DURATION),
     )
 
 

@@ -100,6 +100,8 @@ class SessionsPane(TableRows):
         self._refill()
 
     def _is_wanted(self, info: SessionInfo) -> bool:
+        if not self._wanted:
+            return True
         words = (*(column.cell(info) for column in self._columns()), *info.sizes, *info.contexts, *info.passes)
         text = " ".join(map(str, words)).casefold()
         return all(word in text for word in self._wanted.casefold().split())
