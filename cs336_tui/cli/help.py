@@ -194,6 +194,10 @@ class Group(Command, click.Group):
     of_files = ""
     """The command that takes a file where a command is expected; empty if none does."""
 
+    def command_for(self, _words: Sequence[str]) -> str:
+        """The command that takes these words, the first of which is a file."""
+        return self.of_files
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
@@ -205,7 +209,7 @@ class Group(Command, click.Group):
         would not see."""
         is_known = ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0])
         if not is_known and self.of_files and (exists(Path(args[0])) or args[0].endswith(".jsonl")):
-            args = [self.of_files, *args]
+            args = [self.command_for(args), *args]
         elif not is_known:
             near = did_you_mean(args[0], self.list_commands(ctx)) or f"`{ctx.command_path} --help` lists them"
             raise click.UsageError(f"no command {args[0]!r}; {near}")

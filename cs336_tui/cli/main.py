@@ -83,6 +83,11 @@ class _Commands(Group):
 
     of_files = "open"
 
+    def command_for(self, words: Sequence[str]) -> str:
+        """Of a session's log with options ``show``, which has them."""
+        is_shown = words[0].endswith(".jsonl") and words[1:] and words[1].startswith("-")
+        return "show" if is_shown and not words[1].startswith(("--phase", "--session-dir")) else self.of_files
+
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return sorted(name for name, listed in COMMANDS.items() if listed.about)
 

@@ -91,7 +91,7 @@ def by_edition(
 
 _RANKS: Pairs = (("workload", "language-model"), ("ranks", "2+"))
 _COLLECTIVE: Pairs = (("workload", "collective"),)
-_COMMENT = "the comment is yours"
+_COMMENT = "write the comment yourself"
 _TWO_GPUS = "two GPUs and their times"
 _TWO_NODES = "2024's setting of two nodes is not here"
 

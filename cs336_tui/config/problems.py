@@ -18,7 +18,7 @@ _ALONE: Pairs = (("workload", "attention"),)
 _NORM_ALONE: Pairs = (("workload", "norm"),)
 _STEPS = ("size", "context", "pass", "precision", "warmup", "n", "mean", "std", "median", "min", "max")
 _FORWARD: Pairs = (("pass", "forward"),)
-_COMMENT = "the comment is yours"
+_COMMENT = "write the comment yourself"
 _KERNELS, _ALLOCATOR = "its kernels", "its allocator"
 
 _TIMINGS = (
