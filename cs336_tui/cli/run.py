@@ -67,7 +67,7 @@ class _Kept(LivingFile):
         before, self.problem = self.problem, None
         try:
             if self._was_there and not _has_results(state):
-                raise ExportError(self.path, "no cell has a measured step", "the earlier file is left as it is")
+                raise ExportError(self.path, "no cell has a measured step so far", "the earlier file is left as it is")
             self.write(self._render(state))
         except ExportError as error:
             self.problem = str(error)

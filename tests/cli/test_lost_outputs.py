@@ -59,7 +59,7 @@ def test_a_run_without_a_measured_step_leaves_an_earlier_file_as_it_is(tmp_path:
     run.sink([*session_start([a_spec()]), *cell_start(0), *steps(0, [0.1]), cell_end(0, "cancelled")])
     assert (earlier.read_text(), "cancelled" in new.read_text()) == ("hours of work", True)
     unwritten, written = run.settle_files()
-    assert unwritten == {earlier: f"{earlier}: no cell has a measured step; the earlier file is left as it is"}
+    assert unwritten == {earlier: f"{earlier}: no cell has a measured step so far; the earlier file is left as it is"}
     assert written == [new]
     run = HeadlessRun()
     run.keep(late, results_markdown, overwrite=True)
