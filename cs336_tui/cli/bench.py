@@ -69,9 +69,12 @@ def examples() -> dict[str, dict[str, str]]:
 
 
 @command("example")
-@click.argument("name", shell_complete=offer(lambda *_: examples()))
-def example(*, name: str) -> str:
-    """Print a file with code of one's own that runs as it is: an attention, model, norm, optimizer, loss or wrapper."""
+@click.argument("name", required=False, shell_complete=offer(lambda *_: examples()))
+def example(*, name: str | None) -> str:
+    """Print a file with code of one's own that runs as it is: an attention, model, norm, optimizer, loss or wrapper.
+    Without NAME lists the names."""
+    if name is None:
+        return "\n".join(f"{key}: {each['about']}" for key, each in examples().items())
     if name not in examples():
         raise click.UsageError(f"example {name}: {expected(name, examples())}")
     found = examples()[name]

@@ -15,7 +15,7 @@ from cs336_tui.analysis.fields import PivotError, field_named, select
 from cs336_tui.analysis.merge import Result, results_of
 from cs336_tui.analysis.pivot import VALUES, pivot
 from cs336_tui.analysis.problems import Material
-from cs336_tui.cli.files import Destination, file_options, say_written
+from cs336_tui.cli.files import Destination, file_options, is_given, say_written
 from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, refuse, session_dir_option, sessions_argument
 from cs336_tui.cli.help import Choice, Command, command, heading, option, option_under
 from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
@@ -64,8 +64,9 @@ class _ListingLayouts(Command):
 
         with formatter.section("Layouts"):
             formatter.write_dl([(name, layout.about) for name, layout in LAYOUTS.items()])
-        with formatter.section("Columns; until repeat keys, too"):
+        with formatter.section("Columns"):
             formatter.write_text(", ".join(map(str, columns(_ctx, ""))))
+            formatter.write_text("--pivot, --where and --baseline take those from size to repeat.")
 
 
 @command("export", cls=_ListingLayouts)
@@ -273,13 +274,19 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
 @sessions_argument
 @heading("Output")
 @option("-o --output", "Folder to write; an earlier summary there is replaced.", type=DIRECTORY, required=True)
-@option("--force/--no-clobber", "Replace an earlier summary, or refuse to.", name="overwrite", default=True)
+@option(
+    "--force/--no-clobber",
+    "Replace an earlier summary, also one with logs of other sessions, or refuse to.",
+    name="overwrite",
+    default=True,
+)
 @session_dir_option
 def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, overwrite: bool) -> None:
     """Write the summary of SESSION... as a folder: summary.md and summary.html, tables/, figures/ and the logs."""
     if format_of(output) is not None:
         raise FormatError(f"-o {output}: the summary is a folder; name one, such as {output.with_suffix('')}")
-    write_summary(output, read(sessions, session_dir), overwrite=overwrite)
+    forced = overwrite and is_given("overwrite")
+    write_summary(output, read(sessions, session_dir), overwrite=overwrite, with_logs=forced)
     say_written(output)
 
 

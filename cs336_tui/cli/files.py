@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from cs336_tui.cli.flags import FILE, session_dir_option
 from cs336_tui.cli.help import Choice, option, option_under, options, under
@@ -122,6 +123,11 @@ class Destination(NamedTuple):
     def show(self, tables: Sequence[Table], title: str = "cs336-tui") -> str:
         """Deliver tables in the format."""
         return self.deliver(shown(tables, self.format, title))
+
+
+def is_given(parameter: str) -> bool:
+    """True if the command line of the command that runs has this parameter."""
+    return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
 def say_written(path: Path) -> None:

@@ -275,11 +275,22 @@ oom_option = option_under(
 )
 
 
+def _listing_gpus(context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
+    """The name of a GPU; of ``list`` all names are printed instead."""
+    if name == "list" and not context.resilient_parsing:
+        from cs336_tui.events.gpus import known_gpus
+
+        click.echo("\n".join(gpu.name for gpu in known_gpus()))
+        context.exit()
+    return name
+
+
 gpu_option = option_under(
     "Which device",
     "--gpu NAME",
-    'Target GPU, here or elsewhere, such as "H100 80GB"; a name that is like none lists all. [default: this machine]',
+    'Target GPU, here or elsewhere, such as "H100 80GB"; list: print all names. [default: this machine]',
     complete=gpus,
+    callback=_listing_gpus,
 )
 _explain_option = option_under(
     "How it runs",

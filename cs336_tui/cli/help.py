@@ -191,8 +191,10 @@ class Group(Command, click.Group):
     """A command of commands whose help has its options under headings."""
 
     command_class = Command
-    of_files = ""
-    """The command that takes a file where a command is expected; empty if none does."""
+
+    def command_for(self, _words: Sequence[str]) -> str:
+        """The command that takes these words, the first of which is a file; empty if none does."""
+        return ""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
@@ -204,8 +206,9 @@ class Group(Command, click.Group):
         """The command that is named. Raises `click.UsageError` where there is none, and for options before it, which it
         would not see."""
         is_known = ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0])
-        if not is_known and self.of_files and (exists(Path(args[0])) or args[0].endswith(".jsonl")):
-            args = [self.of_files, *args]
+        is_file = not is_known and (exists(Path(args[0])) or args[0].endswith(".jsonl"))
+        if is_file and (taken := self.command_for(args)):
+            args = [taken, *args]
         elif not is_known:
             near = did_you_mean(args[0], self.list_commands(ctx)) or f"`{ctx.command_path} --help` lists them"
             raise click.UsageError(f"no command {args[0]!r}; {near}")

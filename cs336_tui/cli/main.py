@@ -81,7 +81,10 @@ COMMANDS: dict[str, Listed] = {
 class _Commands(Group):
     """A group whose commands are imported one by one, so that it starts quickly."""
 
-    of_files = "open"
+    def command_for(self, words: Sequence[str]) -> str:
+        """``open``; of a session's log with options ``show``, which has them."""
+        is_shown = words[0].endswith(".jsonl") and words[1:] and words[1].startswith("-")
+        return "show" if is_shown and not words[1].startswith(("--phase", "--session-dir")) else "open"
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return sorted(name for name, listed in COMMANDS.items() if listed.about)

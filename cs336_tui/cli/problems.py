@@ -62,7 +62,7 @@ def problems(
     Empty when it went to a file. Raises `UserError` or `click.ClickException`.
     """
     if name and session is None and not any(name in (row.name, row.preset(each)) for each, row in every_problem()):
-        with contextlib.suppress(LogError):
+        with contextlib.nullcontext() if name == "last" else contextlib.suppress(LogError):
             store.find(name, session_dir)
             name, session = None, name
     path = store.find(session or "last", session_dir) if session or store.folder_sessions(session_dir) else None
@@ -70,7 +70,11 @@ def problems(
     results = results_of(state) if state else ()
     wanted = edition or next(iter(editions_of(reversed(results))), EDITIONS[0])
     rows = [(each, row) for each, row in every_problem() if wanted in (each, "all")]
-    rows = [problem_named(name, (wanted,))[::-1]] if name else rows
+    if name:
+        row, found = problem_named(name, (wanted,))
+        if edition not in (None, "all", found):
+            raise click.UsageError(f"--edition {edition} does not have {found}/{row.name}; leave out --edition")
+        rows = [(found, row)]
     asked = best_device(gpu)
     with predicting(asked, state=state if asked.machine else None, trusted=trusted) as predicts:
         count = Counter("predicting", len(rows))

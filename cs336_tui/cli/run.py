@@ -60,15 +60,25 @@ class _Kept(LivingFile):
         super().__init__(path, overwrite=overwrite)
         self._render = render
         self.problem: str | None = "nothing was written to it"
+        self._was_there = path.exists()
 
     def update(self, state: SessionState) -> str | None:
         """Write the session as it is now; returns a problem that was not there before."""
         before, self.problem = self.problem, None
         try:
+            if self._was_there and not _has_results(state):
+                raise ExportError(self.path, "no cell has a measured step so far", "the earlier file is left as it is")
             self.write(self._render(state))
         except ExportError as error:
             self.problem = str(error)
         return self.problem if self.problem != before else None
+
+
+def _has_results(state: SessionState) -> bool:
+    """True if a cell has a measured step or ran out of memory, or there is a report."""
+    return any(cell.step_times_s or cell.status == "oom" for cell in state.cells.values()) or any(
+        report.content for report in state.reports.values()
+    )
 
 
 class HeadlessRun:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from cs336_tui.cli.files import Destination, file_options, json_option, json_text
-from cs336_tui.cli.flags import a_session, session_argument, session_dir_option, sessions_argument
+from cs336_tui.cli.flags import a_session, refuse, session_argument, session_dir_option, sessions_argument
 from cs336_tui.cli.help import command, option_under
 from cs336_tui.cli.streams import TERMINAL, StatusLines, on_terminal
 from cs336_tui.config.reading import is_folder
@@ -219,7 +219,11 @@ def open(*, files: Sequence[Path], phases: Sequence[str], session_dir: Path) -> 
     \f
     Raises `UserError`; then there is no new session.
     """
-    if len(files) == 1 and (files[0].suffix == ".jsonl" or is_folder(files[0])):
+    if logs := [file for file in files if file.suffix == ".jsonl" or is_folder(file)]:
+        refuse(
+            (len(files) > 1, f"{logs[0]}: a session is shown alone, one at a time; name it without other files"),
+            (phases, "--phase is for recordings of others; leave it out for a session"),
+        )
         path = store.find(str(files[0]), session_dir)
         if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
             return _shown(store.load(path), path, "table")

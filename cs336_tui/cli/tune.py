@@ -15,7 +15,7 @@ import click
 from cs336_tui.analysis.next_step import next_step
 from cs336_tui.analysis.shortlist import lacking, plan_of, shortlist, started_of
 from cs336_tui.analysis.tuning import Entry, Race, race_of
-from cs336_tui.cli.files import Destination, file_options, json_text
+from cs336_tui.cli.files import Destination, file_options, is_given, json_text
 from cs336_tui.cli.flags import Parsed, gpu_option, reword, start_options, trust_option
 from cs336_tui.cli.help import Choice, command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress, bar, cut
@@ -220,7 +220,11 @@ class RaceRun(HeadlessRun):
     complete=sessions,
 )
 @trust_option
-@option_under("Output", "--save-preset NAME", "Save the best candidate as a preset of your own.")
+@option_under(
+    "Output",
+    "--save-preset NAME",
+    "Save the best candidate as a preset of your own; over an earlier one only with --force.",
+)
 @file_options("table")
 def tune(
     *,
@@ -245,8 +249,9 @@ def tune(
     if trusted and session is None:
         raise click.UsageError("--trust is for the log of a session; name it with --session")
     search = asked_search(**asked)
+    overwrite = to.overwrite and is_given("overwrite")  # of a preset, which is no output to be made again
     if save_preset:
-        check_new(save_preset, overwrite=to.overwrite)
+        check_new(save_preset, overwrite=overwrite)
     if dry_run:
         if save_preset:
             raise click.UsageError("--save-preset saves the best of a race; leave out --dry-run")
@@ -266,7 +271,7 @@ def tune(
         tuner.run(started, command_of_search(tuning))
 
     code = carry_out(bench, run, work, Outputs(lambda state: race_text(state, to.format), to))
-    return code if save_preset is None else _saved(run.state, save_preset, code, overwrite=to.overwrite)
+    return code if save_preset is None else _saved(run.state, save_preset, code, overwrite=overwrite)
 
 
 def race_text(state: SessionState, format_: str) -> str:

@@ -149,7 +149,7 @@ def save(preset: Preset, user_dir: Path | None = None, *, overwrite: bool = Fals
 def check_new(name: str, *, overwrite: bool = False) -> None:
     """Raise `PresetError` if no preset of this name can be saved."""
     if exists(_new_file(name)) and not overwrite:
-        raise PresetError(_THERE.format(name))
+        raise PresetError(f"{_THERE.format(name)}, or say --force")
 
 
 def _new_file(name: str, user_dir: Path | None = None) -> Path:

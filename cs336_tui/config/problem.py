@@ -91,7 +91,7 @@ def by_edition(
 
 _RANKS: Pairs = (("workload", "language-model"), ("ranks", "2+"))
 _COLLECTIVE: Pairs = (("workload", "collective"),)
-_COMMENT = "the comment is yours"
+COMMENT = "write the comment yourself"
 _TWO_GPUS = "two GPUs and their times"
 _TWO_NODES = "2024's setting of two nodes is not here"
 
@@ -130,17 +130,17 @@ _OVERLAP_PARTS = (
         "pictures are taken in Perfetto, from each rank's Chrome trace beside the session's log, or in Nsight Systems",
     ),
 )
-_RATIO = Part("share of communication during which something is computed", (_OVERLAP,), _COMMENT)
+_RATIO = Part("share of communication during which something is computed", (_OVERLAP,), COMMENT)
 _BUCKETS = (
     Part(
         "step time over bucket sizes",
         (_SEVERAL_WRAPPERS,),
-        f"{_own('get_ddp_bucketed:1MB', 'get_ddp_bucketed:10MB')}; {_COMMENT}",
+        f"{_own('get_ddp_bucketed:1MB', 'get_ddp_bucketed:10MB')}; {COMMENT}",
     ),
     Part("an equation of DDP's overhead and of the best bucket size", person="the equations are yours"),
 )
 _SHARDING = (
-    Part("memory after initialisation, before and after the optimizer step, by what it holds", (_STATE,), _COMMENT),
+    Part("memory after initialisation, before and after the optimizer step, by what it holds", (_STATE,), COMMENT),
     Part(
         "step time with and without",
         (_SHARDED,),
@@ -189,7 +189,7 @@ SEVERAL_RANKS: tuple[Problem, ...] = (
                 Answer("layout", "collectives", where=_COLLECTIVE),
                 Answer("figure", "busbw", where=_COLLECTIVE, over="size"),
             ),
-            _COMMENT,
+            COMMENT,
         ),
         gpu="up to 6 GPUs and their times",
         preset_name="all_reduce",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cs336_tui.config.axis import SpecError
-from cs336_tui.config.problem import SEVERAL_RANKS, Answer, Pairs, Part, Problem, by_edition
+from cs336_tui.config.problem import COMMENT, SEVERAL_RANKS, Answer, Pairs, Part, Problem, by_edition
 from cs336_tui.config.variants import expected, plain
 
 _MODEL: Pairs = (("workload", "language-model"),)
@@ -18,7 +18,6 @@ _ALONE: Pairs = (("workload", "attention"),)
 _NORM_ALONE: Pairs = (("workload", "norm"),)
 _STEPS = ("size", "context", "pass", "precision", "warmup", "n", "mean", "std", "median", "min", "max")
 _FORWARD: Pairs = (("pass", "forward"),)
-_COMMENT = "the comment is yours"
 _KERNELS, _ALLOCATOR = "its kernels", "its allocator"
 
 _TIMINGS = (
@@ -42,7 +41,7 @@ _KERNEL_PARTS = (
                 columns=("kernel_ns", "kernel_difference_s", "span_ns", "span_difference_s", "timed_s"),
             ),
         ),
-        _COMMENT,
+        COMMENT,
     ),
     Part(
         "the kernel that takes most of forward, its count, and whether it is the same with backward",
@@ -80,7 +79,7 @@ _MIXED = Part(
         Answer("phases", where=_MODEL, over="precision"),
         Answer("figure", "precision", over="precision"),
     ),
-    _COMMENT,
+    COMMENT,
 )
 _SCRIPT = "the script is yours to write; cs336-tui bench is one that does what is asked, and a check on it"
 
@@ -108,10 +107,10 @@ def _memory(sizes: str, context: int = 0) -> tuple[Part, ...]:
         Part(
             "memory over a step: inference and a whole training step",
             (Answer("figure", "memory-timeline"), Answer("report", "memory/memory-phases")),
-            f"pictures of memory_viz are taken in a browser, from the snapshots beside the session's log; {_COMMENT}",
+            f"pictures of memory_viz are taken in a browser, from the snapshots beside the session's log; {COMMENT}",
         ),
         Part("peaks of inference and of a training step", peaks("fp32")),
-        Part("the same peaks in mixed precision", peaks(low), _COMMENT),
+        Part("the same peaks in mixed precision", peaks(low), COMMENT),
         Part(
             "size of a tensor of the residual stream, with its derivation",
             (Answer("report", "memory/residual-stream", where=(("precision", "fp32"),), context=context),),
@@ -167,14 +166,14 @@ ONE_DEVICE: tuple[Problem, ...] = (
         ("2024", "2025", "2026"),
         "forward, backward and optimizer step of every size",
         Part("a script that times passes", person=_SCRIPT),
-        Part("mean and std of each pass and size, after warm-up", _TIMINGS, _COMMENT),
-        Part("the same without warm-up, and with a step or two", _WARM_UP, _COMMENT, "warmup"),
+        Part("mean and std of each pass and size, after warm-up", _TIMINGS, COMMENT),
+        Part("the same without warm-up, and with a step or two", _WARM_UP, COMMENT, "warmup"),
     ),
     Problem.of(
         "warmup",
         ("2024", "2025", "2026"),
         "what steps without warm-up cost: benchmarking_script (c) alone",
-        Part("steps without warm-up, and with a step or two", _WARM_UP, _COMMENT),
+        Part("steps without warm-up, and with a step or two", _WARM_UP, COMMENT),
     ),
     *(
         Problem.of(
@@ -209,7 +208,7 @@ ONE_DEVICE: tuple[Problem, ...] = (
         "mixed_precision_accumulation",
         ("2025", "2026"),
         "0.01 added 1,000 times in four ways",
-        Part("the four sums, and how far each is off", _ACCUMULATION, _COMMENT),
+        Part("the four sums, and how far each is off", _ACCUMULATION, COMMENT),
         gpu="",
     ),
     *by_edition(
@@ -224,8 +223,8 @@ ONE_DEVICE: tuple[Problem, ...] = (
         "pytorch_layernorm",
         ("2024",),
         "RMSNorm against torch's LayerNorm, alone and in the model",
-        Part("forward of both norms alone over four widths", _NORMS_ALONE, _COMMENT),
-        Part("forward of every size with either norm", _NORMS_FORWARD, _COMMENT),
+        Part("forward of both norms alone over four widths", _NORMS_ALONE, COMMENT),
+        Part("forward of every size with either norm", _NORMS_FORWARD, COMMENT),
     ),
     Problem.of(
         "rmsnorm_forward_benchmarking",
@@ -263,7 +262,7 @@ ONE_DEVICE: tuple[Problem, ...] = (
         Part(
             "measured peak of the best group size without nesting, and of the next smaller and larger one",
             (Answer("layout", "checkpointing", where=(*_MODEL, ("nesting", "off")), over="checkpoint"),),
-            _COMMENT,
+            COMMENT,
         ),
         gpu=_ALLOCATOR,
     ),
@@ -271,7 +270,7 @@ ONE_DEVICE: tuple[Problem, ...] = (
         "pytorch_attention",
         ("2025", "2026"),
         "attention alone over widths and sequence lengths",
-        Part("times, memory before backward, and the accounting of what ran out", _AS_WRITTEN, _COMMENT),
+        Part("times, memory before backward, and the accounting of what ran out", _AS_WRITTEN, COMMENT),
     ),
     Problem.of(
         "torch_compile",

@@ -11,7 +11,7 @@ from cs336_tui.config.axis import UserError
 from cs336_tui.config.reading import packaged
 from cs336_tui.config.spec import Precision
 from cs336_tui.config.values import FLOAT8
-from cs336_tui.config.variants import did_you_mean
+from cs336_tui.config.variants import expected
 from cs336_tui.events.environment import capability_pair
 
 _MEANT: dict[Precision, str] = {
@@ -94,7 +94,7 @@ def find_gpu(name: str) -> GpuModel:
     if found := gpu_of_label(name):
         return found
     names = [gpu.name for gpu in known_gpus()]
-    raise UnknownGpu(f"GPU {name}: {did_you_mean(name, names) or 'expected one of ' + ', '.join(names)}")
+    raise UnknownGpu(f"GPU {name}: {expected(name, names, see='`cs336-tui estimate --gpu list` lists them')}")
 
 
 @lru_cache(maxsize=256)

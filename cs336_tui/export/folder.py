@@ -39,6 +39,7 @@ from cs336_tui.export.writing.verdicts import verdict_table
 from cs336_tui.session.state import SessionState
 
 TEXT, PAGE, TABLES, FIGURES = "summary.md", "summary.html", "tables", "figures"
+_RENAME = "choose another name for the folder"
 TABLE_FORMATS = ("markdown", "latex", "typst", "csv")
 _CONTENTS: Mapping[str, str] = {
     "results": "every cell with every statistic",
@@ -57,15 +58,18 @@ class Source(NamedTuple):
     state: SessionState
 
 
-def write_summary(path: Path, sources: Sequence[Source], *, overwrite: bool = False) -> None:
+def write_summary(path: Path, sources: Sequence[Source], *, overwrite: bool = False, with_logs: bool = False) -> None:
     """Write the summary of one session or several to the folder `path`, whole or not at all.
 
     It is made beside `path` and then renamed. With `overwrite` an earlier summary is replaced; a folder that holds
-    anything else never is. Raises `ExportError`; then everything is as it was.
+    anything else never is, and one with the log of a session that is not among `sources` only `with_logs`. Raises
+    `ExportError`; then everything is as it was.
     """
     try:
         path = Path(os.path.realpath(path))
         _check(path, overwrite=overwrite)
+        if not with_logs and (lost := _lost_logs(path, sources)):
+            raise ExportError(path, f"holds the log of another session ({lost[0]})", f"{_RENAME}, or say --force")
     except OSError as error:
         raise problem_of(error, path) from None
     except ValueError:
@@ -183,20 +187,30 @@ def _log_names(sources: Sequence[Source]) -> dict[str, Source]:
     return names
 
 
+def _lost_logs(path: Path, sources: Sequence[Source]) -> list[str]:
+    """The logs in the folder that a new summary has not, neither by name nor by their first line."""
+
+    def begin(log: Path) -> bytes:
+        with log.open("rb") as file:
+            return file.readline()
+
+    kept, begins = _log_names(sources), [begin(source.log) for source in sources]
+    return sorted(log.name for log in path.glob("*.jsonl") if log.name not in kept and begin(log) not in begins)
+
+
 def _check(path: Path, *, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise ExportError(path, f"directory {path.parent} does not exist", "create it or choose another path")
     if not path.exists():
         return
-    rename = "choose another name for the folder"
     if not path.is_dir():
-        raise ExportError(path, "is a file", rename)
+        raise ExportError(path, "is a file", _RENAME)
     inside = {entry.name for entry in path.iterdir()}
     ours = {TEXT, PAGE, TABLES, FIGURES}
     if others := sorted(name for name in inside - ours if not name.endswith(".jsonl")):
-        raise ExportError(path, f"holds other things ({others[0]})", rename)
+        raise ExportError(path, f"holds other things ({others[0]})", _RENAME)
     if inside and TEXT not in inside:
-        raise ExportError(path, "holds no earlier summary", rename)
+        raise ExportError(path, "holds no earlier summary", _RENAME)
     if inside and not overwrite:
         raise AlreadyThere(path)
 

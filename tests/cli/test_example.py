@@ -32,6 +32,12 @@ def test_help_of_bench_says_what_each_takes_and_returns() -> None:
         assert example["call"].split()[0] in shown
 
 
+def test_without_a_name_the_names_are_listed() -> None:
+    done = call("example")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == list(examples())
+
+
 def test_an_unknown_example_is_told_the_nearest() -> None:
     done = call("example", "atention")
     assert (done.returncode, done.stdout) == (2, "")

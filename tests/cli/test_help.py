@@ -15,6 +15,7 @@ from cs336_tui.cli.main import COMMANDS, cli
 from cs336_tui.cli.reports import REPORT_COMMANDS
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.variants import RANGES
+from cs336_tui.events.gpus import known_gpus
 from cs336_tui.events.kernel_report import FUSED
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.reports import _EXPORTS, _FROM_CELLS
@@ -45,6 +46,11 @@ def test_ab_names_its_own_defaults_and_offers_nothing_that_it_refuses() -> None:
         assert f"[default: {','.join(map(str, usual))}]" in said.partition(begin)[2].partition(end)[0]
     for refused in ("auto[:MAX]", "--interval"):
         assert refused not in said
+
+
+def test_the_names_of_gpus_are_listed() -> None:
+    listed = CliRunner().invoke(cli, ["fit", "--gpu", "list"])
+    assert (listed.exit_code, listed.output.splitlines()) == (0, [gpu.name for gpu in known_gpus()])
 
 
 def test_an_interval_is_said_to_be_whole() -> None:

@@ -16,11 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cs336_tui.cli.run import HeadlessRun
 from cs336_tui.events.events import SessionEnded, SessionStarted, StepsTimed
+from cs336_tui.export.subjects.results import results_markdown
 from cs336_tui.session.log import LogReader
 from tests.commands import COMMAND, DIMS, call, once_measuring, run, running
 from tests.runner.running import Running
-from tests.samples import DEMO_LOG
+from tests.samples import DEMO_LOG, a_spec, cell_end, cell_start, session_start, steps
 from tests.watching import PATIENCE_S, endless_spec, small_spec, wait_gone
 
 MANY_STEPS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 1000 --device cpu --threads 1 --pass forward".split()]
@@ -45,6 +47,25 @@ def test_a_folder_removed_during_a_run_is_noticed_and_nothing_is_lost(
     assert logged == watch.events[-len(logged) :]
     assert isinstance(logged[0], SessionStarted)
     assert isinstance(logged[-1], SessionEnded)
+
+
+def test_a_run_without_a_measured_step_leaves_an_earlier_file_as_it_is(tmp_path: Path) -> None:
+    earlier, new, late = (tmp_path / f"{name}.md" for name in ("earlier", "new", "late"))
+    for path in (earlier, late):
+        path.write_text("hours of work")
+    run = HeadlessRun()
+    for path in (earlier, new):
+        run.keep(path, results_markdown, overwrite=True)
+    run.sink([*session_start([a_spec()]), *cell_start(0), *steps(0, [0.1]), cell_end(0, "cancelled")])
+    assert (earlier.read_text(), "cancelled" in new.read_text()) == ("hours of work", True)
+    unwritten, written = run.settle_files()
+    assert unwritten == {earlier: f"{earlier}: no cell has a measured step so far; the earlier file is left as it is"}
+    assert written == [new]
+    run = HeadlessRun()
+    run.keep(late, results_markdown, overwrite=True)
+    run.sink([*session_start([a_spec()]), *cell_start(0), *steps(0, [], [0.1]), cell_end(0, "cancelled")])
+    assert run.settle_files() == ({}, [late])
+    assert "hours" not in late.read_text()
 
 
 def on_streams(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -18,7 +19,7 @@ from cs336_tui.config.problems import every_problem, problem_named
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.runner.predictor import PredictionError
-from cs336_tui.session.log import default_session_dir
+from cs336_tui.session.log import LogError, default_session_dir
 from tests.cli import a_machine
 from tests.export.grids import MAGIC
 from tests.made_predictions import MadePredictor
@@ -90,6 +91,14 @@ def test_what_stands_there_may_be_a_session_too(folder: Path) -> None:
     assert "in the session" in said(folder, name="nsys_profile", session="memory", format_="table")
     with pytest.raises(SpecError, match="problem nothing"):
         said(folder, name="nothing")
+
+
+def test_an_edition_without_the_problem_and_the_last_session_of_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(click.UsageError, match="--edition 2024 does not have 2026/end_to_end; leave out --edition"):
+        said(tmp_path, name="end_to_end", edition="2024")
+    assert "2024/benchmarking_script" in said(tmp_path, name="benchmarking_script", edition="2024", format_="table")
+    with pytest.raises(LogError, match=r"no session in .* yet"):
+        said(tmp_path, name="last")
 
 
 def test_the_time_is_that_of_all_cells_that_fit_by_their_work(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ REFUSED = [
     ("tune --over attention --trust", "--trust is for the log of a session; name it with --session"),
     ("estimate --trust", "--trust is for the log of a session; name it with --session"),
     ("estimate --gpu H300", "GPU H300: did you mean H100 SXM 80GB, "),
+    ("estimate --gpu frobnicate", "GPU frobnicate: expected one of H100", "`cs336-tui estimate --gpu list` lists them"),
     ("estimate --gpu V100 --precision bf16", "precision bf16: V100 ", " can do fp32, fp16-mixed\n"),
     ("estimate --gpu T4 --precision fp32,tf32", "precision tf32: T4 ", " can do fp32, fp16-mixed\n"),
     ("estimate --gpu H100 --device cpu", "--device cpu is another device"),

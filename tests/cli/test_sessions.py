@@ -63,6 +63,30 @@ def test_a_log_or_a_folder_in_place_of_a_session_is_opened(words: list[str], tmp
     assert "none.jsonl" in missing.stderr
 
 
+def test_a_log_with_options_is_shown_with_them_alone_and_without_phases(finished: Path, tmp_path: Path) -> None:
+    log = max(finished.glob("*.jsonl"))
+    shown = command(str(log), "--format", "json", folder=tmp_path)
+    assert (shown.returncode, shown.stdout) == (
+        0,
+        command("show", str(log), "--format", "json", folder=tmp_path).stdout,
+    )
+    assert command(str(log), "-v", folder=tmp_path).returncode == 0
+    two = command(str(log), str(log), folder=tmp_path)
+    assert (two.returncode, "a session is shown alone, one at a time" in two.stderr) == (2, True)
+    phases = command(str(log), "--phase", "forward=f", folder=tmp_path)
+    assert (phases.returncode, "--phase is for recordings of others" in phases.stderr) == (2, True)
+
+
+def test_the_log_of_a_session_is_never_written_over(finished: Path, tmp_path: Path) -> None:
+    log = tmp_path / "a.jsonl"
+    log.write_bytes(next(finished.glob("*.jsonl")).read_bytes())
+    before = log.read_bytes()
+    for more in ((), ("--force",)):
+        done = command("show", str(log), "--format", "csv", "-o", str(log), *more, folder=tmp_path)
+        assert (done.returncode, "is the log of a session" in done.stderr) == (2, True)
+    assert log.read_bytes() == before
+
+
 def test_an_option_before_a_file_is_refused_as_before_a_command(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.jsonl", session_start([a_spec()]))
     assert "leave out --theme, which open does not have" in call("--theme", "nord", str(log)).stderr

@@ -166,6 +166,18 @@ def test_the_best_of_a_race_is_saved_once_and_of_none_nothing(
     assert second.startswith("no preset saved: ")
 
 
+def test_a_preset_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
+    own = tmp_path / "cs336-tui" / "presets" / "best.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text("pass = 'forward'\n")
+    words = ["tune", *SMALL, *OVER, "--save-preset", "best", "--dry-run", "--session-dir", str(tmp_path)]
+    done = call(*words, environment={"XDG_CONFIG_HOME": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "preset best: exists already; choose another name, or say --force" in done.stderr
+    forced = call(*words, "--force", environment={"XDG_CONFIG_HOME": str(tmp_path)})
+    assert "leave out --dry-run" in forced.stderr, "it is past the check of the name"
+
+
 def test_the_leaderboard_says_what_fits_and_what_ten_minutes_leave() -> None:
     def made(spec: Any) -> Prediction:
         return made_prediction(spec, peak_bytes=10**9 * (600 if spec.checkpoint == 0 else 150) // spec.ranks)

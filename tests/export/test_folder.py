@@ -96,6 +96,19 @@ def test_an_existing_folder_is_only_replaced_when_asked_and_only_a_summary(tmp_p
     assert (out / "thesis.tex").read_text() == "years of work"
 
 
+def test_the_log_of_another_session_is_kept_unless_forced(tmp_path: Path) -> None:
+    small = by([SMALL], pass_=["forward"])
+    box, laptop = source(tmp_path, "box", small), source(tmp_path, "laptop", small)
+    out = tmp_path / "out"
+    write_summary(out, [box])
+    write_summary(out, [box, laptop], overwrite=True)  # the first log has another name now
+    with pytest.raises(ExportError, match=r"holds the log of another session \(laptop.jsonl\)"):
+        write_summary(out, [box], overwrite=True)
+    assert (out / "laptop.jsonl").read_bytes() == laptop.log.read_bytes()
+    write_summary(out, [box], overwrite=True, with_logs=True)
+    assert [each.name for each in out.glob("*.jsonl")] == ["session.jsonl"]
+
+
 @pytest.mark.parametrize("name", ["logs/run.jsonl", "logs"])
 def test_a_file_or_a_folder_of_logs_is_never_replaced(tmp_path: Path, name: str) -> None:
     one = source(tmp_path, specs=by([SMALL]))

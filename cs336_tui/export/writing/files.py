@@ -121,6 +121,10 @@ def _target(path: Path, overwrite: bool) -> Path:
         raise AlreadyThere(path)
     if target.exists() and not target.is_file():
         raise ExportError(path, "is not a regular file", "choose another path")
+    if target.suffix == ".jsonl" and target.exists():
+        with target.open("rb") as file:
+            if file.read(9) == b'{"type":"':
+                raise ExportError(path, "is the log of a session", "choose another path")
     if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, "not writable")
     return target
