@@ -267,6 +267,7 @@ def others(log: Path) -> dict[str, list[str]]:
         "fit": ["fit", *SMALL, "--limit", "4"],
         **{kind: [kind, *given] for kind in ASKED_FOR},
         "presets": ["presets"],
+        "example": ["example", "attention"],
         "config": ["config"],
         "doctor": ["doctor", "--code", "evil:Net", "--model-path", str(log.parent)],
         "peak": ["peak", "--device", "nowhere"],

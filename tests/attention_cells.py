@@ -12,4 +12,4 @@ def attention_spec(**changes: Any) -> CellSpec:
     fields |= {"workload": "attention", "pass_": "forward+backward", "context_length": 24, "batch_size": 2} | changes
     heads = fields["num_heads"]
     name = f"d{fields['d_model'] // heads}"
-    return small_spec(**{"size": name if heads == 1 else f"{heads}x{name}"} | fields)
+    return small_spec(**{"size": name if heads == 1 else f"{heads}x{name}", "check": "auto"} | fields)

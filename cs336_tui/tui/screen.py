@@ -105,7 +105,7 @@ class MainScreen(Screen[None]):
 
     @property
     def can_maximise(self) -> bool:
-        return self._is_large or (self._room[0] >= PAIR_COLUMNS and self.tab_at_focus == "live")
+        return self._is_large or (self._room[0] >= PAIR_COLUMNS and self.tab_at_focus in ("live", "device"))
 
     def maximise(self) -> None:
         """Give the pane at the focus the screen, or take it away again, once it is opened."""

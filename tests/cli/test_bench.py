@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import signal
 import subprocess
 import tempfile
@@ -95,8 +96,8 @@ def test_cells_can_run_in_this_process_and_each_line_ends_with_its_verdict_and_a
     places = [number for number, line in enumerate(lines) if line.startswith("[")]
     assert len(places) == 2
     for place in places:
-        assert lines[place].endswith("(n=3) · too-few-steps") or "(n=3) · too-few-steps, " in lines[place]
-        assert lines[place + 1].startswith("  too-few-steps: ")
+        assert re.search(r"\(n=3\) · .*\btoo-few-steps\b", lines[place])  # behind its cause, on a busy machine
+        assert "too-few-steps: " in lines[place + 1]
     assert all("too-few-steps" in result["verdicts"] for result in data["runs"])
 
 

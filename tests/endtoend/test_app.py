@@ -72,7 +72,7 @@ def test_choose_run_watch_copy_export(start, tmp_path, monkeypatch, columns, row
     terminal = app.terminal
     terminal.until("Run")
     terminal.send("r", seen=lambda text: re.search(r"cell [12]/2", text) is not None)
-    terminal.send("4", seen=lambda text: len(re.findall(r"(?m)^ (?:\d+  )?tiny .*✓ ok", text)) == 2)
+    terminal.send("4", seen=lambda text: len(re.findall(r"(?m)^ (?:\d+  )?tiny .*[✓!] ok", text)) == 2)
     terminal.send("c", seen="Copied")
     (encoded,) = re.findall(rb"\x1b\]52;c;([A-Za-z0-9+/=]+)", bytes(terminal.raw))
     assert "| tiny" in base64.b64decode(encoded).decode()

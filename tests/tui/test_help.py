@@ -143,7 +143,7 @@ async def test_the_last_row_shows_whole_keys_of_the_pane_first_and_always_help_a
 async def test_the_palette_finds_each_field_and_value_of_the_form_and_goes_there() -> None:
     async with on_screen(Cs336App(Benches())) as (app, pilot):
         found = {each.title: each for each in app.get_system_commands(app.screen)}
-        assert "Choose steps" in found
+        assert "Go to steps" in found
         await found["Go to attention: sdpa"].callback()
         await until(pilot, "sdpa: torch's")
         entry = app.main.query_one("#entry-attention", Chips)

@@ -301,7 +301,7 @@ async def test_the_list_says_what_was_run_and_a_filter_keeps_what_has_its_words(
 async def test_an_opened_session_shows_its_results(folder: Path) -> None:
     async with opened(Benches(), session_dir=folder) as (app, pilot):
         await to_sessions(app, pilot)
-        await press(pilot, "end", "enter", seen="✓ ok")
+        await press(pilot, "end", "enter", seen="! ok")
         assert app.main.open_tab == "results"
 
 

@@ -66,7 +66,7 @@ async def test_a_replayed_race_opens_by_itself_and_its_winner_is_saved(
 async def test_an_opened_session_shows_its_race(tmp_path: Path) -> None:
     keep(tmp_path, STOPPED, race_events(running=4))
     async with on_screen(Cs336App(Benches(), session_dir=tmp_path), size=SMALL) as (_, pilot):
-        await press(pilot, "escape", "7", seen="left, killed")
+        await press(pilot, "escape", "7", seen="✗ killed")
         assert "u Resume" in await press(pilot, "enter", seen="now   stopped: a race is left, u resumes")
         await press(pilot, "b", "C", seen="No race in this session")
 

@@ -101,7 +101,7 @@ def window(widths: Sequence[int], middle: int, room: int, arrow: int) -> tuple[i
 class KeyBar(Lines):
     """Lists the keys of the focused pane, then those of the app, as many as fit; a click presses the key."""
 
-    _LAST = ("app.help", "app.quit")
+    _LAST = ("app.maximise", "app.help", "app.quit")
     """Keys that stand at the end, whatever else fits: they lead to all others, and out."""
 
     def on_mount(self) -> None:
