@@ -89,8 +89,8 @@ def test_problems_predicts_nothing_of_a_foreign_log(foreign: Foreign, capsys: py
         predictor.asked.clear()
         with a_machine(predictor, here()._replace(environment=on_cpu)):
             problems.callback(
-                session=str(log), edition="2026", gpu=None, trusted=trusted, format_="json", output=None, overwrite=False,
-                session_dir=log.parent,
+                session=str(log), edition="2026", gpu=None, trusted=trusted, format_="json", output=None,
+                overwrite=False, session_dir=log.parent,
             )  # fmt: skip
         return [spec for spec in predictor.asked if spec.brings_own_code]
 
