@@ -85,8 +85,8 @@ class RunProgress:
 
     def _line(self, text: str) -> None:
         self.clear()
-        if self._live:  # a terminal would break a line within a word
-            lines = (textwrap.wrap(line, self._width, subsequent_indent="  ") for line in text.splitlines())
+        if self._live and (width := self._width) > 2:  # a terminal would break within a word; some tell no width
+            lines = (textwrap.wrap(line, width, subsequent_indent="  ") for line in text.splitlines())
             text = "\n".join(chain.from_iterable(lines))
         print(text, file=self._stream, flush=True)
 
