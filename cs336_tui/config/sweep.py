@@ -42,8 +42,10 @@ _OUTER = (
 )  # fmt: skip
 _INNER = ("warmup_steps", "pass_")
 _IN_SWEEP = {field: axis for field, axis in AXES.items() if axis.sweep}
-_SHARED = tuple(f for f, axis in _IN_SWEEP.items() if axis.sweep == f and not axis.several and f not in _NOT_SHARED)
-"""Fields that every cell of a sweep has alike, named so by both."""
+_SHARED = tuple(
+    f for f, axis in _IN_SWEEP.items() if axis.sweep in (f, "checks") and not axis.several and f not in _NOT_SHARED
+)
+"""Fields that every cell of a sweep has alike; named so by both, but for the checks: `Sweep.check` is a method."""
 _PRODUCT = (*_OUTER, *(f for f, axis in _IN_SWEEP.items() if axis.several and f not in _OUTER + _INNER), *_INNER)
 
 
@@ -320,7 +322,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def _values(self) -> dict[str, tuple[Any, ...]]:
         """Values of every choice by the field of `CellSpec`."""
         without = () if self.own_code else ("model_path", "annotations")
-        shared = {field: (getattr(self, field),) for field in _SHARED if field not in without}
+        shared = {field: (getattr(self, AXES[field].sweep),) for field in _SHARED if field not in without}
         return shared | self._axes() | {"measure_steps": (self.steps,), "model_args": (self.model_args,)}
 
     def _axes(self) -> dict[str, tuple[Any, ...]]:

@@ -310,3 +310,9 @@ def test_the_leaderboards_are_as_the_handouts_have_them() -> None:
     assert (whole.pass_, whole.precision, whole.timer, whole.within) == ("train-step", "bf16", "do_bench", 600)
     assert (whole.warmup_for, whole.steps_for) == (10.0, 30.0)
     assert round(parameters(whole).numbers / 1e9, 1) == 8.1
+
+
+def test_checks_reach_the_cells_and_their_command() -> None:
+    cells = Sweep(checks="off", devices=("cpu",)).cells()
+    assert {cell.check for cell in cells} == {"off"}
+    assert "--check off" in command_of(sweep_of(cells))
