@@ -253,7 +253,7 @@ def table_of_honest(found: Sequence[Outcome]) -> str:
 
 
 def table_of_verdicts(found: Sequence[Outcome]) -> str:
-    """How often each doubt is said of honest cells, and of cheats of which it is one that may be said."""
+    """The frequency of each doubt: of honest cells, and of cheats of which it is one that may be said."""
     honest = [each for each in found if isinstance(each.case, Honest)]
     rows = []
     for name in sorted(DOUBTS):

@@ -97,8 +97,8 @@ def did_you_mean(word: str, names: Iterable[str], before: str = "") -> str:
 
 
 def expected(word: str, names: Iterable[str], *, own: str = "", see: str = "") -> str:
-    """What a word may be that is none of these names: all of a few, else the nearest ones, else some and where to `see`
-    the others. `own` is what it may be besides."""
+    """The names that a word may mean which is none of these: all of a few, else the nearest ones, else some and where
+    to `see` the others. `own` is what it may be besides."""
     known = tuple(dict.fromkeys(names))
     is_few = len(known) <= _FEW
     meant = did_you_mean(word, known) if len(nearest(word, known)) < len(known) else ""
@@ -191,8 +191,8 @@ def why_not_there(name: str, folders: Sequence[str]) -> str:
 
 
 def why_no_module(name: str, folders: Sequence[str]) -> str:
-    """Why there is no module of ``package.module:attribute`` in these folders or installed, with a hint; empty where it
-    may be there."""
+    """The reason for which no module of ``package.module:attribute`` is in these folders or installed, with a hint;
+    empty where it may be there."""
     module, _, attribute = name.partition(":")
     *packages, (missing, there) = found_along(module, [*folders, *sys.path])
     if there:

@@ -157,7 +157,7 @@ class SteadyApp(App[None]):
         self._drawing: tuple[Screen[Any] | None, asyncio.Task[bool] | None] = (None, None)
         """The screen that `laid_out` last waited for."""
         self._typed: deque[events.InputEvent] = deque()
-        """What was typed behind a key that is still being taken."""
+        """Keys that were typed behind one that is still being taken."""
         self._taking: asyncio.TimerHandle | None = None
         """Goes on with what was typed, should the key that is being taken get lost; None: no key is."""
 

@@ -55,7 +55,7 @@ class Library:
         self._work(self._last, lambda found: found and then(found))
 
     def about(self, log: Path, then: Callable[[SessionInfo], object]) -> None:
-        """What one log is of; tells why it cannot be read."""
+        """The summary of one log; a line says why it cannot be read."""
         found = partial(tried, partial(store.info_of, log))
         self._work(found, lambda read: then(read[0]) if read[0] else self._app.report(read[1]))
 

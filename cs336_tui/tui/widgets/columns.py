@@ -230,7 +230,7 @@ class Copied(msgspec.Struct, frozen=True):
     name: str
     make: Callable[[], str]
     table: Table | None = None
-    """What it is made of, if some of its columns can be copied alone."""
+    """Its table, if some of its columns can be copied alone."""
 
 
 @runtime_checkable

@@ -131,8 +131,8 @@ class _Sample(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What an optimizer step did: moves and moments beside AdamW's from the same state, by parameter; parameters that
-    did not move though they have a gradient; and what could not be compared."""
+    """The effects of an optimizer step: moves and moments beside AdamW's from the same state, by parameter; parameters
+    that did not move though they have a gradient; and the words on what could not be compared."""
 
     moves: list[Part]
     moments: list[Part]
