@@ -38,6 +38,8 @@ class Honest(NamedTuple):
     changes: Mapping[str, Any]
     slow: bool = False
     """True if it takes many seconds, as what is compiled does."""
+    verdicts: frozenset[str] = frozenset()
+    blind: bool = False
 
 
 class Cheat(NamedTuple):
