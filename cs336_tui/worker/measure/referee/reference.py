@@ -3,7 +3,7 @@ through another model of the user's, sequence by sequence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from time import perf_counter
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from cs336_tui.worker.workload.model_parts import named_parameters
 from cs336_tui.worker.workload.norms import OperationAlone
 from cs336_tui.worker.workload.passes import logits_of
 from cs336_tui.worker.workload.precision import RECIPES
-from cs336_tui.worker.workload.transformer import Batch, Loss, Rotary, Transformer, causal_mask
+from cs336_tui.worker.workload.transformer import Batch, Loss, Rotary, causal_mask
 
 _ROOM = 0.5
 """Share of the free memory that the reference may take, by an estimate of the most that it needs."""
@@ -57,9 +57,9 @@ class Reference:
     def run(self, batch: Batch, *, backward: bool, within_s: float) -> Referred:
         """The results on a batch, some sequences at once; logits, and with `backward` gradients. Raises
         `Unchecked` after `within_s`."""
-        parameters = self._load()
+        trained = {name: parameter for name, parameter in self._load().items() if parameter.requires_grad}
         self._model.train(self._workload.model.training)
-        parts = [batch] if self._alone else list(_parts(batch, self._at_once))
+        parts = [batch] if self._alone else [*map(Batch, *(tensor.split(self._at_once) for tensor in batch))]
         training = self._workload.training
         scale = float(training.scaler.get_scale()) if training and training.scales_gradients else 1.0
         logits, gradients, loss = [], dict[str, Tensor](), None
@@ -74,11 +74,9 @@ class Reference:
             if part_loss is not None:
                 loss = (0.0 if loss is None else loss) + part_loss.detach().float() * share
             if backward and part_loss is not None:
-                wanted = [parameter for parameter in parameters.values() if parameter.requires_grad]
                 with counter or nullcontext():
-                    found = torch.autograd.grad(part_loss * (share * scale), wanted, allow_unused=True)
-                names = [name for name, parameter in parameters.items() if parameter.requires_grad]
-                for name, gradient in zip(names, found, strict=True):
+                    found = torch.autograd.grad(part_loss * (share * scale), [*trained.values()], allow_unused=True)
+                for name, gradient in zip(trained, found, strict=True):
                     if gradient is not None:
                         exact = gradient.float().contiguous() / scale  # as collectives want it
                         if scale > 1 and not bool(exact.isfinite().all()):
@@ -129,11 +127,6 @@ def _put(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
                 module._parameters[key] = parameter
 
 
-def _parts(batch: Batch, at_once: int) -> Iterator[Batch]:
-    for parts in zip(*(tensor.split(at_once) for tensor in batch), strict=True):
-        yield Batch(*parts)
-
-
 def reference_of(spec: CellSpec, workload: Workload, device: torch.device) -> Reference:
     """The reference of a cell: of the reference model with naive attention, of a user's own the model that `check`
     names, or without one a fresh copy of itself. Raises `Unchecked` without one, or if it has no room."""
@@ -169,10 +162,8 @@ def reference_of(spec: CellSpec, workload: Workload, device: torch.device) -> Re
     except Exception as error:
         raise Unchecked(f"the reference could not be built: {str(error).splitlines()[0]}") from error
     model = made.model
-    if isinstance(model, Transformer):
+    if place.type == "meta":
         _fill_tables(model, spec, device)
-    elif not own:
-        _fill_alone(model, spec, device)
     words = "naive attention" if spec.workload == "attention" or is_imported(spec.attention) else "the reference model"
     if own:
         words = short(other) if other else "a fresh copy of itself"
@@ -196,19 +187,14 @@ def _sequences_at_once(spec: CellSpec, device: torch.device, *, surely: bool) ->
     return 1
 
 
-def _fill_tables(model: Transformer, spec: CellSpec, device: torch.device) -> None:
+def _fill_tables(model: nn.Module, spec: CellSpec, device: torch.device) -> None:
     """Make the tables of a model that was built without data."""
-    length = spec.context_length
-    rotary: Rotary | None = None
+    length, rotary = spec.context_length, None
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, Rotary):
                 rotary = rotary or Rotary(spec.d_model // spec.num_heads, length, device=device)
                 setattr(module, name, rotary)
-    dtype = RECIPES[spec.precision].parameters
-    model.causal_mask = causal_mask(length, device=device, dtype=dtype)
-
-
-def _fill_alone(model: nn.Module, spec: CellSpec, device: torch.device) -> None:
-    if getattr(model, "mask", None) is not None:
-        model.mask = causal_mask(spec.context_length, device=device, dtype=RECIPES[spec.precision].parameters)
+    for name in ("causal_mask", "mask"):  # of a whole model, and of attention alone
+        if getattr(model, name, None) is not None:
+            setattr(model, name, causal_mask(length, device=device, dtype=RECIPES[spec.precision].parameters))
