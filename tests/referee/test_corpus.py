@@ -37,6 +37,8 @@ FOUND = (
     "model/SwitchesToTf32",
     "attention/MemoisedBackward/backward/alone",
     "loss/every_second_token",
+    "loss/smoothed_every_second_token",
+    "loss/of_no_value",
     "parallel/StopsLater",
     "model/OneBlockLessWhileMeasured",
     "model/PatchesActivation",
@@ -76,6 +78,8 @@ CLEAN = (
     "model/honest_models:SlowFirstForward/forward",
     "model/honest_models:PadsVocabulary/forward",
     "loss/honest:logsumexp_loss/forward+backward",
+    "loss/honest:label_smoothing/train-step",
+    "loss/honest:z_loss/train-step",
     "parallel/ddp",
 )
 """Honest cells that the test runs; add to them what was doubted once."""

@@ -161,13 +161,13 @@ class Check:
         draws = any(state not in (None, later) for state, later in states)  # none of NumPy's, if the step imports it
         is_skipped = moves is not None and moves.is_skipped
         self._some = None if is_skipped else some_logits(self.step.results.logits)
-        found, left_out = self._of_step(referred), ""
+        found, left_out = self._of_step(referred), referred.left_out
         if backward and not is_skipped:  # else they overflowed
             found += differences("gradients", moves.given if moves and moves.given else gradients())
         unmoved, unequal = tuple[str, ...](), tuple[str, ...]()
         if moves is not None:
             moved = moves.compared()
-            unmoved, left_out = moved.unmoved, moved.left_out
+            unmoved, left_out = moved.unmoved, ", ".join(filter(None, (left_out, moved.left_out)))
             found += [*differences("moves", moved.moves), *differences("moments", moved.moments)]
             unequal = unequal_parameters(self.workload) if self._shares else ()
         self.step.clear()

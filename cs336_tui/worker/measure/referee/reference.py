@@ -3,6 +3,7 @@ through another model of the user's, sequence by sequence."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from time import perf_counter
@@ -21,12 +22,21 @@ from cs336_tui.worker.measure.referee.work import ProductCounter
 from cs336_tui.worker.workload.building import Workload, build, collect_garbage
 from cs336_tui.worker.workload.model_parts import named_parameters
 from cs336_tui.worker.workload.norms import OperationAlone
-from cs336_tui.worker.workload.passes import logits_of
+from cs336_tui.worker.workload.passes import cross_entropy, logits_of
 from cs336_tui.worker.workload.precision import RECIPES
 from cs336_tui.worker.workload.transformer import Batch, Loss, Rotary, causal_mask
 
 _ROOM = 0.5
 """Share of the free memory that the reference may take, by an estimate of the most that it needs."""
+
+EXACT, DEPARTS = 1e-5, 0.5
+"""Relative differences of a loss from cross-entropy: up to the first it is cross-entropy, from the second on it is
+another loss, or leaves something out."""
+_ROUNDED = 3e-4
+"""Rounding of a token's gradient in float32, of which sums over a vocabulary are a part; bfloat16's is 1e-3."""
+_LEAST = 0.3
+"""Least size of a token's gradient, 1 less its target's probability, to which differences are relative: smoothing is
+more than the gradient of a target that is surely expected."""
 
 
 class Unchecked(Exception):
@@ -35,23 +45,25 @@ class Unchecked(Exception):
 
 class Referred(NamedTuple):
     """The results of a reference: logits, some sequences each, the loss, whole gradients by parameter (none without a
-    backward), seconds; of a copy of the cell's model that ran on all at once the FLOPs of its forward and backward."""
+    backward), seconds; of a copy of the cell's model that ran on all at once the FLOPs of its forward and backward; the
+    words on what is the cell's own and is not compared."""
 
     logits: list[Tensor]
     loss: Tensor | None
     gradients: dict[str, Tensor]
     took_s: float
     flops: tuple[int, int] | None
+    left_out: str
 
 
 class Reference:
     """Made by `reference_of`. It shares the cell's weights, whatever they are when it runs."""
 
     def __init__(
-        self, spec: CellSpec, workload: Workload, model: nn.Module, loss: Loss, words: str, at_once: int
+        self, spec: CellSpec, workload: Workload, model: nn.Module, loss: Loss, words: str, at_once: int, own_loss: bool
     ) -> None:
         self.spec, self.words, self._at_once = spec, words, at_once
-        self._workload, self._model, self._loss = workload, model, loss
+        self._workload, self._model, self._loss, self._own_loss = workload, model, loss, own_loss
         self._alone, self._is_copy = isinstance(model, OperationAlone), type(model) is type(workload.model)
 
     def run(self, batch: Batch, *, backward: bool, within_s: float) -> Referred:
@@ -62,14 +74,18 @@ class Reference:
         parts = [batch] if self._alone else [*map(Batch, *(tensor.split(self._at_once) for tensor in batch))]
         training = self._workload.training
         scale = float(training.scaler.get_scale()) if training and training.scales_gradients else 1.0
-        logits, gradients, loss = [], dict[str, Tensor](), None
+        logits, gradients, loss, left_out = [], dict[str, Tensor](), None, ""
         counter = ProductCounter(self.spec.vocab_size) if self._is_copy and len(parts) == 1 else None
         began = perf_counter()
         for number, part in enumerate(parts):
             share = 1.0 if self._alone else len(part.inputs) / len(batch.inputs)
             with torch.set_grad_enabled(backward), self._workload.autocast(), counter or nullcontext():
                 out = logits_of(self._model(part.inputs), self._model)
-                part_loss = self._loss(out, part.targets) if "loss" in prepared_phases(self.spec.pass_) else None
+                loss_of, part_loss = self._loss, None
+                if "loss" in prepared_phases(self.spec.pass_):
+                    if self._own_loss and EXACT < departure(self._workload.loss, out, part.targets) < DEPARTS:
+                        loss_of, left_out = self._workload.loss, "its loss with cross-entropy"
+                    part_loss = loss_of(out, part.targets)
             logits.append(out.detach())
             if part_loss is not None:
                 loss = (0.0 if loss is None else loss) + part_loss.detach().float() * share
@@ -87,7 +103,7 @@ class Reference:
             if number + 1 < len(parts) and perf_counter() - began > within_s:
                 raise Unchecked("the reference would take longer than three steps")
         flops = (sum(counter.forward.values()), counter.backward) if counter else None
-        return Referred(logits, loss, gradients, perf_counter() - began, flops)
+        return Referred(logits, loss, gradients, perf_counter() - began, flops, left_out)
 
     @torch.no_grad()
     def _load(self) -> dict[str, nn.Parameter]:
@@ -110,6 +126,40 @@ class Reference:
             if name in buffers and buffers[name].shape == buffer.shape and not buffer.is_meta:
                 buffer.copy_(buffers[name])
         return dict(named_parameters(self._model))
+
+
+def departure(loss: Loss, logits: Tensor, targets: Tensor) -> float:
+    """The largest relative difference of a loss from cross-entropy: of its value, and of each token's gradient of the
+    target and of the other words. Infinite if the latter is not what weights of tokens, smoothed targets and a z-loss
+    come to: the words' probabilities times a number, and a number."""
+    own = logits.detach().float().requires_grad_()  # which a backward of its own does not leave
+    with torch.enable_grad():
+        value = loss(own, targets)
+        gradient = torch.autograd.grad(value, own, allow_unused=True)[0] if value.requires_grad else None
+    if gradient is None:
+        return math.inf
+    with torch.no_grad():
+        apart = [float((value / cross_entropy(own, targets) - 1).abs())]
+        for rows in zip(gradient, own, targets, strict=True):  # sequence by sequence: each needs several of its size
+            apart.append(_tokens_departure(*rows, tokens=targets.numel()))
+    return max(apart)
+
+
+def _tokens_departure(gradient: Tensor, logits: Tensor, targets: Tensor, tokens: int) -> float:
+    """The same of a sequence's gradient, (T, V), of a mean over so many tokens."""
+    target, expected = targets.unsqueeze(-1), logits.softmax(-1)
+    size = 1 - expected.gather(-1, target)
+    of_target = ((gradient.gather(-1, target) * tokens + size) / size.clamp_min(_LEAST)).abs()
+    is_other = torch.ones_like(expected).scatter_(-1, target, 0.0)
+    expected *= is_other
+    found = gradient * tokens * is_other
+    line, steep = (each - is_other * each.sum(-1, keepdim=True) / (each.shape[-1] - 1) for each in (found, expected))
+    slope = (line * steep).sum(-1, keepdim=True) / steep.square().sum(-1, keepdim=True).clamp_min(1e-30)
+    if ((line - slope * steep).norm(dim=-1) > _ROUNDED * found.norm(dim=-1)).any():
+        return math.inf
+    least = _LEAST / math.sqrt(logits.shape[-1])
+    of_others = (found - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(least)
+    return float(torch.maximum(of_target.squeeze(-1), of_others).nan_to_num(math.inf, math.inf).max())
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -169,7 +219,7 @@ def reference_of(spec: CellSpec, workload: Workload, device: torch.device) -> Re
         words = short(other) if other else "a fresh copy of itself"
     elif is_imported(spec.norm) or spec.workload == "norm":
         words = plain.norm
-    return Reference(plain, workload, model, made.loss, words, at_once)
+    return Reference(plain, workload, model, made.loss, words, at_once, is_imported(spec.loss))
 
 
 def _sequences_at_once(spec: CellSpec, device: torch.device, *, surely: bool) -> int:
