@@ -166,6 +166,16 @@ def said_of(cell: CellState) -> set[Any]:
     return set(judgement.names) if judgement else {FAILED}
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["pass/backward", "parallel/ddp"])
+def test_the_window_is_timed_by_the_process_that_runs_the_cell(cells: dict[str, CellState], name: str) -> None:
+    finished = cells[name].finished
+    assert finished is not None
+    assert finished.audit is not None
+    assert finished.audit.books is not None
+    assert finished.audit.books.parent_s is not None
+
+
 @judges
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", FOUND)

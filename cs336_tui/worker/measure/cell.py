@@ -25,7 +25,7 @@ from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backwa
 from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, is_out_of_memory
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
 from cs336_tui.worker.measure.process import RunQueueMeter
-from cs336_tui.worker.measure.referee.audit import Check, why_fixed
+from cs336_tui.worker.measure.referee.audit import CellCheck, why_fixed
 from cs336_tui.worker.measure.referee.books import Bookkeeper
 from cs336_tui.worker.measure.reporter import CellReporter, Emit
 from cs336_tui.worker.measure.timing import L2Flush, StepTime, StepTimer, WindowTiming, clock_for
@@ -209,7 +209,7 @@ class CellRun:
         self.reporter.end["audit"] = Audit(books=self._books, inputs=inputs)
         self.reporter.measured(self.peaks, with_memory=with_memory)
         place, step_s = self.group.place, median(times_s)
-        check = Check(self.spec, self.workload, self.step, self.timer, place, step_s, self._books, inputs)
+        check = CellCheck(self.spec, self.workload, self.step, self.timer, place, step_s, self._books, inputs)
         self.reporter.end["audit"] = check.audit()
         collect_garbage()
 

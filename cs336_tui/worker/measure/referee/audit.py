@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Check:
+class CellCheck:
     """The check of a cell whose steps are measured."""
 
     spec: CellSpec
