@@ -300,6 +300,7 @@ _LOSSES: dict[str, str] = {
     "honest_at_first": DIFFERS,
     "smoothed_every_second_token": DIFFERS,
     "smoothed_at_first": DIFFERS,
+    "smoothed_of_leaves": DIFFERS,
     "z_loss_of_half": DIFFERS,
     "most_of_vocabulary": DIFFERS,
     "of_no_value": DIFFERS,

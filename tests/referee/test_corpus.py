@@ -38,6 +38,7 @@ FOUND = (
     "attention/MemoisedBackward/backward/alone",
     "loss/every_second_token",
     "loss/smoothed_every_second_token",
+    "loss/smoothed_of_leaves",
     "loss/of_no_value",
     "parallel/StopsLater",
     "model/OneBlockLessWhileMeasured",

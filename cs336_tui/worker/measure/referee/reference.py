@@ -81,11 +81,11 @@ class Reference:
             share = 1.0 if self._alone else len(part.inputs) / len(batch.inputs)
             with torch.set_grad_enabled(backward), self._workload.autocast(), counter or nullcontext():
                 out = logits_of(self._model(part.inputs), self._model)
-                loss_of, part_loss = self._loss, None
-                if "loss" in prepared_phases(self.spec.pass_):
-                    if self._own_loss and EXACT < departure(self._workload.loss, out, part.targets) < DEPARTS:
-                        loss_of, left_out = self._workload.loss, "its loss with cross-entropy"
-                    part_loss = loss_of(out, part.targets)
+                part_loss = self._loss(out, part.targets) if "loss" in prepared_phases(self.spec.pass_) else None
+                if part_loss is not None and self._own_loss:
+                    departs, own_loss = departure(self._workload.loss, out, part.targets)
+                    if EXACT < departs < DEPARTS:
+                        part_loss, left_out = own_loss, "its loss with cross-entropy"
             logits.append(out.detach())
             if part_loss is not None:
                 loss = (0.0 if loss is None else loss) + part_loss.detach().float() * share
@@ -128,21 +128,22 @@ class Reference:
         return dict(named_parameters(self._model))
 
 
-def departure(loss: Loss, logits: Tensor, targets: Tensor) -> float:
+def departure(loss: Loss, logits: Tensor, targets: Tensor) -> tuple[float, Tensor]:
     """The largest relative difference of a loss from cross-entropy: of its value, and of each token's gradient of the
     target and of the other words. Infinite if the latter is not what weights of tokens, smoothed targets and a z-loss
-    come to: the words' probabilities times a number, and a number."""
+    come to: the words' probabilities times a number, and a number. Beside it the loss with the gradient that was
+    compared, as a loss may compute another one when it is called again."""
     own = logits.detach().float().requires_grad_()  # which a backward of its own does not leave
     with torch.enable_grad():
         value = loss(own, targets)
         gradient = torch.autograd.grad(value, own, allow_unused=True)[0] if value.requires_grad else None
     if gradient is None:
-        return math.inf
+        return math.inf, value
     with torch.no_grad():
         apart = [float((value / cross_entropy(own, targets) - 1).abs())]
         for rows in zip(gradient, own, targets, strict=True):  # sequence by sequence: each needs several of its size
             apart.append(_tokens_departure(*rows, tokens=targets.numel()))
-    return max(apart)
+    return max(apart), value.detach() + ((logits - logits.detach()) * gradient).sum()
 
 
 def _tokens_departure(gradient: Tensor, logits: Tensor, targets: Tensor, tokens: int) -> float:
