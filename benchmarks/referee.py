@@ -227,65 +227,65 @@ def chosen(only: Sequence[str]) -> list[Cheat | Honest]:
     return [case for case in cases if not only or any(fnmatch.fnmatch(case.id, glob) for glob in only)]
 
 
-def table_of_cheats(found: Sequence[Outcome]) -> str:
+def table_of_cheats(cheats: Sequence[Outcome]) -> str:
     rows = []
-    for case in dict.fromkeys(each.case.id for each in found):
-        of_case = [each for each in found if each.case.id == case]
-        first = of_case[0].case
-        assert isinstance(first, Cheat)
-        right = sum(each.is_right for each in of_case)
-        said = Counter(each.words for each in of_case)
-        rows.append(
-            [
-                f"{case}{' (blind)' if first.blind else ''}",
-                ", ".join(sorted(first.verdicts)),
-                "; ".join(words if len(of_case) == 1 else f"{words} ({n})" for words, n in said.most_common()),
-                "yes" if right == len(of_case) else "**no**" if not right else f"**{right} of {len(of_case)}**",
-            ]
-        )
+    for name in dict.fromkeys(each.case.id for each in cheats):
+        of_case = [each for each in cheats if each.case.id == name]
+        right, case = sum(each.is_right for each in of_case), of_case[0].case
+        said = Counter(each.words for each in of_case).most_common()
+        words = "; ".join(words if len(of_case) == 1 else f"{words} ({n})" for words, n in said)
+        mark = "yes" if right == len(of_case) else "**no**" if not right else f"**{right} of {len(of_case)}**"
+        rows.append([f"{name}{' (blind)' if case.blind else ''}", ", ".join(sorted(case.verdicts)), words, mark])
     return table(["cheat", "one of", "said", "right"], rows)
 
 
-def table_of_honest(found: Sequence[Outcome]) -> str:
-    wrong = [each for each in found if not each.is_right]
-    rows = [[each.case.id, each.words, each.evidence] for each in wrong]
+def table_of_honest(honest: Sequence[Outcome]) -> str:
+    rows = [[each.case.id, each.words, each.evidence] for each in honest if not each.is_right]
     return table(["honest cell", "said", "evidence"], rows) if rows else "No honest cell is doubted."
 
 
-def table_of_verdicts(found: Sequence[Outcome]) -> str:
+def table_of_verdicts(cheats: Sequence[Outcome], honest: Sequence[Outcome]) -> str:
     """The frequency of each doubt: of honest cells, and of cheats of which it is one that may be said."""
-    honest = [each for each in found if isinstance(each.case, Honest)]
     rows = []
     for name in sorted(DOUBTS):
-        meant = [each for each in found if isinstance(each.case, Cheat) and name in each.case.verdicts]
-        of_honest, of_cheats = (sum(name in each.said for each in group) for group in (honest, meant))
-        rows.append([f"`{name}`", f"{of_honest} of {len(honest)}", f"{of_cheats} of {len(meant)}"])
+        groups = honest, [each for each in cheats if name in each.case.verdicts]
+        rows.append([f"`{name}`", *(f"{sum(name in each.said for each in of)} of {len(of)}" for of in groups)])
     return table(["verdict", "said of honest cells", "said of cheats of which it may be said"], rows)
 
 
-def summary(found: Sequence[Outcome], cost: Sequence[float], turns: Sequence[Turns], races: Sequence[Race]) -> str:
+def share(count: int, every: Sequence[object]) -> str:
+    return f"{count} of {len(every)}, {count / len(every):.1%}"
+
+
+def summary(
+    cheats: Sequence[Outcome],
+    honest: Sequence[Outcome],
+    cost: Sequence[float],
+    turns: Sequence[Turns],
+    races: Sequence[Race],
+) -> str:
     rows = []
-    for name, blind in (("cheats found", False), ("of these told by comparison alone", True)):
-        cheats = [each for each in found if isinstance(each.case, Cheat) and (each.case.blind or not blind)]
-        if cheats:
-            right = sum(each.is_right for each in cheats)
-            share = right / len(cheats)
-            mark = "" if blind else f"at least {LEAST_FOUND:.0%}: {verdict(share, LEAST_FOUND, 1)}"
-            rows.append([name, f"{right} of {len(cheats)}, {share:.1%}", mark])
-    honest = [each for each in found if isinstance(each.case, Honest)]
+    if cheats:
+        right = sum(each.is_right for each in cheats)
+        mark = f"at least {LEAST_FOUND:.0%}: {verdict(right / len(cheats), LEAST_FOUND, 1)}"
+        rows.append(["cheats found", share(right, cheats), mark])
+    if blind := [each for each in cheats if each.case.blind]:
+        rows.append(["of these told by comparison alone", share(sum(each.is_right for each in blind), blind), ""])
     if honest:
         wrong = sum(not each.is_right for each in honest)
         mark = f"at most 1 in {1 / MOST_DOUBTED:.0f}: {verdict(wrong / len(honest), 0, MOST_DOUBTED)}"
-        rows.append(["honest cells doubted", f"{wrong} of {len(honest)}, {wrong / len(honest):.1%}", mark])
+        rows.append(["honest cells doubted", share(wrong, honest), mark])
     if cost:
         mark = f"at most {MOST_STEPS:g}: {verdict(statistics.median(cost), float('-inf'), MOST_STEPS)}"
         rows.append(["the check of an honest cell, in steps", spread(cost, 1), mark])
-    if turns:
-        fooled = sum(each.is_fooled for each in turns)
-        rows.append(["cheats that ab calls faster", f"{fooled} of {len(turns)}", f"none: {verdict(fooled, 0, 0)}"])
-    if races:
-        won = sum(each.is_fooled for each in races)
-        rows.append(["cheats that win a race", f"{won} of {len(races)}", f"none: {verdict(won, 0, 0)}"])
+    pairs: list[tuple[str, Sequence[Turns | Race]]] = [
+        ("cheats that ab calls faster", turns),
+        ("cheats that win a race", races),
+    ]
+    for title, pair in pairs:
+        if pair:
+            fooled = sum(each.is_fooled for each in pair)
+            rows.append([title, f"{fooled} of {len(pair)}", f"none: {verdict(fooled, 0, 0)}"])
     return table(["", "found", "mark"], rows)
 
 
@@ -319,33 +319,30 @@ def main(
     output: Path | None,
 ) -> None:
     cases = [case for case in chosen(only) if slow or not (isinstance(case, Honest) and case.slow)]
-    cheats = [case for case in cases if isinstance(case, Cheat)]
+    cheating = [case for case in cases if isinstance(case, Cheat)]
     draw = random.Random(seed)
-    in_pairs = [case for case in cheats if can_take_turns(case)]
-    racing = [case for case in cheats if can_race(case)]
-    found: list[Outcome] = []
+    in_pairs = [case for case in cheating if can_take_turns(case)]
+    racing = [case for case in cheating if can_race(case)]
     plain = [case for case in cases if isinstance(case, Honest) and not case.slow and "ranks" not in case.changes]
-    cost: list[float] = []
-    paired: list[Turns] = []
-    raced: list[Race] = []
+    found, paired, raced = list[Outcome](), list[Turns](), list[Race]()
     with load(busy):
         for number in range(seed, seed + runs):
             of_run = outcomes(cases, number, reference)
             found += of_run
             right = sum(each.is_right for each in of_run)
             click.echo(f"seed {number}: right of {right} of {len(of_run)} cells", err=True)
-        cost += costs(draw.sample(plain, min(checks, len(plain))), seed) if CAN_CHECK and checks else []
+        cost = costs(draw.sample(plain, min(checks, len(plain))), seed) if CAN_CHECK and checks else []
         for case in draw.sample(in_pairs, min(turns, len(in_pairs))):
             paired.append(in_turns(case, seed, rounds, reference))
             click.echo(f"{paired[-1].id} in turns: {paired[-1].outcome}, {paired[-1].words}", err=True)
         for case in draw.sample(racing, min(races, len(racing))):
             raced.append(race(case, seed, budget))
             click.echo(f"{raced[-1].id} in a race: {raced[-1].winner} wins", err=True)
-    parts = [summary(found, cost, paired, raced), table_of_verdicts(found)]
-    if any(isinstance(each.case, Cheat) for each in found):
-        parts.append(table_of_cheats([each for each in found if isinstance(each.case, Cheat)]))
-    if any(isinstance(each.case, Honest) for each in found):
-        parts.append(table_of_honest([each for each in found if isinstance(each.case, Honest)]))
+    cheats = [each for each in found if isinstance(each.case, Cheat)]
+    honest = [each for each in found if isinstance(each.case, Honest)]
+    parts = [summary(cheats, honest, cost, paired, raced), table_of_verdicts(cheats, honest)]
+    parts += [table_of_cheats(cheats)] if cheats else []
+    parts += [table_of_honest(honest)] if honest else []
     if paired:
         rows = [[each.id, each.outcome, each.words, "**yes**" if each.is_fooled else "no"] for each in paired]
         parts.append(table(["cheat against its honest twin", "outcome", "ratio", "called faster"], rows))
@@ -355,9 +352,9 @@ def main(
     words = [
         f"--runs {runs} --seed {seed} --checks {checks} --turns {turns} --races {races} --load {busy}",
         *(f"--only '{glob}'" for glob in only),
+        *(() if slow else ("--no-slow",)),
+        *(() if reference else ("--no-reference",)),
     ]
-    words += [] if slow else ["--no-slow"]
-    words += [] if reference else ["--no-reference"]
     publish("The referee", f"python -m benchmarks.referee {' '.join(words)}", "\n\n".join(parts), output)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import msgspec
 from cs336_tui.config.spec import AXES, CellSpec, Pass, Precision
 from cs336_tui.config.values import WITHOUT_BACKWARD, prepared_phases
 from cs336_tui.events.reports import AgreementReport, Sketch
+from cs336_tui.stats.differences import Errors, Part, relative_error, relative_errors
 from cs336_tui.stats.quantities import two_digit_percent
 
 SEQUENCES = 2
@@ -33,9 +34,6 @@ _WHOLE, _PART = 3.0, 8.0
 """The tolerance of all logits, of all gradients and of the loss, and that of a part, in units of roundoff times the
 root of the number of layers: rounding errors add up as a random walk (Higham and Mary 2019, "A new approach to
 probabilistic rounding error analysis"). sdpa, other precisions and models of one's own came to half of it on a CPU."""
-_LEAST_RMS = 0.1
-"""Share of all gradients' root mean square. The error of a parameter with a smaller gradient is relative to that: one
-that is 0 but for rounding, as that of a key's bias, is all error."""
 _SAME_START = 0.01
 """Parameters that begin alike are rounded differently at most; others differ by about their norm."""
 _ALIKE = (
@@ -55,15 +53,6 @@ class Agreement(NamedTuple):
     logits: Errors | None = None
     gradients: Errors | None = None
     """None without a backward."""
-
-
-class Errors(NamedTuple):
-    """The norm of a difference over the norm of what the starting point has: of the `whole` and of its `worst` part,
-    some positions or a parameter."""
-
-    whole: float
-    worst: str
-    worst_error: float
 
 
 def agreement_key(spec: CellSpec, base: CellSpec) -> CellSpec:
@@ -93,8 +82,8 @@ def agreement(of: AgreementReport | str, base: AgreementReport | str) -> Agreeme
         return Agreement(None, why)
     if lost := next(_not_finite(of), ""):
         return Agreement(False, lost)
-    logits, gradients = _errors(_logits(of, base)), _errors(_gradients(of, base))
-    loss = 0.0 if of.loss is None or base.loss is None else _ratio(abs(of.loss - base.loss), abs(base.loss))
+    logits, gradients = relative_errors(_logits(of, base)), relative_errors(_gradients(of, base))
+    loss = 0.0 if of.loss is None or base.loss is None else relative_error(abs(of.loss - base.loss), abs(base.loss))
     tolerance = tolerance_of(of.spec, base.spec)
     exceeded = tolerance.exceeded(logits, gradients, loss)
     if not exceeded:
@@ -172,31 +161,22 @@ def _not_finite(report: AgreementReport) -> Iterator[str]:
             yield f"gradient of {parameter.name} is not finite: {count} of {math.prod(parameter.shape)}"
 
 
-class _Part(NamedTuple):
-    """A part of the logits or gradients: the norms of the difference and of what the starting point has."""
-
-    name: str
-    elements: int
-    apart: float
-    norm: float
-
-
-def _logits(of: AgreementReport, base: AgreementReport) -> Iterator[_Part]:
+def _logits(of: AgreementReport, base: AgreementReport) -> Iterator[Part]:
     length = base.logits[-1].end
     for own, other in zip(of.logits, base.logits, strict=True):
         first, last = own.first + 1, own.end
         name = f"position {last}" if first == last else f"positions {first} to {last}"
         elements = math.prod(base.shape) * (own.end - own.first) // length
-        yield _Part(name, elements, _apart(own.sketch, other.sketch), other.sketch.norm)
+        yield Part(name, _apart(own.sketch, other.sketch), other.sketch.norm, elements)
 
 
-def _gradients(of: AgreementReport, base: AgreementReport) -> Iterator[_Part]:
+def _gradients(of: AgreementReport, base: AgreementReport) -> Iterator[Part]:
     """Of each parameter of which either has a gradient; one that is missing is 0."""
     others = {each.name: each for each in base.parameters}
     for own in of.parameters:
         a, b = own.gradient, others[own.name].gradient
         if a or b:
-            yield _Part(own.name, math.prod(own.shape), _apart(a, b), b.norm if b else 0.0)
+            yield Part(own.name, _apart(a, b), b.norm if b else 0.0, math.prod(own.shape))
 
 
 def _apart(a: Sketch | None, b: Sketch | None) -> float:
@@ -204,19 +184,3 @@ def _apart(a: Sketch | None, b: Sketch | None) -> float:
     of, others = (struct.unpack(f"<{len(each.buckets) // 4}f", each.buckets) if each else () for each in (a, b))
     apart = math.hypot(*(x - y for x, y in zip_longest(of, others, fillvalue=0.0)))
     return apart if math.isfinite(apart) else math.inf
-
-
-def _errors(parts: Iterable[_Part]) -> Errors | None:
-    """None of no parts."""
-    found = list(parts)
-    if not found:
-        return None
-    norm = math.hypot(*(part.norm for part in found))
-    rms = norm / math.sqrt(sum(part.elements for part in found))
-    errors = [_ratio(part.apart, max(part.norm, _LEAST_RMS * rms * math.sqrt(part.elements))) for part in found]
-    worst = max(range(len(found)), key=errors.__getitem__)
-    return Errors(_ratio(math.hypot(*(part.apart for part in found)), norm), found[worst].name, errors[worst])
-
-
-def _ratio(apart: float, norm: float) -> float:
-    return apart / norm if norm else math.inf if apart else 0.0

@@ -13,7 +13,7 @@ from cs336_tui.config.flops import step_flops, surely_moved
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.audit import AFTER_S, FASTER, SLOWER, Audit, Books, Inputs, Results, Work
 from cs336_tui.session.states import CellState
-from cs336_tui.stats.quantities import counted, percent, two_digit_percent
+from cs336_tui.stats.quantities import counted, named, percent, two_digit_percent
 
 DISQUALIFYING: tuple[VerdictName, ...] = (
     "work-outside-steps", "impossible", "less-work", "differs", "remembers-inputs", "other-precision",
@@ -50,7 +50,6 @@ _DTYPES: dict[Precision, tuple[str, ...]] = {
     "fp8-mixed": ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float32", "float64"),
 }
 """dtypes that products may have, the one asked for first."""
-_NOT_RECORDED = "not recorded"
 
 
 def refereed(cell: CellState) -> Mapping[VerdictName, Finding]:
@@ -94,7 +93,7 @@ def checked_word(cell: CellState) -> str:
 def _checked_words(audit: Audit) -> str:
     results = audit.results
     assert results is not None
-    besides = f"; not compared: {results.partly}" if results.partly else ""
+    besides = f"; not compared: {results.left_out}" if results.left_out else ""
     return f"its results are those of {results.reference}{besides}; the checks took {_seconds(audit.took_s)}"
 
 
@@ -104,7 +103,7 @@ def _unchecked(results: Results | None) -> str:
 
 def _outside(cell: CellState, books: Books | None) -> Finding:
     if books is None:
-        return Finding(None, "the window was not watched", unknown_because=_NOT_RECORDED)
+        return Finding(None, "the window was not watched", unknown_because="not recorded")
     found = list(_outside_words(cell, books))
     if found:
         return Finding(True, ", ".join(found), "time the whole loop, and leave clocks and hooks as they are")
@@ -183,19 +182,17 @@ def _differs(cell: CellState, results: Results | None) -> Finding:
     tolerance = tolerance_of(cell.spec, cell.spec)
     found = []
     for each in results.differences:
-        most = {"moves": MOVED, "moments": MOMENTS}.get(each.of)
+        most = {"moves": MOVED, "moments": MOMENTS}.get(each.quantity)
         part, whole = (most, most) if most else (tolerance.part, tolerance.whole)
         if not each.worst_error <= part:
-            where = "" if each.of == "loss" else f" ({each.worst})"
-            found.append(f"{each.of} by {_share(each.worst_error)}{where}")
+            where = "" if each.quantity == "loss" else f" ({each.worst})"
+            found.append(f"{each.quantity} by {_share(each.worst_error)}{where}")
         elif not each.whole <= whole:
-            found.append(f"{each.of} by {_share(each.whole)} in all")
+            found.append(f"{each.quantity} by {_share(each.whole)} in all")
     if results.unmoved:
-        more = f" and {len(results.unmoved) - 1} more" if len(results.unmoved) > 1 else ""
-        found.append(f"the optimizer left {results.unmoved[0]}{more} as it was")
+        found.append(f"the optimizer left {named(results.unmoved, 1)} as it was")
     if results.unequal:
-        more = f" and {len(results.unequal) - 1} more" if len(results.unequal) > 1 else ""
-        found.append(f"ranks have unequal {results.unequal[0]}{more}")
+        found.append(f"ranks have unequal {named(results.unequal, 1)}")
     if found:
         return Finding(True, f"from {results.reference}: {', '.join(dict.fromkeys(found))}", "do not compare its time")
     return Finding(False, f"its results are those of {results.reference}")

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-Side = Literal["logits", "gradients", "loss", "moves", "moments"]
+Quantity = Literal["logits", "gradients", "loss", "moves", "moments"]
 
 
 class Books(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,17 +48,16 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Functions and kernels whose products cannot be seen."""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class Difference(msgspec.Struct, frozen=True, kw_only=True, rename={"quantity": "of"}):
     """The norm of a difference from the reference over the reference's own: of the whole and of its worst part."""
 
-    of: Side
-    batch: Literal["timed", "unseen"]
+    quantity: Quantity
     whole: float
     worst: str
     worst_error: float
 
 
-class Results(msgspec.Struct, frozen=True, kw_only=True):
+class Results(msgspec.Struct, frozen=True, kw_only=True, rename={"left_out": "partly"}):
     """A step after the measured ones, compared with a reference of the same weights and tokens."""
 
     reference: str = ""
@@ -70,7 +69,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that are not equal on all ranks after the step, where each has them whole."""
     unchecked: str = ""
     """Why nothing, or not all, could be compared."""
-    partly: str = ""
+    left_out: str = ""
     """The part that was left out of a comparison."""
     again_s: float | None = None
     """Time of the step that was compared, the shortest of some if it was `SLOWER` than the measured ones."""

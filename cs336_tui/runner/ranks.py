@@ -117,13 +117,7 @@ def run_here(
         if len(ranks) > 1:
             run_ranks(here(ranks, cells=cells, report=report), folds, record, stop, timeout_s)
         else:
-            windows: dict[int | None, ParentsClock] = {cell: ParentsClock() for cell in cells}
-
-            def record_timed(events: Sequence[ev.Event]) -> None:
-                found = (windows.get(getattr(each, "cell", None)) for each in events)
-                record([clock.passed(each) if clock else each for clock, each in zip(found, events, strict=True)])
-
-            Supervisor(ranks[0].child, cells, record_timed, stop, timeout_s, report=report, pace_s=pace_s).run()
+            Supervisor(ranks[0].child, cells, record, stop, timeout_s, report=report, pace_s=pace_s).run()
 
 
 def run_ranks(
@@ -257,25 +251,6 @@ class _Fold(Generic[_End]):
         return msgspec.structs.replace(end, error=error)
 
 
-class ParentsClock:
-    """Times the window of a cell's measured steps by a clock that no workload can reach."""
-
-    def __init__(self) -> None:
-        self._began: float | None = None
-        self._window_s: float | None = None
-
-    def passed(self, event: ev.Event) -> ev.Event:
-        """The event; of a cell's end with the window on this clock in its accounts."""
-        if isinstance(event, ev.StageChanged) and event.stage == "measuring":
-            self._began = time.monotonic()
-        elif isinstance(event, ev.StageChanged) and event.stage == "finishing" and self._began is not None:
-            self._window_s = time.monotonic() - self._began
-        elif isinstance(event, ev.CellFinished) and event.audit and event.audit.books:
-            books = msgspec.structs.replace(event.audit.books, parent_s=self._window_s)
-            return msgspec.structs.replace(event, audit=msgspec.structs.replace(event.audit, books=books))
-        return event
-
-
 class RankFold(_Fold[ev.CellFinished]):
     """Folds the events of `ranks` ranks into those of one cell.
 
@@ -290,12 +265,9 @@ class RankFold(_Fold[ev.CellFinished]):
         self._measured_s: list[float] = []
         self._skews_s: list[float] = []
         self._told: set[str] = set()  # notices
-        self._clock = ParentsClock()
 
     def add(self, rank: int, event: ev.Event) -> Iterator[ev.Event]:
         """Take an event of a rank; yields the cell's events that are now complete, without its end."""
-        if not rank:
-            event = self._clock.passed(event)
         if isinstance(event, ev.CellFinished):
             self._ends[rank] = event
             return

@@ -73,6 +73,8 @@ class Supervisor:
         """The ends that the child told."""
         self._at: dict[int, tuple[ev.Stage, int | None]] = dict.fromkeys(cells, ("starting", None))
         """The stage and the step of each cell."""
+        self._entered: dict[tuple[int, ev.Stage], float] = {}
+        """The time at which a cell entered a stage, on a clock that no workload can reach (monotonic seconds)."""
         self._stopping = False
         self._timeout_s, self._pace_s = timeout_s, pace_s
         self._timed_out = False
@@ -112,7 +114,7 @@ class Supervisor:
                 self._drain(until_empty=False)
         is_whole = len(self._ends) >= max(len(self._at), 1)
         ends = self._ends if is_whole else self._sudden_ends()
-        self._record(remark_on_orphans(ends, self._child.end_orphans()))
+        self._record(remark_on_orphans([self._timed(end) for end in ends], self._child.end_orphans()))
 
     def _wait(self) -> bool:
         """Wait until there is something to do; True if the process is gone."""
@@ -147,6 +149,7 @@ class Supervisor:
         match event:
             case ev.StageChanged():
                 self._at[event.cell] = event.stage, 0 if event.stage in ("warm-up", "measuring") else None
+                self._entered[event.cell, event.stage] = time.monotonic()
             case ev.StepsTimed():
                 self._at[event.cell] = self._at[event.cell][0], event.first + len(event.times_s)
             case ev.CellMeasured():
@@ -197,6 +200,15 @@ class Supervisor:
             else ev.CellFinished(at=time.time(), cell=cell, status=status, error=error, stage=stage, step=step)
             for cell, (stage, step) in self._at.items()
         ]
+
+    def _timed(self, end: ev.CellFinished | ev.ReportFinished) -> ev.CellFinished | ev.ReportFinished:
+        """The end; of a cell with the window of its measured steps on this process's clock in its accounts."""
+        if not isinstance(end, ev.CellFinished) or end.audit is None or end.audit.books is None:
+            return end
+        began, ended = (self._entered.get((end.cell, stage)) for stage in ("measuring", "finishing"))
+        parent_s = None if began is None or ended is None else ended - began
+        books = msgspec.structs.replace(end.audit.books, parent_s=parent_s)
+        return msgspec.structs.replace(end, audit=msgspec.structs.replace(end.audit, books=books))
 
     def _unchecked(self, end: ev.CellFinished, why: str) -> ev.CellFinished:
         audit = msgspec.structs.replace(end.audit or Audit(), results=Results(unchecked=why))

@@ -23,7 +23,7 @@ WORK = Work(
     parts={"head": (10, 10), "blocks": (80, 80), "attention": (10, 5)},
     dtypes={"float32": 300},
 )
-RIGHT = Difference(of="logits", batch="unseen", whole=1e-7, worst="sequence 1, positions 1 to 8", worst_error=2e-7)
+RIGHT = Difference(quantity="logits", whole=1e-7, worst="sequence 1, positions 1 to 8", worst_error=2e-7)
 CHECKED = Results(reference="naive attention", differences=(RIGHT,))
 AUDIT = Audit(
     books=BOOKS,
@@ -86,7 +86,7 @@ _SLOW_AGAIN = [0.1 if step % 4 != 3 else 0.04 for step in range(24)]
         ("impossible", {"speed": Speed(sheet_flops_per_s=1e3)}, "of the FLOP/s of the data sheet"),
         (
             "differs",
-            {"results": Results(reference="LM", differences=(replace(RIGHT, of="moments", worst_error=0.002),))},
+            {"results": Results(reference="LM", differences=(replace(RIGHT, quantity="moments", worst_error=0.002),))},
             "moments by 0.2 %",
         ),
         (

@@ -38,6 +38,8 @@ class Honest(NamedTuple):
     changes: Mapping[str, Any]
     slow: bool = False
     """True if it takes many seconds, as what is compiled does."""
+    verdicts: frozenset[str] = frozenset()
+    blind: bool = False
 
 
 class Cheat(NamedTuple):
@@ -296,6 +298,12 @@ _LOSSES: dict[str, str] = {
     "last_token": DIFFERS,
     "first_two_sequences": DIFFERS,
     "honest_at_first": DIFFERS,
+    "smoothed_every_second_token": DIFFERS,
+    "smoothed_at_first": DIFFERS,
+    "smoothed_of_leaves": DIFFERS,
+    "z_loss_of_half": DIFFERS,
+    "most_of_vocabulary": DIFFERS,
+    "of_no_value": DIFFERS,
     "of_sums": DIFFERS,
     "without_normaliser": DIFFERS,
     "in_bfloat16": f"{DIFFERS} {PRECISION}",

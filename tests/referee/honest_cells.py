@@ -83,6 +83,10 @@ HONEST: tuple[Honest, ...] = (
     *_of("optimizer", "honest:Clips", "honest:ClearsGradients", "honest:MomentumInPlace", **_TRAIN),
     *_of("optimizer", "torch.optim:Adam", "torch.optim:SGD", "torch.optim:RMSprop", **_TRAIN),  # none is AdamW
     *_of("loss", "honest:logsumexp_loss", "honest:flat_loss", "honest:chunked_loss", "honest:LossModule", **_BOTH),
+    *_of("loss", "honest:label_smoothing", "honest:z_loss", "honest:focal", **_TRAIN),
+    *_of("loss", "honest:label_smoothing", "honest:z_loss", precision="bf16-mixed", **_BOTH),
+    Honest("loss/two ranks", {**RANKS, "parallel": "ddp", "loss": "honest:label_smoothing"}),
+    Honest("loss/accumulated", {**_TRAIN, "accumulate": 2, "loss": "honest:z_loss"}),
     *_of("dropout", 0.1, **_TRAIN),
     *_of("attention_dropout", 0.1, **_TRAIN),
     *_of("bias", "on", **_TRAIN),

@@ -37,6 +37,9 @@ FOUND = (
     "model/SwitchesToTf32",
     "attention/MemoisedBackward/backward/alone",
     "loss/every_second_token",
+    "loss/smoothed_every_second_token",
+    "loss/smoothed_of_leaves",
+    "loss/of_no_value",
     "parallel/StopsLater",
     "model/OneBlockLessWhileMeasured",
     "model/PatchesActivation",
@@ -76,6 +79,8 @@ CLEAN = (
     "model/honest_models:SlowFirstForward/forward",
     "model/honest_models:PadsVocabulary/forward",
     "loss/honest:logsumexp_loss/forward+backward",
+    "loss/honest:label_smoothing/train-step",
+    "loss/honest:z_loss/train-step",
     "parallel/ddp",
 )
 """Honest cells that the test runs; add to them what was doubted once."""
@@ -160,6 +165,16 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, CellSt
 def said_of(cell: CellState) -> set[Any]:
     judgement = judge(cell)
     return set(judgement.names) if judgement else {FAILED}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["pass/backward", "parallel/ddp"])
+def test_the_window_is_timed_by_the_process_that_runs_the_cell(cells: dict[str, CellState], name: str) -> None:
+    finished = cells[name].finished
+    assert finished is not None
+    assert finished.audit is not None
+    assert finished.audit.books is not None
+    assert finished.audit.books.parent_s is not None
 
 
 @judges

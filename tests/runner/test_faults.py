@@ -177,4 +177,5 @@ def test_a_process_that_dies_in_its_check_leaves_the_cells_result(start):
     assert (found.status, len(found.step_times_s)) == ("ok", spec.measure_steps)
     assert found.finished.summary.n == spec.measure_steps
     assert "the check did not end: the process was ended by SIGKILL" in found.finished.audit.results.unchecked
+    assert found.finished.audit.books.parent_s > 0
     assert state.cells[1].status == "ok"

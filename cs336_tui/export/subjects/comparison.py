@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.analysis.ab import Exposed, Round, Turns
-from cs336_tui.analysis.agreement import COMPARED, Agreement, Errors, agreement
+from cs336_tui.analysis.agreement import COMPARED, Agreement, agreement
 from cs336_tui.analysis.comparison import Comparison, Pair, Side
 from cs336_tui.analysis.fields import VARIANTS, shown_of, warmup_value
 from cs336_tui.analysis.merge import Result, grouped
@@ -30,6 +30,7 @@ from cs336_tui.export.writing.tables import (
     summary_record,
 )
 from cs336_tui.export.writing.verdicts import doubt_word
+from cs336_tui.stats.differences import Errors
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, counted, tenth_percent, two_digit_percent
 from cs336_tui.stats.ratio import FROM_ONE_ROUND
 from cs336_tui.stats.summaries import Summary

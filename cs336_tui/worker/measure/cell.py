@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,15 @@ from cs336_tui.config import processes
 from cs336_tui.config.counts import duration_words
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
-from cs336_tui.events.audit import Audit, Books, Inputs, Results
+from cs336_tui.events.audit import Audit, Books, Inputs
 from cs336_tui.events.events import Status, StepKind
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure import settings, timing
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
-from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, in_one_line, is_out_of_memory
+from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, is_out_of_memory
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
 from cs336_tui.worker.measure.process import RunQueueMeter
-from cs336_tui.worker.measure.referee.audit import audited, why_fixed
+from cs336_tui.worker.measure.referee.audit import CellCheck, why_fixed
 from cs336_tui.worker.measure.referee.books import Bookkeeper
 from cs336_tui.worker.measure.reporter import CellReporter, Emit
 from cs336_tui.worker.measure.timing import L2Flush, StepTime, StepTimer, WindowTiming, clock_for
@@ -59,7 +60,6 @@ class CellRun:
         self._taken_before: int | None = None  # Optimizer steps before the measured ones, if some may be skipped
         self._threads = frozenset((*threading.enumerate(), threading.current_thread()))  # Before a user's code runs
         self._tokens: FreshTokens | None = None  # None if they stay the same
-        self._why_fixed = ""
         self._bookkeeper: Bookkeeper | None = None  # While steps are measured
         self._books: Books | None = None
 
@@ -95,10 +95,8 @@ class CellRun:
         else:
             self.workload = build(self.spec, self.device, built=built, rank=rank, share=self._share)
         self.reporter.built(self.workload)
-        if not self.spec.is_collective and not (why := why_fixed(self.spec, self.workload)):
+        if not why_fixed(self.spec, self.workload):
             self._tokens = FreshTokens(self.workload.batch, self.spec.vocab_size, self.spec.seed + 1 + rank)
-        else:
-            self._why_fixed = "a collective has no tokens" if self.spec.is_collective else why
         self.step = step = self.workload.step(self.spec)
         return step
 
@@ -206,18 +204,14 @@ class CellRun:
         assert self.timer is not None
         times_s = self.reporter.times_s["measured"]
         repeated = FreshTokens.repeated(len(times_s)) if self._tokens else ()
-        inputs = Inputs(fresh=self._tokens is not None, repeated=repeated, why_fixed=self._why_fixed)
+        why = why_fixed(self.spec, self.workload)
+        inputs = Inputs(fresh=self._tokens is not None, repeated=repeated, why_fixed=why)
         self.reporter.end["audit"] = Audit(books=self._books, inputs=inputs)
         self.reporter.measured(self.peaks, with_memory=with_memory)
-        try:
-            found = audited(
-                self.spec, self.workload, self.step, self.timer, self.group.place, times_s, self._books, inputs
-            )
-        except Exception as error:  # which never costs the cell its result
-            why = f"the check failed: {in_one_line(error)}"
-            found = Audit(books=self._books, inputs=inputs, results=Results(unchecked=why))
+        place, step_s = self.group.place, median(times_s)
+        check = CellCheck(self.spec, self.workload, self.step, self.timer, place, step_s, self._books, inputs)
+        self.reporter.end["audit"] = check.audit()
         collect_garbage()
-        self.reporter.end["audit"] = found
 
     def read_peaks(self) -> None:
         self.peaks = self._meter.read() if self._meter else None

@@ -236,6 +236,22 @@ def chunked_loss(logits, targets):
     return sum(F.cross_entropy(*part, reduction="sum") for part in parts) / targets.numel()
 
 
+def label_smoothing(logits, targets):
+    """Of targets smoothed by a tenth."""
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), label_smoothing=0.1)
+
+
+def z_loss(logits, targets):
+    """With the square of the normaliser's logarithm beside it (Chowdhery et al. 2022)."""
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten()) + 1e-3 * logits.logsumexp(-1).square().mean()
+
+
+def focal(logits, targets):
+    """Weighs each token by how little it is expected (Lin et al. 2017)."""
+    each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return ((1 - (-each).exp()) ** 2 * each).mean()
+
+
 class LossModule(nn.Module):
     """A module, as torch's own losses are."""
 

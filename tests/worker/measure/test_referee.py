@@ -1,5 +1,6 @@
 """The referee in a cell: honest cells are checked, what is wrong is found, figures are as without it."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,10 @@ from cs336_tui.events.audit import Audit
 from cs336_tui.events.events import CellFinished, StepsTimed
 from cs336_tui.worker.measure import cell as measuring
 from cs336_tui.worker.measure import timing
+from cs336_tui.worker.measure.referee import audit as auditing
 from cs336_tui.worker.measure.referee.books import replaced
+from cs336_tui.worker.measure.referee.reference import DEPARTS, EXACT, departure
+from cs336_tui.worker.workload.imported_components import imported_loss
 from cs336_tui.worker.workload.transformer import FreshTokens, random_batch
 from tests.referee.corpus import BASE, USERS
 
@@ -36,23 +40,18 @@ def audit(**changes: Any) -> Audit:
     return found
 
 
-def errors(found: Audit) -> dict[tuple[str, str], float]:
+def errors(found: Audit) -> list[tuple[str, float]]:
     assert found.results is not None
-    return {(each.of, each.batch): each.worst_error for each in found.results.differences}
+    return [(each.quantity, each.worst_error) for each in found.results.differences]
 
 
 def test_a_training_step_is_compared_in_all_its_results() -> None:
     found = audit(pass_="train-step")
-    every = {
-        ("logits", "unseen"),
-        ("loss", "unseen"),
-        ("gradients", "unseen"),
-        ("moves", "unseen"),
-        ("moments", "unseen"),
-    }
-    assert errors(found).keys() == every
-    assert errors(audit(pass_="train-step", inputs="fixed")).keys() == {("logits", "timed"), *every}
-    assert max(errors(found).values()) < 1e-3
+    every = ("logits", "loss", "gradients", "moves", "moments")
+    quantities, found_errors = zip(*errors(found), strict=True)
+    assert quantities == every
+    assert [name for name, _ in errors(audit(pass_="train-step", inputs="fixed"))] == ["logits", *every], "of the timed"
+    assert max(found_errors) < 1e-3
     assert found.results is not None
     assert (found.results.unchecked, found.results.unmoved) == ("", ())
 
@@ -76,7 +75,7 @@ def test_honest_cells_are_right(changes: dict[str, Any]) -> None:
     found = audit(**changes)
     assert found.results is not None
     assert found.results.unchecked == ""
-    assert 0 <= max(errors(found).values()) < 1e-3
+    assert 0 <= max(error for _, error in errors(found)) < 1e-3
 
 
 def test_with_checks_off_there_are_none() -> None:
@@ -87,10 +86,12 @@ def test_a_check_that_fails_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> 
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr(measuring, "audited", fails)
+    for name in ("reference_of", "device_speed", "count_work"):
+        monkeypatch.setattr(auditing, name, fails)
     found = audit()
     assert found.results is not None
     assert found.results.unchecked == "the check failed: RuntimeError: no such thing"
+    assert (found.speed, found.work) == (None, None)
 
 
 def test_a_clock_that_is_replaced_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,3 +139,32 @@ def test_a_step_that_draws_numbers_is_compared_in_evaluation() -> None:
     assert drops.unchecked == "its step draws random numbers"
     assert max(each.worst_error for each in drops.differences) < 1e-3
     assert (skips.unchecked, max(each.worst_error for each in skips.differences) > 0.1) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("loss", "least", "most"),
+    [
+        ("honest:logsumexp_loss", 0.0, EXACT),
+        ("honest:chunked_loss", 0.0, EXACT),
+        ("honest:label_smoothing", 0.05, 0.2),
+        ("honest:z_loss", EXACT, 0.1),
+        ("honest:focal", EXACT, 0.2),
+        ("cheating_losses:of_no_value", DEPARTS, 1.01),
+        ("cheating_losses:constant", DEPARTS, math.inf),
+        ("cheating_losses:every_second_token", DEPARTS, math.inf),
+        ("cheating_losses:smoothed_every_second_token", DEPARTS, math.inf),
+        ("cheating_losses:z_loss_of_half", DEPARTS, math.inf),
+        ("cheating_losses:without_normaliser", DEPARTS, math.inf),
+        ("cheating_losses:of_sums", DEPARTS, math.inf),
+        ("cheating_losses:in_bfloat16", math.inf, math.inf),
+        ("cheating_losses:most_of_vocabulary", math.inf, math.inf),
+        ("cheating_losses:backward_inside", math.inf, math.inf),
+    ],
+)
+@pytest.mark.parametrize("spread", [0.1, 1.0])
+def test_a_loss_departs_from_cross_entropy_by_what_it_smooths_and_leaves_out(
+    loss: str, least: float, most: float, spread: float
+) -> None:
+    logits = spread * torch.randn(4, 16, 64, generator=torch.Generator().manual_seed(0))
+    batch = random_batch(4, 16, 64, device="cpu", seed=0)
+    assert least <= departure(imported_loss(loss, (str(USERS),)), logits, batch.targets)[0] <= most

@@ -5,29 +5,31 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from statistics import median
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import msgspec
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.audit import SLOWER, Audit, Books, Difference, Inputs, Results, Speed, Work
+from cs336_tui.events.audit import SLOWER, Audit, Books, Difference, Inputs, Results
+from cs336_tui.stats.differences import relative_error
 from cs336_tui.worker.measure.failures import in_one_line, is_out_of_memory
 from cs336_tui.worker.measure.referee.reference import Reference, Referred, Unchecked, reference_of
 from cs336_tui.worker.measure.referee.results import (
     Moves,
-    Part,
-    difference,
+    differences,
+    finite,
     gradient_parts,
     logits_parts,
-    ratio,
+    part_of,
     unequal_parameters,
 )
 from cs336_tui.worker.measure.referee.work import count_work, device_speed
@@ -53,70 +55,48 @@ _APART, _MOVED, _SMALL, _LAST = 5, 0.05, 1e-4, "the last measured step"
 """From so many times the difference between two later forwards on, and of a training step from the second difference
 on, of others from the third, the last measured step was another one."""
 _DRAWS = "its step draws random numbers"
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def audited(
-    spec: CellSpec,
-    workload: Workload,
-    step: ReadyStep,
-    timer: StepTimer,
-    place: Place,
-    times_s: list[float],
-    books: Books | None,
-    inputs: Inputs,
-) -> Audit:
-    """All that can be found out about a cell whose steps are measured. Whatever fails is left out with its reason: it
-    never costs the cell its result."""
-    began = perf_counter()
-    check = _Check(spec, workload, step, timer, place, median(times_s), fresh=inputs.fresh)
-    results = check.results()
-    speed = check.guarded(check.speed)
-    work = None if spec.workload == "norm" else check.guarded(check.work)
-    return Audit(books=books, work=work, results=results, speed=speed, inputs=inputs, took_s=perf_counter() - began)
+@dataclass
+class CellCheck:
+    """The check of a cell whose steps are measured."""
 
+    spec: CellSpec
+    workload: Workload
+    step: ReadyStep
+    timer: StepTimer
+    place: Place
+    step_s: float
+    books: Books | None
+    inputs: Inputs
+    _reference_s: float | None = field(init=False, default=None)
+    _batch_flops: tuple[int, int] | None = field(init=False, default=None)
+    _some: Tensor | None = field(init=False, default=None)
 
-class _Check:
-    def __init__(
-        self,
-        spec: CellSpec,
-        workload: Workload,
-        step: ReadyStep,
-        timer: StepTimer,
-        place: Place,
-        step_s: float,
-        *,
-        fresh: bool,
-    ) -> None:
-        self._place, self._fresh = place, fresh
-        self._spec, self._workload, self._step, self._timer = spec, workload, step, timer
-        self._step_s, self._within_s = step_s, max(_STEPS * step_s, _LEAST_S)
-        self._device = workload.batch.targets.device
-        self._synchronize = clock_for(self._device).synchronize
-        self._reference_s: float | None = None
-        self._batch_flops: tuple[int, int] | None = None
-        self._some: Tensor | None = None
+    def audit(self) -> Audit:
+        """All that can be found out about the cell. Whatever fails is left out with its reason: it never costs the cell
+        its result."""
+        began, spec = perf_counter(), self.spec
+        results = self.results()
+        synchronize = clock_for(self._device).synchronize
+        speed = _unless_it_fails(device_speed, spec, self._device, self.step_s, self._reference_s, synchronize)
+        counted = spec.workload != "norm"
+        work = _unless_it_fails(count_work, spec, self.workload, self._batch_flops) if counted else None
+        took_s = perf_counter() - began
+        return Audit(books=self.books, work=work, results=results, speed=speed, inputs=self.inputs, took_s=took_s)
 
-    def guarded(self, make: Callable[[], T]) -> T | None:
-        """The result of `make`; None if it fails."""
-        try:
-            return make()
-        except BaseException as error:
-            raise_interrupt(error)
-            return None
-
-    def speed(self) -> Speed | None:
-        return device_speed(self._spec, self._device, self._step_s, self._reference_s, self._synchronize)
-
-    def work(self) -> Work | None:
-        return count_work(self._spec, self._workload, self._batch_flops)
+    @property
+    def _device(self) -> torch.device:
+        return self.workload.batch.targets.device
 
     def results(self) -> Results:
         """The comparison with the reference, or why there is none."""
         words = ""
         try:
             self._refuse()
-            reference = self._agreed(lambda: reference_of(self._spec, self._workload, self._device))
+            reference = self._agreed(lambda: reference_of(self.spec, self.workload, self._device))
             words = reference.words
             return self._compared(reference)
         except Unchecked as error:
@@ -127,43 +107,43 @@ class _Check:
             return Results(reference=words, unchecked=why)
 
     def _refuse(self) -> None:
-        if isinstance(self._step, CapturedStep) and not self._step.training:
+        if isinstance(self.step, CapturedStep) and not self.step.training:
             raise Unchecked("a CUDA graph keeps no logits")
-        if self._workload.shared.whole is not None:
+        if self.workload.shared.whole is not None:
             raise Unchecked("the wrapper shards the parameters itself")
-        training = self._workload.training
+        training = self.workload.training
         if training and training.scales_gradients and getattr(training.optimizer, "_step_supports_amp_scaling", False):
             raise Unchecked("a fused optimizer leaves scaled gradients")
 
     def _compared(self, reference: Reference) -> Results:
-        differences: list[Difference | None] = []
-        backward = self._spec.pass_ not in WITHOUT_BACKWARD
-        with _Still(self._workload, self._spec) as still:
-            if isinstance(self._step, Step) and not self._fresh:  # which may remember them
+        others = list[Difference]()
+        backward = self.spec.pass_ not in WITHOUT_BACKWARD
+        with _without_dropout(self.workload, self.spec) as dropout:
+            if isinstance(self.step, Step) and not self.inputs.fresh:  # which may remember them
                 referred = self._referred(reference, backward=False)
-                self._forward(self._step)
-                differences.append(difference("logits", "timed", logits_parts(self._logits(), referred)))
-                self._step.end_trial()
-            seed, seen, again = self._spec.seed + _SEED + self._place.rank, 0, None
-            if isinstance(self._workload.model, OperationAlone):
-                self._workload.model.initialise(seed)
+                self._forward(self.step)
+                others += differences("logits", logits_parts(self._logits(), referred))
+                self.step.end_trial()
+            seed, seen, again = self.spec.seed + _SEED + self.place.rank, 0, None
+            if isinstance(self.workload.model, OperationAlone):
+                self.workload.model.initialise(seed)
             else:
                 # Where tokens change, half of the sequences are those of the last measured step.
-                seen = len(self._workload.batch.inputs) // 2 if self._fresh else 0
-                again = FreshTokens(self._workload.batch, self._spec.vocab_size, seed)
+                seen = len(self.workload.batch.inputs) // 2 if self.inputs.fresh else 0
+                again = FreshTokens(self.workload.batch, self.spec.vocab_size, seed)
                 again.put(seen)
             found, draws, step_s = self._of_unseen(reference, backward=backward)
-            if again and seen and self._spec.accumulate == 1 and not (draws or still.words):
-                differences.append(self._from_last(lambda: again.put(seen)))
+            if again and seen and self.spec.accumulate == 1 and not (draws or dropout):
+                others += self._from_last(lambda: again.put(seen))
             again_s = self._shortest(step_s)
-            if draws and still.is_training:  # as dropout of a user's own does
-                still.evaluate()
+            if draws and self.workload.runs.training:  # as dropout of a user's own does
+                _evaluate(self.workload.runs, self.spec)
                 found, draws, _ = self._of_unseen(reference, backward=backward)
                 found = msgspec.structs.replace(found, unchecked="" if draws else _DRAWS)
         return msgspec.structs.replace(
             found,
-            differences=(*(each for each in differences if each), *found.differences),
-            partly=", ".join(filter(None, (still.words, found.partly))),
+            differences=(*others, *found.differences),
+            left_out=", ".join(filter(None, (dropout, found.left_out))),
             again_s=again_s,
         )
 
@@ -171,57 +151,58 @@ class _Check:
         """The results of a step, whether it drew random numbers, and the time of such a step."""
         referred = self._referred(reference, backward=backward)
         self._reference_s, self._batch_flops = referred.took_s if backward else None, referred.flops
-        ranks = self._place.ranks if self._shares else 1
-        gradients = partial(gradient_parts, self._workload, referred, ranks)
-        own = is_imported(self._spec.optimizer)
-        moves = Moves(self._workload, gradients if own else None) if self._workload.training else None
+        ranks = self.place.ranks if self._shares else 1
+        gradients = partial(gradient_parts, self.workload, referred, ranks)
+        own = is_imported(self.spec.optimizer)
+        moves = Moves(self.workload, gradients if own else None) if self.workload.training else None
         before = _generators(self._device)
         step_s = self._again()  # as it was measured
-        draws = _drew(before, self._device)
+        states = zip(before, _generators(self._device), strict=True)
+        draws = any(state not in (None, later) for state, later in states)  # none of NumPy's, if the step imports it
         is_skipped = moves is not None and moves.is_skipped
-        keeps = self._timer.last is not None and not is_skipped
-        self._some = some_logits(self._step.results.logits) if keeps else None
-        found, partly = self._of_step(referred), ""
+        self._some = None if is_skipped else some_logits(self.step.results.logits)
+        found, left_out = self._of_step(referred), referred.left_out
         if backward and not is_skipped:  # else they overflowed
-            found.append(difference("gradients", "unseen", moves.given if moves and moves.given else gradients()))
+            found += differences("gradients", moves.given if moves and moves.given else gradients())
         unmoved, unequal = tuple[str, ...](), tuple[str, ...]()
         if moves is not None:
             moved = moves.compared()
-            unmoved, partly = moved.unmoved, moved.left_out
-            found += [difference("moves", "unseen", moved.moves), difference("moments", "unseen", moved.moments)]
-            unequal = unequal_parameters(self._workload) if self._shares else ()
-        self._step.clear()
-        differences = tuple(each for each in found if each)
-        words = reference.words
-        results = Results(reference=words, differences=differences, unmoved=unmoved, unequal=unequal, partly=partly)
+            unmoved, left_out = moved.unmoved, ", ".join(filter(None, (left_out, moved.left_out)))
+            found += [*differences("moves", moved.moves), *differences("moments", moved.moments)]
+            unequal = unequal_parameters(self.workload) if self._shares else ()
+        self.step.clear()
+        results = Results(
+            reference=reference.words, differences=tuple(found), unmoved=unmoved, unequal=unequal, left_out=left_out
+        )
         return results, draws, step_s
 
     def _again(self) -> float:
         """Run a step as the measured ones, on the same tokens; seconds, on a CPU without those in which it waited for
         a core."""
         began = process_time()
-        step_s = self._timer.time(keep=True).total_s
+        step_s = self.timer.time(keep=True).total_s
         return min(step_s, process_time() - began) if self._device.type == "cpu" else step_s
 
     def _shortest(self, step_s: float) -> float | None:
         """The shortest time of steps like the one that was compared: one, or if it took clearly longer than the
         measured ones, some. None where steps are not timed as these."""
-        if self._place.ranks > 1 or self._spec.sync != "each-step" or self._spec.timer != "step":
+        if self.place.ranks > 1 or self.spec.sync != "each-step" or self.spec.timer != "step":
             return None
         until = perf_counter() + _AGAIN_S
         for number in itertools.count():
-            if step_s < SLOWER * self._step_s or (number >= _AGAIN and perf_counter() > until):
+            if step_s < SLOWER * self.step_s or (number >= _AGAIN and perf_counter() > until):
                 break
             step_s = min(step_s, self._again())
-            self._step.clear()
+            self.step.clear()
         return step_s
 
     def _referred(self, reference: Reference, *, backward: bool) -> Referred:
-        return self._agreed(lambda: reference.run(self._workload.batch, backward=backward, within_s=self._within_s))
+        within_s = max(_STEPS * self.step_s, _LEAST_S)
+        return self._agreed(lambda: reference.run(self.workload.batch, backward=backward, within_s=within_s))
 
     def _agreed(self, make: Callable[[], T]) -> T:
         """The result of `make`. Of several ranks, whose steps wait for one another, all have it, or none goes on."""
-        if self._place.ranks == 1:
+        if self.place.ranks == 1:
             return make()
         why, made = "", None
         try:
@@ -237,15 +218,14 @@ class _Check:
     @property
     def _shares(self) -> bool:
         """True if ranks share the step."""
-        return self._place.ranks > 1 and self._spec.parallel != "none"
+        return self.place.ranks > 1 and self.spec.parallel != "none"
 
-    def _of_step(self, referred: Referred) -> list[Difference | None]:
-        found = [difference("logits", "unseen", logits_parts(self._logits(), referred))]
-        loss = self._step.results.loss
-        whole = self._spec.accumulate == 1 and not self._spec.is_alone  # whose loss is a sum that may be next to 0
+    def _of_step(self, referred: Referred) -> list[Difference]:
+        found = differences("logits", logits_parts(self._logits(), referred))
+        loss = self.step.results.loss
+        whole = self.spec.accumulate == 1 and not self.spec.is_alone  # whose loss is a sum that may be next to 0
         if loss is not None and referred.loss is not None and whole:
-            apart, norm = float((loss.detach().float() - referred.loss).abs()), float(referred.loss.abs())
-            found.append(difference("loss", "unseen", [Part("loss", apart, norm, 1)]))
+            found += differences("loss", [part_of("loss", loss.detach(), referred.loss)])
         return found
 
     def _forward(self, step: Step) -> None:
@@ -256,33 +236,41 @@ class _Check:
                 step.run("zero_grad")
             step.run("forward")
 
-    def _from_last(self, change: Callable[[], object]) -> Difference | None:
+    def _from_last(self, change: Callable[[], object]) -> list[Difference]:
         """The difference of the last measured step's logits from those of the compared one, of a sequence that both
         had, if it is more than an optimizer step may make, a forward of a model that changes itself, or a `change` of
         the other sequences."""
-        last, now = self._timer.last, self._some
-        if last is None or now is None or not isinstance(self._step, Step):
-            return None
+        last, now = self.timer.last, self._some
+        if last is None or now is None or not isinstance(self.step, Step):
+            return []
         apart = _apart(last, now)
-        if apart < (_MOVED if self._step.training else _SMALL):
-            return None
+        if apart < (_MOVED if self.step.training else _SMALL):
+            return []
         change()
-        self._forward(self._step)
-        later = some_logits(self._step.results.logits)
-        self._step.end_trial()
+        self._forward(self.step)
+        later = some_logits(self.step.results.logits)
+        self.step.end_trial()
         if later is None or apart < _APART * _apart(now, later):
-            return None
-        return Difference(of="logits", batch="timed", whole=0.0, worst=_LAST, worst_error=apart)
+            return []
+        return [Difference(quantity="logits", whole=0.0, worst=_LAST, worst_error=apart)]
 
     def _logits(self) -> Tensor:
-        logits = self._step.results.logits
+        logits = self.step.results.logits
         if logits is None:
             raise Unchecked("the step keeps no logits")
         return logits.detach()
 
 
 def _apart(one: Tensor, other: Tensor) -> float:
-    return ratio(float((one - other).norm()), float(other.norm()))
+    return finite(relative_error(float((one - other).norm()), float(other.norm())))
+
+
+def _unless_it_fails(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    try:
+        return make(*args, **kwargs)
+    except BaseException as error:
+        raise_interrupt(error)
+        return None
 
 
 def _generators(device: torch.device) -> list[object]:
@@ -291,50 +279,32 @@ def _generators(device: torch.device) -> list[object]:
     return [generator_state(device).tolist(), random.getstate(), numpy and str(numpy.random.get_state())]
 
 
-def _drew(before: list[object], device: torch.device) -> bool:
-    """True if a generator is in another state than before, if it was there."""
-    return any(each not in (None, now) for each, now in zip(before, _generators(device), strict=True))
+@contextmanager
+def _without_dropout(workload: Workload, spec: CellSpec) -> Iterator[str]:
+    """Dropout off meanwhile, and the model's mode as before at the end; yields what is off, in a word."""
+    model, off = workload.runs, bool(spec.dropout or spec.attention_dropout) and workload.model.training
+    before = model.training
+    try:
+        if off:
+            _evaluate(model, spec)
+        yield "dropout" if off else ""
+    finally:
+        if model.training != before:
+            model.train(before)
 
 
-class _Still:
-    """Dropout off meanwhile. A compiled step is left as it is: another mode would compile it anew."""
-
-    def __init__(self, workload: Workload, spec: CellSpec) -> None:
-        self._model = workload.runs
-        self._off = bool(spec.dropout or spec.attention_dropout) and workload.model.training
-        self._compiled = spec.compile != "off" or spec.cuda_graph != "off"
-        self.words = ""
-        if self._off and self._compiled:
-            raise Unchecked(_DRAWS)
-        if self._off:
-            self.words = "dropout"
-
-    def __enter__(self) -> _Still:
-        if self._off:
-            self._model.eval()
-        return self
-
-    @property
-    def is_training(self) -> bool:
-        return self._model.training
-
-    def evaluate(self) -> None:
-        """Turn dropout of a user's own off, too. Raises `Unchecked` where the mode cannot be changed."""
-        if self._compiled:
-            raise Unchecked(_DRAWS)
-        self._off = True
-        self._model.eval()
-
-    def __exit__(self, *_: object) -> None:
-        if self._off:
-            self._model.train()
+def _evaluate(model: nn.Module, spec: CellSpec) -> None:
+    """Turn dropout off. Raises `Unchecked` of a compiled step: another mode would compile it anew."""
+    if spec.compile != "off" or spec.cuda_graph != "off":
+        raise Unchecked(_DRAWS)
+    model.eval()
 
 
 def why_fixed(spec: CellSpec, workload: Workload) -> str:
     """The reason for which tokens stay the same between measured steps; empty if they change."""
     if spec.inputs == "fixed":
         return "--inputs fixed"
-    if spec.is_alone or spec.is_collective:
+    if spec.is_alone:
         return "an operation alone has no tokens"
     if spec.sync != "each-step" or spec.timer != "step":
         return "steps are enqueued back to back"

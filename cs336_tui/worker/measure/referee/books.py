@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time as clocks  # the module as a user's code may have changed it
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from statistics import median
 from time import perf_counter, process_time, sleep
@@ -24,6 +24,7 @@ from cs336_tui.worker.workload.compile_and_capture import CapturedStep
 from cs336_tui.worker.workload.passes import Step
 
 _PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "softmax")
+_METHODS = FunctionType | property
 
 
 class _Bound(NamedTuple):
@@ -34,7 +35,8 @@ class _Bound(NamedTuple):
 
 def _bound() -> Iterator[_Bound]:
     """The functions that a time rests on, and those that cell and reference share, as they are now."""
-    owners: list[tuple[str, object, tuple[str, ...]]] = [
+    kinds = (kind for kind in vars(torch.nn).values() if isinstance(kind, type) and issubclass(kind, torch.nn.Module))
+    owners: list[tuple[str, object, Iterable[str]]] = [
         ("time", clocks, ("perf_counter", "perf_counter_ns", "time", "time_ns", "monotonic", "process_time", "sleep")),
         ("torch.cuda", torch.cuda, ("synchronize", "current_stream", "Event")),
         ("torch.cuda.Event", torch.cuda.Event, ("record", "elapsed_time", "synchronize", "query", "wait")),
@@ -43,16 +45,15 @@ def _bound() -> Iterator[_Bound]:
         ("torch.Tensor", torch.Tensor, ("__matmul__", "__add__", "__mul__", "__truediv__")),
         ("torch.autograd", torch.autograd, ("grad", "backward")),
         ("torch.nn.Module", torch.nn.Module, ("__call__", "zero_grad", "parameters", "named_parameters")),
+        ("torch.Tensor", torch.Tensor, [name for name in dir(torch.Tensor) if name[:1] != "_"]),
+        ("torch.nn.functional", F, [name for name, value in vars(F).items() if callable(value)]),
+        *((f"torch.nn.{kind.__name__}", kind, ("forward",)) for kind in kinds),
+        ("the timer's", timing, [name for name, value in vars(timing).items() if callable(value) and name[:2] != "__"]),
+        *(
+            (kind.__name__, kind, [name for name, value in vars(kind).items() if isinstance(value, _METHODS)])
+            for kind in (StepTimer, HostStamp, EventStamp, Step, CapturedStep, CellReporter)
+        ),
     ]
-    owners.append(("torch.Tensor", torch.Tensor, tuple(name for name in dir(torch.Tensor) if name[:1] != "_")))
-    owners.append(("torch.nn.functional", F, tuple(name for name, value in vars(F).items() if callable(value))))
-    kinds = (kind for kind in vars(torch.nn).values() if isinstance(kind, type) and issubclass(kind, torch.nn.Module))
-    owners += [(f"torch.nn.{kind.__name__}", kind, ("forward",)) for kind in kinds]
-    names = [name for name, value in vars(timing).items() if callable(value) and not name.startswith("__")]
-    owners.append(("the timer's", timing, tuple(names)))
-    for kind in (StepTimer, HostStamp, EventStamp, Step, CapturedStep, CellReporter):
-        methods = tuple(name for name, value in vars(kind).items() if isinstance(value, FunctionType | property))
-        owners.append((kind.__name__, kind, methods))
     for owner, holder, attributes in owners:
         for attribute in attributes:
             read = partial(getattr, holder, attribute, None)

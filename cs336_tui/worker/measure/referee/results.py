@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from cs336_tui.events.audit import Difference
+from cs336_tui.events.audit import Difference, Quantity
+from cs336_tui.stats.differences import LEAST_RMS, Part, relative_errors
 from cs336_tui.worker.measure.referee.reference import Referred, whole
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.model_parts import named_parameters
@@ -23,11 +23,8 @@ from cs336_tui.worker.workload.passes import Training
 
 RANGES = 8
 """Ranges of token positions whose logits are compared, of each sequence."""
-LEAST_RMS = 0.1
-"""Share of all gradients' root mean square. The error of a parameter with a smaller gradient is relative to that: one
-that is 0 but for rounding, as that of a key's bias, is all error."""
-MOST = 1e9
-"""A relative difference that is infinite or no number."""
+_MOST = 1e9
+"""A relative difference that is infinite."""
 _LEAST_MOVED = 0.02
 """Share of the elements that surely should move."""
 _MOST_LOST = 0.2
@@ -42,32 +39,23 @@ _OF_STEPS = 0.9
 """Share of the optimizer steps asked for that parameters surely took; experts that got no tokens take none."""
 
 
-class Part(NamedTuple):
-    """The norm of a part's difference, the norm of the reference's, and its number of elements."""
-
-    name: str
-    apart: float
-    norm: float
-    elements: int
-
-
-def difference(of: str, batch: str, parts: Iterable[Part]) -> Difference | None:
-    """The largest of all parts' relative differences; None of no parts."""
-    found = list(parts)
-    if not found:
-        return None
-    norm = math.hypot(*(part.norm for part in found))
-    rms = norm / math.sqrt(max(sum(part.elements for part in found), 1))
-    errors = [ratio(part.apart, max(part.norm, LEAST_RMS * rms * math.sqrt(part.elements))) for part in found]
-    worst = max(range(len(found)), key=errors.__getitem__)
-    all_of = ratio(math.hypot(*(part.apart for part in found)), norm)
-    return Difference(of=of, batch=batch, whole=all_of, worst=found[worst].name, worst_error=errors[worst])  # type: ignore[arg-type]
+def differences(quantity: Quantity, parts: Iterable[Part]) -> list[Difference]:
+    """The relative difference of the whole and of its worst part; empty of no parts."""
+    if (errors := relative_errors(parts)) is None:
+        return []
+    whole, worst_error = finite(errors.whole), finite(errors.worst_error)
+    return [Difference(quantity=quantity, whole=whole, worst=errors.worst, worst_error=worst_error)]
 
 
-def ratio(apart: float, norm: float) -> float:
-    """At most `MOST`, as a log has no infinity."""
-    ratio = apart / norm if norm else MOST if apart else 0.0
-    return min(ratio, MOST) if math.isfinite(ratio) else MOST
+def finite(error: float) -> float:
+    """At most `_MOST`, as a log has no infinity."""
+    return min(error, _MOST)
+
+
+def part_of(name: str, own: Tensor, expected: Tensor) -> Part:
+    """The norms of two tensors in float32."""
+    own, expected = own.float(), expected.float()
+    return Part(name, float((own - expected).norm()), float(expected.norm()), expected.numel())
 
 
 @torch.no_grad()
@@ -80,10 +68,10 @@ def logits_parts(own: Tensor, referred: Referred) -> Iterator[Part]:
         size = -(-length // RANGES)
         for start in range(0, length, size):
             end = min(start + size, length)
-            wanted = expected.narrow(-2, start, end - start).float()
-            apart = (found.narrow(-2, start, end - start).float() - wanted).norm()
-            name = f"sequence {number}, positions {start + 1} to {end}"
-            yield Part(name, float(apart), float(wanted.norm()), wanted.numel())
+            here = slice(start, end)
+            yield part_of(
+                f"sequence {number}, positions {start + 1} to {end}", found[..., here, :], expected[..., here, :]
+            )
 
 
 @torch.no_grad()
@@ -99,11 +87,8 @@ def gradient_parts(workload: Workload, referred: Referred, ranks: int) -> Iterat
         if shares:
             dist.all_reduce(expected)
             expected /= ranks
-        norm, count = float(expected.norm()), expected.numel()
-        if parameter.grad is None:
-            yield Part(name, norm, norm, count)
-            continue
-        yield Part(name, float((whole(parameter.grad).float() - expected).norm()), norm, count)
+        own = torch.zeros_like(expected) if parameter.grad is None else whole(parameter.grad)
+        yield part_of(name, own, expected)
 
 
 @torch.no_grad()
@@ -147,7 +132,7 @@ class Moves:
     def __init__(self, workload: Workload, gradients: Callable[[], Iterable[Part]] | None = None) -> None:
         assert workload.training is not None
         self._workload, self._training = workload, workload.training
-        groups = _groups(workload.training.optimizer)
+        groups = {id(each): group for group in self._training.optimizer.param_groups for each in group["params"]}
         self._samples = {
             name: _sample(parameter, workload.training, groups.get(id(parameter), {}))
             for name, parameter in named_parameters(workload.model)
@@ -219,12 +204,11 @@ class Moves:
                 left_out = "moves of an optimizer that is not AdamW"
                 continue
             expected = min(each, key=lambda found: float((moved - found.move).norm()))
-            moves.append(Part(name, float((moved - expected.move).norm()), float(expected.move.norm()), moved.numel()))
+            moves.append(part_of(name, moved, expected.move))
             now = _sample(parameter, self._training, before.group)
             for kind, own, right in (("first", now.first, expected.first), ("second", now.second, expected.second)):
                 if own is not None:
-                    part = Part(f"{kind} of {name}", float((own - right).norm()), float(right.norm()), right.numel())
-                    moments.append(part)
+                    moments.append(part_of(f"{kind} of {name}", own, right))
         return Moved(moves, moments, (*unmoved, *(stuck if len(stuck) == several else ())), left_out)
 
 
@@ -244,10 +228,6 @@ def _share_lost(given: Tensor, gradient: Tensor) -> float:
     return float((gradient * given.sign() < LEAST_RMS**2 * least)[large].float().mean())
 
 
-def _groups(optimizer: Optimizer) -> dict[int, Mapping[str, object]]:
-    return {id(each): group for group in optimizer.param_groups for each in group["params"]}
-
-
 def _some(tensor: Tensor) -> Tensor:
     flat = (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach().reshape(-1)
     return flat[:: max(1, flat.numel() // _SAMPLE)]
@@ -257,14 +237,8 @@ def _some(tensor: Tensor) -> Tensor:
 def _sample(parameter: Tensor, training: Training, group: Mapping[str, object]) -> _Sample:
     kept = training.optimizer.state
     state = kept.get(parameter, {}) if hasattr(kept, "get") else {}
-    alike = [
-        value
-        for value in state.values()
-        if isinstance(value, Tensor)
-        and value.shape == parameter.shape
-        and value.dim()
-        and value.dtype.is_floating_point
-    ]
+    tensors = (value for value in state.values() if isinstance(value, Tensor) and value.shape == parameter.shape)
+    alike = [value for value in tensors if value.dim() and value.dtype.is_floating_point]
     first = second = None
     if len(alike) == 2:
         first, second = (_some(value).float().clone() for value in alike)

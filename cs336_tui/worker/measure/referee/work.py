@@ -215,11 +215,10 @@ def device_speed(
     faster than the reference or has a data sheet's peaks above it."""
     recipe, gpu = RECIPES[spec.precision], gpu_of_label(device_label(device)) if device.type == "cuda" else None
     flops, moved = step_flops(spec, all_pairs=False), surely_moved(spec)
-    sheet_bytes_per_s = gpu.bandwidth_bytes_per_s if gpu and moved > _LARGE else None
     speed = Speed(
         reference_s=reference_s,
         sheet_flops_per_s=gpu.peak_flops(spec.precision) if gpu else None,
-        sheet_bytes_per_s=sheet_bytes_per_s,
+        sheet_bytes_per_s=gpu.bandwidth_bytes_per_s if gpu and moved > _LARGE else None,
     )
     if reference_s and reference_s < FASTER * step_s:
         return speed
@@ -242,7 +241,7 @@ def device_speed(
         if flops and not recipe.float8 and speed.sheet_flops_per_s is None:
             rate = best(2 * size**3, lambda: torch.mm(left, right), flops / step_s)
             speed = msgspec.structs.replace(speed, flops_per_s=rate)
-        if moved and sheet_bytes_per_s is None and (moved > _LARGE or not on_cuda):
+        if moved and speed.sheet_bytes_per_s is None and (moved > _LARGE or not on_cuda):
             one = torch.ones(min(max(moved, _LEAST), _LARGE) // 8, device=device)  # of 4 bytes, read and written
             rate = best(8 * len(one), one.clone, moved / step_s)
             speed = msgspec.structs.replace(speed, bytes_per_s=rate)
