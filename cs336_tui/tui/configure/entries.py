@@ -148,14 +148,14 @@ def fold_label(entries: Entries) -> str:
 
 def about(focused: Widget | None, edition: str, environment: Environment | None) -> str:
     """Words on the entry or button with the focus, with its unit, and on the choice under its cursor."""
-    from cs336_tui.config.meanings import meaning
+    from cs336_tui.config.meanings import meaning, own_code
 
     entry = next((each for each in focused.ancestors_with_self if isinstance(each, Entry)), None) if focused else None
     if isinstance(entry, Chips) and entry.under_cursor:
         device = environment.device(entry.under_cursor) if environment else None
         return meaning(entry.field, entry.under_cursor, edition, device.label if device else "")
     if isinstance(entry, Entry):
-        return meaning(entry.field)
+        return own_code(entry.field) or meaning(entry.field)
     if isinstance(focused, Fold):
         return "Enter hides these entries." if focused.open else "Enter shows more entries."
     if isinstance(focused, PushButton) and focused.id in _BUTTONS:
