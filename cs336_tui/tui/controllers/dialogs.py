@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,10 @@ from cs336_tui.tui.widgets.rows import WideRows
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.tuning import Entry, Race
+
+
+AGAIN_S = 5.0
+"""The time within which the key that copies means all columns when it is pressed again, as long as a note is shown."""
 
 
 def read_help(app: Host) -> None:
@@ -87,7 +92,7 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
 
 def copy_table(app: Host) -> None:
     """The table of the tab to the clipboard of the terminal, also over SSH, as markdown: the columns in sight, and all
-    of them when it is asked for again; of tabs without a table the results."""
+    of them when it is soon asked for again; of tabs without a table the results."""
     from cs336_tui.export.subjects.results import results_markdown, results_table
     from cs336_tui.export.writing.formats import render
 
@@ -111,11 +116,11 @@ def copy_table(app: Host) -> None:
             some = Copied(found.name, lambda: render(results_table(results_of(app.state), columns=shown), "markdown"))
     else:
         return
-    again = (tab, shown)
-    if some is not None and app.copied != again:
-        found, more, app.copied = some, f" {key_name('app.copy')} again copies all columns.", again
+    (before, at), now = app.copied, time.monotonic()
+    if some is not None and (before != (tab, shown) or now - at > AGAIN_S):
+        found, more, app.copied = some, f" {key_name('app.copy')} again copies all columns.", ((tab, shown), now)
     else:
-        more, app.copied = "", None
+        more, app.copied = "", (None, 0.0)
 
     def copied(made: tuple[str | None, str]) -> None:
         text, problem = made
