@@ -12,7 +12,7 @@ import click
 from cs336_tui.cli.files import Destination, file_options, is_given, json_option, json_text
 from cs336_tui.cli.flags import a_session, refuse, session_argument, session_dir_option, sessions_argument
 from cs336_tui.cli.help import command, option_under
-from cs336_tui.cli.streams import TERMINAL, StatusLines, on_terminal
+from cs336_tui.cli.streams import TERMINAL, StatusLines, laid_out
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.writing.tables import Column, Source, Table, attributes
 from cs336_tui.export.writing.texts import in_brief, one_line
@@ -98,16 +98,12 @@ def show(session: str, session_dir: Path, *, to: Destination) -> str:
 
 
 def _show(path: Path, to: Destination) -> str:
+    """A session as lines of text, with its results as markdown, or laid out for the terminal; else its results."""
     state = store.load(path)
     if to.format not in ("table", TERMINAL):
         from cs336_tui.export.catalogue import results_document
 
         return to.deliver(results_document(state, to.format, brief=to.is_brief))
-    return to.deliver(_shown(state, path, to.format, brief=to.is_brief))
-
-
-def _shown(state: SessionState, path: Path, format_: str, *, brief: bool) -> str:
-    """A session as lines of text, with its results as markdown, or laid out for the terminal."""
     from cs336_tui.export.subjects.results import results_markdown, results_parts
 
     info = store.describe(state, path)
@@ -134,10 +130,8 @@ def _shown(state: SessionState, path: Path, format_: str, *, brief: bool) -> str
     if named := [kind for kind in REPORTS if kind in kinds]:
         more = f" (or {', '.join(named[1:])})" if len(named) > 1 else ""
         hints = [f"`cs336-tui export {info.session} --report {named[0]}`{more} shows what a report found."]
-    if format_ == TERMINAL:
-        return on_terminal([*rows, *results_parts(state), *hints])
-    lines = [*(f"{label:<9}{text}" for label, text in rows), "", results_markdown(state, brief=brief).rstrip()]
-    return "\n".join([*lines, *(line for hint in hints for line in ("", hint)), ""])
+    results = results_parts(state) if to.format == TERMINAL else [results_markdown(state, brief=to.is_brief)]
+    return to.deliver(laid_out([*rows, *results, *hints], to.format))
 
 
 _MOST_JOBS = 20
