@@ -156,7 +156,7 @@ class _Commands(Group):
 @choice_options
 @reports_option
 @lanes_option
-@option_under("Output", "--summary", "Write a session summary here, anew after every finished cell; over an earlier file at the end.", type=FILE)
+@option_under("Output", "--summary", "Write a summary here after each cell; over an old file at the end.", type=FILE)
 @ddof_option
 @timeout_option
 @session_dir_option

@@ -13,7 +13,7 @@ from textual.binding import BindingType
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from cs336_tui.config.axis import Axis
+from cs336_tui.config.axis import Axis, names_of
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST
 from cs336_tui.config.presets import QUICK, Preset, RecentModel, all_presets
 from cs336_tui.config.spec import AXES
@@ -23,7 +23,6 @@ from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.environment import Environment
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
-from cs336_tui.tui.configure.reading import names_of
 from cs336_tui.tui.format import SHORT_PASSES, plural
 from cs336_tui.tui.keys import bind_keys, key_name
 from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEntry
