@@ -212,8 +212,7 @@ class Group(Command, click.Group):
         elif not is_known:
             meant = self.elsewhere.get(args[0].lower())
             near = f"did you mean {meant}?" if meant else did_you_mean(args[0], self.list_commands(ctx))
-            near = near or f"`{ctx.command_path} --help` lists them"
-            raise click.UsageError(f"no command {args[0]!r}; {near}")
+            raise click.UsageError(f"no command {args[0]!r}; {near or f'`{ctx.command_path} --help` lists them'}")
         name, command, rest = super().resolve_command(ctx, args)
         before: list[str] = []
         for option in () if ctx.resilient_parsing else self.params:

@@ -179,8 +179,7 @@ class Cs336App(Host):
             self.report("\n".join(problems))
         source = self._runs.source()
         if source is not None:
-            self._sessions.use_folder(source.bench.log_path.parent)
-            self._sessions.find_last()
+            self._sessions.find_last(source.bench.log_path.parent)
         self.paint()
         if self._replay:
             self.main.query_one(ConfigurePane).disabled = True
@@ -222,8 +221,9 @@ class Cs336App(Host):
 
     @property
     def log_problems(self) -> list[str]:
-        """One line for each log that could not be written to its end."""
-        return [source.bench.log_problem for source in self._sessions.sources if source.bench.log_problem]
+        """One line for each log that could not be written to its end, and for the summary."""
+        summary = self.autosave.problem if self.autosave else None
+        return list(filter(None, (*(source.bench.log_problem for source in self._sessions.sources), summary)))
 
     # What happens.
 

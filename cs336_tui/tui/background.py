@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from textual.message_pump import MessagePump
 
 from cs336_tui.config.axis import UserError
-from cs336_tui.config.reading import exists
+from cs336_tui.config.reading import is_file
 from cs336_tui.events.events import CellFinished, Event, SessionEnded
 from cs336_tui.session.state import SessionState, fold
 
@@ -90,7 +90,9 @@ class SummaryAutosave:
         self._inbox: queue.SimpleQueue[tuple[object, Sequence[Event]] | None] = queue.SimpleQueue()
         self._states: dict[object, SessionState] = {}
         self._file: LivingFile | None = None
-        self._was_there = exists(path)
+        self._was_there = is_file(path)
+        self.problem = ""
+        """Why it could not be written last; empty if it was."""
         self._thread = threading.Thread(target=self._work, name="cs336-summary", daemon=True)
         self._thread.start()
 
@@ -123,5 +125,6 @@ class SummaryAutosave:
             self._file = self._file or LivingFile(self._path, overwrite=True)
             self._file.write(summary_markdown(state))
 
-        if problem := tried(write)[1]:
-            self._complain(problem)
+        self.problem = tried(write)[1]
+        if self.problem:
+            self._complain(self.problem)

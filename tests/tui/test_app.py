@@ -238,6 +238,17 @@ def test_an_earlier_summary_is_replaced_only_at_the_end(
     assert path.read_text().startswith("# ")
 
 
+def test_why_an_earlier_summary_was_not_replaced_is_known_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.write_text("earlier")
+    autosave = SummaryAutosave(path, lambda _: None)
+    autosave.take(demo(lambda event: isinstance(event, CellFinished)))
+    path.unlink()
+    path.mkdir()
+    autosave.close(timeout_s=60)
+    assert "is a directory" in autosave.problem
+
+
 async def test_an_earlier_summary_stays_where_nothing_was_run(bench: Benches, tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     path.write_text("earlier")

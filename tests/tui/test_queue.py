@@ -324,7 +324,7 @@ async def test_the_first_screen_offers_the_last_session_and_a_made_up_run(bench:
         await until(pilot, "resume the last session, 2 cells left")
         offered = " ".join(app.main.query_one(LivePane).text.split())
         assert "open the last session: 2026-11-18 09:00 · small · ctx 128, 256, 512 · fwd+bwd" in offered
-        await press(pilot, "D", seen="NVIDIA H100 80GB HBM3 · driver 580.65.06")
+        await press(pilot, "D", seen="made-up run, replay ×4, b goes back")
         await press(pilot, "P", seen="made-up run, replay paused, b goes back")
         await press(pilot, "b", seen="resume the last session")
         assert app.shown is app.live

@@ -106,9 +106,9 @@ def copy_table(app: Host) -> None:
         if found is None:
             app.notify(f"There is no table in {TABS[tab].label} yet.", severity="warning")
             return
-        keys = [column.key for column in found.table.columns] if found.table else []
-        places = [keys.index(key) for key in shown if key in keys]
-        if found.table and 0 < len(places) < len(keys):
+        columns = found.table.columns if found.table else ()
+        places = [place for place, column in enumerate(columns) if column.key in shown]
+        if found.table and 0 < len(places) < len(columns):
             some = copied_table(found.name, found.table.at(places))
     elif _has_results(app):
         found = Copied("The results", partial(results_markdown, app.state))

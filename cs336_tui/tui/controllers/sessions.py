@@ -56,16 +56,14 @@ class SessionController:
         self._trust: Callable[[], object] = lambda: None
         """Does what was asked for last, once its code is trusted."""
 
-    def use_folder(self, folder: Path) -> None:
-        """Take this folder for that of the sessions, unless another was given before."""
-        self._library.folder = self._library.folder or folder
-
     def open_log(self, log: Path) -> None:
         """Open the session of a log, wherever it is."""
         self._library.about(log, self.open)
 
-    def find_last(self) -> None:
-        """Read the newest session, which the first screen offers."""
+    def find_last(self, folder: Path | None = None) -> None:
+        """Read the newest session, which the first screen offers. Take this folder for that of the sessions, unless
+        another was given before."""
+        self._library.folder = self._library.folder or folder
 
         def found(info: SessionInfo) -> None:
             self.last = info
