@@ -327,9 +327,8 @@ class Painter:
         """The state that is out of the ordinary, for the top line."""
         app = self._app
         if app.shown is not app.live:
-            how = "watching" if app.shown.watched else "opened"
-            if played := self._sessions.played:
-                how = f"made-up run, {played.mode}"
+            played = self._sessions.played
+            how = f"made-up run, {played.mode}" if played else "watching" if app.shown.watched else "opened"
             return f"{how}, {key_name('app.back')} goes back" + (" to what runs" if app.run_in_progress else "")
         if app.live.watched:
             return "watching"

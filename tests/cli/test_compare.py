@@ -40,7 +40,7 @@ def test_two_sessions_as_text(folder: Path) -> None:
     assert "host: gpu-box | other-box" in [line.removeprefix("differs, A | B").strip() for line in lines]
     row = next(line for line in lines if line.startswith("small") and "forward+backward" in line)
     assert "200.000 ± 0.074" in row
-    assert "100.000 ± 0.074" in row
+    assert "all: B (ms) 100.000 ± 0.074" in said, "what all rows share stands above them"
     assert "slower" in row
     assert "2.000 [" in row
     assert any(line.startswith("same 1: ") for line in lines)

@@ -185,12 +185,13 @@ async def test_the_line_below_the_form_says_what_is_under_the_cursor(size: tuple
         ("other_optimizers", "mine:AdamW: AdamW(parameters), a class of torch.optim.Optimizer", "optimizer"),
         ("other_parallels", "mine:get_ddp: get_ddp(module) returns a module", "wrapper"),
     ],
+    ids=["model", "attention", "optimizer", "wrapper"],
 )
 async def test_a_field_for_own_code_says_what_it_takes_and_the_file_to_start_from(
     field: str, code: str, name: str
 ) -> None:
     async with opened(WIDE) as hand:
-        await hand.unfold()
+        await hand.unfold("variants")
         await hand.go_to(entry := hand.entry(field, TextEntry))
         said = " ".join(about(hand).split())
         assert said.startswith(code)
@@ -242,7 +243,7 @@ async def test_a_preset_is_picked_from_a_list_and_fills_everything_and_escape_ke
 
 async def test_the_list_of_presets_tells_what_the_shown_session_has_of_each_problem() -> None:
     async with opened((90, 180)) as hand:
-        hand.pane.show(problem_state(*problem_named("2026/nsys_profile")), None, can_resume=False)
+        hand.pane.show(problem_state(*problem_named("2026/nsys_profile")), None, {}, can_resume=False)
         await hand.go_to(hand.pane.query_one(PresetEntry))
         await hand.press("enter")
         seen = hand.seen()

@@ -276,6 +276,7 @@ async def test_each_tab_copies_its_table_as_markdown_and_says_so(tmp_path: Path)
             name, heading = COPIED[tab.id]
             app._clipboard = ""
             await press(pilot, tab.key, seen=lambda _, tab=tab: app.main.open_pane == tab.id)
+            await app.main.filled(tab.id)
             await press(pilot, "c", seen=lambda _: bool(app.clipboard))
             await until(pilot, lambda _, name=name: any(name in each.message for each in app._notifications))
             assert any("markdown" in each.message for each in app._notifications)

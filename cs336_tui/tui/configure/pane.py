@@ -149,9 +149,12 @@ class ConfigurePane(Vertical):
         """Say what the entry under the cursor is, and what the choice under it means."""
         focused, width = self.screen.focused, max(self.content_size.width, 12)
         text, about = parts.about(focused, self._entries.edition, self._environment), self.query_one("#about", Static)
-        about.update("\n".join(cut_to_lines(text, width, _ABOUT_LINES)))
-        about.display = self.has_focus_within and self.size.height >= _ABOUT_FROM
-        if focused is not None and about.display:  # which may be higher than it was
+        lines = cut_to_lines(text, width, _ABOUT_LINES)
+        shown = self.has_focus_within and self.size.height >= _ABOUT_FROM
+        is_higher = shown and (not about.display or len(lines) > len(str(about.content).splitlines()))
+        about.update("\n".join(lines))
+        about.display = shown
+        if focused is not None and is_higher:
             self.call_after_refresh(focused.scroll_visible, animate=False)
 
     def on_resize(self, event: events.Resize) -> None:

@@ -154,12 +154,11 @@ class RecordingController:
             return
         if logs := list(filter(store.is_own, paths)):
             log, problem = tried(partial(store.find, str(logs[0]), logs[0].parent))
-            if len(paths) > 1 or wanted.phases:
-                problem = f"{logs[0]}: a session is shown alone; name it without other files and without --phase."
-            if log is None or problem:
-                self._app.warn(problem)
-            else:
+            if log is not None and len(paths) == 1 and not wanted.phases:
                 self._open_log(log)
+            else:
+                alone = f"{logs[0]}: a session is shown alone; name it without other files and without --phase."
+                self._app.warn(problem or alone)
         elif folder is None:
             self._app.warn("No folder of sessions is known here.")
         elif self._stop is not None:
