@@ -258,7 +258,7 @@ COPIED = {
     "log": ("The results", "size"),
     "compare": ("Compare, view pivot", "size"),
     "estimate": ("The estimate", "size"),
-    "roofline": ("The table", "cell"),
+    "roofline": ("The roofline", "cell"),
 }
 """Of the demo session: the name of what each tab copies, and the first heading."""
 
