@@ -54,6 +54,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 LONG = (
     "tests/cluster/",
+    "tests/referee/test_corpus.py",
     "tests/runner/test_kills.py",
     "tests/runner/test_nodes.py",
     "tests/runner/test_fork_server.py",

@@ -1,8 +1,7 @@
 """Records the demo: ``make cast``. Writes ``docs/demo.cast`` (asciicast v2) and ``docs/demo.svg``, which moves.
 
-A real shell in a real pty is driven with keys; each picture is taken when the screen shows what it is for, and stands
-for a time that is written here. So a recording of the same code is the same. The cells' progress is the demo session's
-log, replayed up to one moment after another.
+A real shell in a real pty is driven with keys, and a small model is measured on this machine: record it on a quiet one.
+While something runs, pictures follow each other as it happens; else each stands for a time that is written here.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -21,18 +20,15 @@ from typing import NamedTuple
 import pyte
 from pyte.screens import Char
 
-from cs336_tui.events.codec import to_line
-from cs336_tui.events.events import StepsTimed
-from cs336_tui.session.log import LogReader
 from cs336_tui.tui.tab_list import TABS
 from tests.terminal import Terminal
 
 ROOT = Path(__file__).parents[1]
-DEMO_LOG = ROOT / "tests" / "data" / "demo-session.jsonl"
 TARGET = ROOT / "docs" / "demo.svg"
 COLUMNS, ROWS = 120, 36
-_FIRST, _STEPS, _MOMENTS = 33, 4, 12
-"""Pictures of the run: the first after so many steps, then one every so many, and their number."""
+COMMAND = "cs336-tui --context 64 --pass train-step --attention naive,sdpa,flash --warmup 12 --steps 24"
+_EVERY_S = 0.4
+"""Between two pictures of what runs."""
 _RUN_S, _LOOK_S, _READ_S, _KEY_S = 0.45, 1.8, 3.0, 0.06
 _CELL, _LINE = 8, 18
 """Width and height of a character in the picture, in its own units."""
@@ -151,7 +147,7 @@ def to_svg(pictures: Sequence[Picture], columns: int) -> str:
     shapes = "".join(f'<g id="{name}">{"".join(map(_drawn, row))}</g>' for row, name in known.items())
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" role="img">'
-        f"<title>cs336-tui replays a demo session: a run, its results, an export</title>"
+        f"<title>cs336-tui measures a small model: steps live, memory over a step, a race</title>"
         f"<style>text{{font:13.3px {_FONT};white-space:pre}}rect{{shape-rendering:crispEdges}}"
         f".b{{font-weight:bold}}.i{{font-style:italic}}.u{{text-decoration:underline}}{''.join(styles)}"
         f"@media (prefers-reduced-motion:reduce){{g{{animation:none!important}}}}</style>"
@@ -201,6 +197,13 @@ class Camera:
                 before, since = now, time.monotonic()
         return before
 
+    def film(self, seen: str | Callable[[str], bool]) -> None:
+        """Pictures of what runs, as it happens, until the screen shows the text or satisfies the predicate."""
+        wanted = (lambda text: seen in text) if isinstance(seen, str) else seen
+        while not wanted(self.terminal.text()):
+            self.pictures.append(Picture(_EVERY_S, self.terminal.look(rows_of)))
+            time.sleep(_EVERY_S)
+
     def type(self, text: str, seconds: float = _KEY_S) -> None:
         """Types it key by key; a picture of each third, as people type."""
         for at in range(0, len(text), 3):
@@ -212,17 +215,6 @@ class Camera:
         self.terminal.send(keys)
         self.terminal.until(seen)
         self.take(seconds)
-
-
-def moments(folder: Path) -> Iterator[Path]:
-    """The demo session's log up to one moment of its run after another."""
-    events = list(LogReader(DEMO_LOG))
-    timed = [number for number, event in enumerate(events) if isinstance(event, StepsTimed)]
-    for number in timed[_FIRST::_STEPS][:_MOMENTS]:
-        path = folder / f"{number:03}" / DEMO_LOG.name
-        path.parent.mkdir()
-        path.write_bytes(b"".join(map(to_line, events[: number + 1])))
-        yield path
 
 
 def record() -> list[Picture]:
@@ -238,8 +230,6 @@ def record() -> list[Picture]:
             "TZ": "UTC",
         }
         shell = ["bash", "--norc", "--noprofile", "-i"]
-        demo = home / DEMO_LOG.name
-        demo.write_bytes(DEMO_LOG.read_bytes())
         terminal = Terminal(shell, columns=COLUMNS, rows=ROWS, env=environment, cwd=home)
         try:
             terminal.until("$ ")
@@ -247,41 +237,29 @@ def record() -> list[Picture]:
             terminal.until(lambda screen: "bind" not in screen and "$" in screen)
             camera = Camera(terminal)
             camera.take(0.8)
-            _play(camera, home)
+            _play(camera)
             return camera.pictures
         finally:
             terminal.close()
 
 
-def _play(camera: Camera, home: Path) -> None:
-    """The scenes of the demo: a run, a result and its evidence, the export, help, a theme, a table for a write-up."""
-    terminal, command, over = camera.terminal, f"cs336-tui --replay {DEMO_LOG.name}", "at its end"
-    camera.type(command)
-    for moment in moments(home):
-        terminal.send(f"\x15cd {moment.parent.name}; {command} --speed 0; cd ..; clear\r")
-        terminal.until(over)
-        camera.take(_RUN_S)
-        terminal.send("\x11")
-        terminal.until(lambda screen: screen.strip() == "$")
-    terminal.send(f"{command} --speed 0\r")
-    terminal.until(lambda screen: over in screen and "19 of 19" in screen)
-    camera.take(_LOOK_S)
-    camera.press(TABS["results"].key, "Sort", _RUN_S)
-    camera.press("\x1b[A", "Sort", _RUN_S)
-    for key, title in (("\r", "─ Cell "), ("e", "─ Export "), ("?", "─ Help ")):
-        camera.press(key, title, _READ_S)
-        camera.press("\x1b", _without(title), _RUN_S)
-    camera.press("t", "heme", _LOOK_S)
-    terminal.send("\x11")
-    terminal.until(_without("Configure"))
-    terminal.send("clear\r")
-    terminal.until(lambda screen: screen.strip() == "$")
-    camera.type(f"cs336-tui export {DEMO_LOG.name} --pivot size,pass:precision")
-    camera.press("\r", "xl", _READ_S)
-
-
-def _without(text: str) -> Callable[[str], bool]:
-    return lambda screen: text not in screen
+def _play(camera: Camera) -> None:
+    """The scenes of the demo: steps live, memory over a step, a race of three attentions."""
+    camera.type(COMMAND)
+    camera.press("\r", "Configure", _LOOK_S)
+    camera.terminal.send("r")
+    camera.film("3 of 3")
+    camera.take(_READ_S)
+    camera.terminal.send(TABS["memory"].key, "Memory")
+    camera.press("n", "running", _RUN_S)
+    camera.film("peak")
+    camera.take(_READ_S)
+    camera.press("U", "Race", _LOOK_S)
+    camera.terminal.send("\t\t\x15")
+    camera.type("40s")
+    camera.terminal.send("\r")
+    camera.film("Save as preset")
+    camera.take(_READ_S)
 
 
 def main() -> None:

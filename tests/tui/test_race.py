@@ -101,6 +101,11 @@ async def test_the_dialog_says_what_is_raced_and_what_is_wrong() -> None:
         await press(pilot, "escape", seen=lambda _: not isinstance(app.screen, TuneDialog))
 
 
+async def test_of_several_passes_the_last_is_raced_and_named() -> None:
+    async with tuning(Benches(), sweep=raceable(passes=("forward", "train-step"))) as (app, _):
+        assert "pass: train-step, the last of 2" in screen_text(app)
+
+
 @pytest.mark.parametrize("field", ["goal", "within", "budget"])
 async def test_enter_races_from_every_field_and_arrows_stay_in_the_fields(field: str) -> None:
     async with tuning(Benches()) as (app, pilot):

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cs336_tui.config.presets import models_in, remember
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
@@ -110,7 +112,8 @@ class RunController:
                 problem = str(pane.form.problems[0]) if pane.form.problems else "this machine is still being read"
             else:
                 over = pane.preset.over if sweep == pane.preset.sweep else ()
-                (device,) = devices_of(start_of(sweep, fields_of(over) if over else None), environment)
+                one_pass = msgspec.structs.replace(sweep, passes=sweep.passes[-1:])
+                (device,) = devices_of(start_of(one_pass, fields_of(over) if over else None), environment)
                 TuneDialog(sweep, device, over).ask(self._race)
         except SpecError as error:
             problem = str(error)

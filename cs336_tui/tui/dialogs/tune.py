@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import msgspec
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -29,8 +30,8 @@ _MEANT = {
 
 
 class TuneDialog(Dialog[Search]):
-    """Answers with the search of a sweep on a device, or None on Escape. `over` are the choices that a preset searches;
-    without any, those with several values."""
+    """Answers with the search of a sweep's last pass on a device, or None on Escape. `over` are the choices that a
+    preset searches; without any, those with several values."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind_keys("escape", "dismiss(None)", "Cancel", "tune.cancel"),
@@ -38,7 +39,10 @@ class TuneDialog(Dialog[Search]):
 
     def __init__(self, sweep: Sweep, device: str, over: Sequence[str] = ()) -> None:
         super().__init__()
-        self._sweep, self._device, self._over = sweep, device, over
+        *others, one = sweep.passes
+        self._sweep = msgspec.structs.replace(sweep, passes=(one,))
+        self._pass = f"pass: {one}" + (f", the last of {len(sweep.passes)}" if others else "")
+        self._device, self._over = device, over
         self._entered = {"goal": "step", "within": "", "budget": BUDGET}
         self._search: Search | None = None
         self._said = Label("", id="said", markup=False)
@@ -80,7 +84,7 @@ class TuneDialog(Dialog[Search]):
             out = f", {counted(len(space.left_out), 'combination')} cannot be" if space.left_out else ""
             count = f"{counted(len(space.candidates), 'candidate')}{out}; the first of each is the starting point"
             choices = (f"{each.name}: {', '.join(each.words)}" for each in tuning.over)
-            self._said.update("\n".join([_MEANT[goal], *choices, count, f"{tuning.visit_words} a visit"]))
+            self._said.update("\n".join([_MEANT[goal], self._pass, *choices, count, f"{tuning.visit_words} a visit"]))
             self._search = search
         except ValueError as error:
             problem = f"✗ {error}"
