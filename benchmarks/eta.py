@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from cs336_tui.analysis.eta import remaining_s
+from cs336_tui.analysis.eta import outlook_of
 from cs336_tui.config.order import Order, in_order, relative_work
 from cs336_tui.config.spec import CellSpec, Pass
 from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, Event, StageChanged, StepKind, StepsTimed
@@ -163,7 +163,7 @@ def factors(specs: tuple[CellSpec, ...], trouble: Trouble, draw: random.Random) 
     for event, stalled_s in happened:
         state.apply(event)
         if len(state.finished_cells) >= FROM * len(specs) and FROM * end <= event.at <= UNTIL * end:
-            told.append((event.at, stalled_s, remaining_s(state)))
+            told.append((event.at, stalled_s, outlook_of(state).ends.last_s))
     found: list[float] = []
     for at, stalled_s, foretold in told:
         real = end - at - (0.0 if trouble.is_foreseeable else lost_s - stalled_s)

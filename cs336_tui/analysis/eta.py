@@ -378,17 +378,8 @@ def takes_words(time_s: float | None) -> str:
     return "" if time_s is None else f"takes {duration(time_s)}"
 
 
-def remaining_s(state: SessionState) -> float | None:
-    """Seconds until nothing waits any more, or None before the first step. Skipped cells take no time."""
-    return outlook_of(state).ends.last_s
-
-
-def share_done(state: SessionState) -> float | None:
-    """The share of the session's time that has passed, of all cells that have run or will; None is unknown."""
-    return outlook_of(state).share
-
-
 def _share_done(state: SessionState, known: Prices, ends_: Ends) -> float | None:
+    """The share of the session's time that has passed, of all cells that have run or will; None is unknown."""
     now, left_s = state.last_at or 0.0, ends_.last_s
     if state.side_by_side:
         left_s = sum_s(*ends_.running.values(), *(known.of(state.cells[number].spec) for number in state.waiting))

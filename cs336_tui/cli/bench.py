@@ -4,7 +4,6 @@ data. `example`: code of one's own to run."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,10 @@ from cs336_tui.cli.jobs import follow, has_jobs, launch_choice, launch_options, 
 from cs336_tui.cli.run import EXIT_OK, HeadlessRun, Outputs, carry_out, name_of_log, renderer, say_imports
 from cs336_tui.cli.suggestions import offer
 from cs336_tui.config.choices import command_of, sweep_from
+from cs336_tui.config.meanings import examples
 from cs336_tui.config.order import Order
 from cs336_tui.config.presets import preset
 from cs336_tui.config.problems import problem_of_preset
-from cs336_tui.config.reading import packaged, parse_toml
 from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.sweep import LaneCount, Sweep
 from cs336_tui.config.values import BYTES_OF_ELEMENT
@@ -60,12 +59,6 @@ class _ShowingOwnCode(Command):
         with formatter.section("Code of your own"):
             formatter.write_dl([(name, f"{each['call']}: {each['about']}") for name, each in examples().items()])
             formatter.write_text("`cs336-tui example NAME > mine.py` prints a file to start from.")
-
-
-@cache
-def examples() -> dict[str, dict[str, str]]:
-    """Code of one's own to start from, by what it is: its option, what it takes and returns, its command and file."""
-    return parse_toml(packaged("examples.toml"))
 
 
 @command("example")

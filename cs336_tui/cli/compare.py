@@ -18,7 +18,7 @@ from cs336_tui.analysis.reference_profiles import profiles_said
 from cs336_tui.cli.files import Destination, file_options, json_option, json_text
 from cs336_tui.cli.flags import a_session, session_argument
 from cs336_tui.cli.help import command, option_under
-from cs336_tui.cli.streams import TERMINAL, on_terminal
+from cs336_tui.cli.streams import TERMINAL, laid_out
 from cs336_tui.config.reading import is_file
 from cs336_tui.export.reference import reference_tables
 from cs336_tui.export.subjects.comparison import SETTINGS, cell_title, comparison_table, doubt_of_pairs, pair_columns
@@ -70,17 +70,9 @@ def _render(comparison: Comparison, sides: Sequence[Sequence[Result]], format_: 
     if format_ == "json":
         return json_text(comparison)
     doubts = [f"{name}: {note}" for name, side in zip("AB", sides, strict=True) for note in trust_notes(side)]
-    if format_ == TERMINAL:
-        return on_terminal(list(_parts(comparison, sides, doubts)))
-    if format_ != "table":
+    if format_ not in (TERMINAL, "table"):
         return answer([comparison_table(comparison, doubts=doubts)], format_)
-    lines = list(_lines(comparison))
-    if doubts:
-        lines += ["", *doubts]
-    return "\n".join(lines) + "\n"
-
-
-_NOTHING_COMMON = "A and B have no cell in common."
+    return laid_out(list(_parts(comparison, sides, doubts)), format_)
 
 
 def _find(text: str, directory: Path) -> tuple[Path, int | None]:
@@ -101,32 +93,8 @@ def _cells(title: str, state: SessionState, number: int | None) -> tuple[Result,
     return found
 
 
-def _lines(comparison: Comparison) -> Iterator[str]:
-    from tabulate import tabulate
-
-    yield f"A  {comparison.a}"
-    yield f"B  {comparison.b}"
-    if comparison.notes:
-        yield ""
-        yield "differs, A | B:"
-        yield from (f"  {note}" for note in comparison.notes)
-    yield from comparison.mixed
-    yield ""
-    if comparison.pairs:
-        table = _table(comparison)
-        yield tabulate(table.rows, [c.header for c in table.columns], tablefmt="simple", disable_numparse=True)
-        yield ""
-        yield from _reading(comparison)
-    else:
-        yield _NOTHING_COMMON
-    for name, cells in _alone(comparison):
-        yield ""
-        yield f"only in {name}:"
-        yield from (f"  {cell}" for cell in cells)
-
-
 def _parts(comparison: Comparison, sides: Sequence[Sequence[Result]], doubts: Sequence[str]) -> Iterator[Part]:
-    """The same for a terminal."""
+    """The comparison in parts for a reader."""
     yield "A", comparison.a
     yield "B", comparison.b
     for row, note in enumerate((*comparison.notes, *comparison.mixed)):
@@ -134,9 +102,10 @@ def _parts(comparison: Comparison, sides: Sequence[Sequence[Result]], doubts: Se
     if comparison.pairs:
         yield _table(comparison, sides)
     else:
-        yield _NOTHING_COMMON
-    for name, cells in _alone(comparison):
-        yield "\n".join([f"only in {name}:", *(f"  {cell}" for cell in cells)])
+        yield "A and B have no cell in common."
+    for name, cells in (("A", comparison.only_a), ("B", comparison.only_b)):
+        if cells:
+            yield "\n".join([f"only in {name}:", *(f"  {_what(cell)}" for cell in cells)])
     yield Notes((*(_reading(comparison) if comparison.pairs else ()), *doubts))
 
 
@@ -152,14 +121,7 @@ def _reading(comparison: Comparison) -> Iterator[str]:
             yield f"{name} {number}: {meaning.format(margin=comparison.margin * 100)}"
 
 
-def _alone(comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
-    """Each side that has cells without a partner, and these, in a line each."""
-    for name, cells in (("A", comparison.only_a), ("B", comparison.only_b)):
-        if cells:
-            yield name, list(map(_what, cells))
-
-
-def _table(comparison: Comparison, sides: Sequence[Sequence[Result]] = ()) -> Table:
+def _table(comparison: Comparison, sides: Sequence[Sequence[Result]]) -> Table:
     """The size, the other settings that vary, times, ratio and outcome; a column without any text is left out."""
     columns = pair_columns()
     columns["a"], columns["b"] = columns["a"]._replace(title="A (ms)"), columns["b"]._replace(title="B (ms)")

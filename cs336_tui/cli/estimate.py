@@ -27,7 +27,7 @@ from cs336_tui.cli.files import Destination, file_options, json_text
 from cs336_tui.cli.flags import COUNT, POSITIVE, Parsed, choice_options, gpu_option, trust_option
 from cs336_tui.cli.help import Choice, command, heading, option
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_OK, HeadlessRun, Outputs, carry_out
-from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
+from cs336_tui.cli.streams import TERMINAL, laid_out, shown
 from cs336_tui.cli.suggestions import sessions
 from cs336_tui.cli.targets import Counter, predicting, settle
 from cs336_tui.config.choices import sweep_from, with_model
@@ -45,7 +45,6 @@ from cs336_tui.export.subjects.estimates import (
     fit_table,
     sweep_note,
 )
-from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.export.writing.tables import Table, attributes
 from cs336_tui.export.writing.terminal import Notes
 from cs336_tui.runner.bench import Bench
@@ -166,10 +165,8 @@ def _render(cells: Sequence[Estimate | Unpredicted], format_: str) -> str:
         others = [{"spec": cell.spec, "why": cell.why} for cell in cells if isinstance(cell, Unpredicted)]
         totals = {"total_low_s": low, "total_high_s": high, "not_predicted": others}
         return json_text({"estimates": [document(estimate) for estimate in predicted], **totals})
-    if format_ == "table":
-        return "\n".join(_plain(group) for group in groups)
-    if format_ == TERMINAL:
-        return on_terminal([part for group in groups for part in _parts(group)])
+    if format_ in (TERMINAL, "table"):
+        return laid_out([part for group in groups for part in _parts(group)], format_)
     tables = []
     for group in groups:
         tables.append(estimate_table(group))
@@ -192,15 +189,6 @@ def _parts(group: Sequence[Estimate | Unpredicted]) -> Iterator[Table | str | No
     else:
         yield estimate_table(group)
     yield from filter(None, [communication_table(_predicted(group))])
-
-
-def _plain(group: Sequence[Estimate | Unpredicted]) -> str:
-    def text(part: Table | str | Notes) -> str:
-        if isinstance(part, Notes):
-            return "\n".join([*part.lines, ""])
-        return part if isinstance(part, str) else plain_text(part)
-
-    return "\n".join(map(text, _parts(group)))
 
 
 def card(estimate: Estimate) -> str:

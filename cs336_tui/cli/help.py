@@ -191,10 +191,10 @@ class Group(Command, click.Group):
     """A command of commands whose help has its options under headings."""
 
     command_class = Command
-
-    def command_for(self, _words: Sequence[str]) -> str:
-        """The command that takes these words, the first of which is a file; empty if none does."""
-        return ""
+    file_command = ""
+    """The command that takes a file in place of its name; empty if none does."""
+    elsewhere: Mapping[str, str] = {}
+    """Words by which other tools call what commands do, and these commands."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
@@ -207,11 +207,12 @@ class Group(Command, click.Group):
         would not see."""
         is_known = ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0])
         is_file = not is_known and (exists(Path(args[0])) or args[0].endswith(".jsonl"))
-        if is_file and (taken := self.command_for(args)):
-            args = [taken, *args]
+        if is_file and self.file_command:
+            args = [self.file_command, *args]
         elif not is_known:
-            near = did_you_mean(args[0], self.list_commands(ctx)) or f"`{ctx.command_path} --help` lists them"
-            raise click.UsageError(f"no command {args[0]!r}; {near}")
+            meant = self.elsewhere.get(args[0].lower())
+            near = f"did you mean {meant}?" if meant else did_you_mean(args[0], self.list_commands(ctx))
+            raise click.UsageError(f"no command {args[0]!r}; {near or f'`{ctx.command_path} --help` lists them'}")
         name, command, rest = super().resolve_command(ctx, args)
         before: list[str] = []
         for option in () if ctx.resilient_parsing else self.params:

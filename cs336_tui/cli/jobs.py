@@ -19,9 +19,8 @@ from typing import Any
 
 import click
 import msgspec
-from click.core import ParameterSource
 
-from cs336_tui.cli.files import Destination, data_options
+from cs336_tui.cli.files import Destination, data_options, is_given
 from cs336_tui.cli.flags import (
     COUNT,
     Parsed,
@@ -130,14 +129,9 @@ def launch_choice(given: dict[str, Any]) -> LaunchChoice | None:
     return LaunchChoice(**chosen, lanes=lanes)
 
 
-def _is_given(name: str) -> bool:
-    """True if the command line has the option of this parameter."""
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
 def settings_of(session: str, **given: Any) -> JobRequest:
     """A request with the settings of these options, and no cells. Jobs sample devices rarer unless told how often."""
-    interval = {"device_interval_s": given["device_interval_s"]} if _is_given("device_interval_s") else {}
+    interval = {"device_interval_s": given["device_interval_s"]} if is_given("device_interval_s") else {}
     taken = {name: given[name] for name in OF_REQUEST if name in given}
     skip = given.get("skip_after_oom")
     return JobRequest(session=session, job="", cells=(), skip_after_oom=skip is not False, **taken, **interval)
@@ -251,7 +245,7 @@ def watch(
     SESSION is an id, a unique prefix of one, `last` or a path. Closing it changes nothing for the session. With an
     option of the data, such as --format, it follows without the app on a terminal, too.
     """
-    opens_app = not (take_over or trusted or any(map(_is_given, ("format_", "output", "summary", "overwrite"))))
+    opens_app = not (take_over or trusted or any(map(is_given, ("format_", "output", "summary", "overwrite"))))
     opens_app = opens_app and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if not opens_app and (name := next((name for name, value in of_app.items() if value is not None), None)):
         raise click.UsageError(f"--{name.replace('_', '-')} is of the app, which does not open here; leave it out")

@@ -76,15 +76,24 @@ COMMANDS: dict[str, Listed] = {
     "run-ranks": Listed("jobs"),
 }
 """In the order of help."""
+_ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(("run", "benchmark", "time", "measure", "train"), "bench"),
+    **dict.fromkeys(("profile", "trace", "nsys"), "kernels, which profiles, or open, which reads a profile"),
+    **dict.fromkeys(("history", "list", "ls", "log", "runs"), "sessions"),
+    **dict.fromkeys(("diff", "versus"), "compare"),
+    **dict.fromkeys(("plot", "figures", "tables", "report"), "export"),
+    **dict.fromkeys(("predict", "simulate"), "estimate"),
+    **dict.fromkeys(("search", "race", "optimize"), "tune"),
+    **dict.fromkeys(("stat", "stats", "results"), "show"),
+    **dict.fromkeys(("rm", "remove"), "delete"),
+}
 
 
 class _Commands(Group):
     """A group whose commands are imported one by one, so that it starts quickly."""
 
-    def command_for(self, words: Sequence[str]) -> str:
-        """``open``; of a session's log with options ``show``, which has them."""
-        is_shown = words[0].endswith(".jsonl") and words[1:] and words[1].startswith("-")
-        return "show" if is_shown and not words[1].startswith(("--phase", "--session-dir")) else "open"
+    file_command = "open"
+    elsewhere = _ELSEWHERE
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return sorted(name for name, listed in COMMANDS.items() if listed.about)
@@ -147,7 +156,7 @@ class _Commands(Group):
 @choice_options
 @reports_option
 @lanes_option
-@option_under("Output", "--summary", "Write a session summary here, anew after every finished cell.", type=FILE)
+@option_under("Output", "--summary", "Write a summary here after each cell; over an old file at the end.", type=FILE)
 @ddof_option
 @timeout_option
 @session_dir_option

@@ -24,7 +24,7 @@ from cs336_tui.events.prediction import report_key
 from cs336_tui.events.reports import ASKED_FOR, REPORTS, Report, ReportKind
 from cs336_tui.export.reports import document_of_reports, drawings_of_reports, tables_of_reports
 from cs336_tui.export.subjects.kernels import kernel_table
-from cs336_tui.export.writing.files import AlreadyThere, ExportError, check_writable
+from cs336_tui.export.writing.files import AlreadyThere, ExportError, check_writable, make_folder
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 
@@ -89,13 +89,12 @@ def _contents(state: SessionState, kind: ReportKind) -> list[Report]:
 def _check_folder(folder: Path, *, overwrite: bool) -> None:
     """Raise `click.UsageError` now for figures that could not be written when all is done."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         check_writable(folder / "memory-timeline.svg", overwrite=overwrite)
         if not overwrite and (there := sorted(folder.glob("memory-timeline-*"))):
             raise AlreadyThere(there[0])
-    except (OSError, ExportError) as error:
-        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
-        raise click.UsageError(f"--figures {folder}: {reason}") from None
+    except ExportError as error:
+        raise click.UsageError(f"--figures {error}") from None
 
 
 _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {

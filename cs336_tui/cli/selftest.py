@@ -23,7 +23,7 @@ from cs336_tui.config.sweep import LaneCount
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Lane
 from cs336_tui.export.subjects.selftest import Selftest, SideBySide, lanes_table, selftest_table
-from cs336_tui.export.writing.files import ExportError, check_writable, write_atomically
+from cs336_tui.export.writing.files import ExportError, write_atomically
 from cs336_tui.runner.lanes import cores_here, lanes_of, pool_of
 from cs336_tui.selftest.programs import SelftestCell, SelftestError, programs_of
 from cs336_tui.selftest.side_by_side import costs_of, take_lane_turns
@@ -74,8 +74,6 @@ def selftest(
     """
     if size is not None:
         dims_of(size, "2026")
-    if to.file is not None:
-        check_writable(to.file, overwrite=to.overwrite)
     with StopOnSignal(lambda: False):
         environment = read_machine().environment
         several = lanes_asked(lanes, device, environment) if lanes not in (None, 1) else ()

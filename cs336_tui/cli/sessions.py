@@ -9,11 +9,10 @@ from pathlib import Path
 
 import click
 
-from cs336_tui.cli.files import Destination, file_options, json_option, json_text
+from cs336_tui.cli.files import Destination, file_options, is_given, json_option, json_text
 from cs336_tui.cli.flags import a_session, refuse, session_argument, session_dir_option, sessions_argument
 from cs336_tui.cli.help import command, option_under
-from cs336_tui.cli.streams import TERMINAL, StatusLines, on_terminal
-from cs336_tui.config.reading import is_folder
+from cs336_tui.cli.streams import TERMINAL, StatusLines, laid_out
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.writing.tables import Column, Source, Table, attributes
 from cs336_tui.export.writing.texts import in_brief, one_line
@@ -95,17 +94,16 @@ def show(session: str, session_dir: Path, *, to: Destination) -> str:
 
     In another format than table its results alone, as bench prints them.
     """
-    path = store.find(session, session_dir)
+    return _show(store.find(session, session_dir), to)
+
+
+def _show(path: Path, to: Destination) -> str:
+    """A session as lines of text, with its results as markdown, or laid out for the terminal; else its results."""
     state = store.load(path)
     if to.format not in ("table", TERMINAL):
         from cs336_tui.export.catalogue import results_document
 
         return to.deliver(results_document(state, to.format, brief=to.is_brief))
-    return to.deliver(_shown(state, path, to.format, brief=to.is_brief))
-
-
-def _shown(state: SessionState, path: Path, format_: str, *, brief: bool = True) -> str:
-    """A session as lines of text, with its results as markdown, or laid out for the terminal."""
     from cs336_tui.export.subjects.results import results_markdown, results_parts
 
     info = store.describe(state, path)
@@ -132,10 +130,8 @@ def _shown(state: SessionState, path: Path, format_: str, *, brief: bool = True)
     if named := [kind for kind in REPORTS if kind in kinds]:
         more = f" (or {', '.join(named[1:])})" if len(named) > 1 else ""
         hints = [f"`cs336-tui export {info.session} --report {named[0]}`{more} shows what a report found."]
-    if format_ == TERMINAL:
-        return on_terminal([*rows, *results_parts(state), *hints])
-    lines = [*(f"{label:<9}{text}" for label, text in rows), "", results_markdown(state, brief=brief).rstrip()]
-    return "\n".join([*lines, *(line for hint in hints for line in ("", hint)), ""])
+    results = results_parts(state) if to.format == TERMINAL else [results_markdown(state, brief=to.is_brief)]
+    return to.deliver(laid_out([*rows, *results, *hints], to.format))
 
 
 _MOST_JOBS = 20
@@ -209,27 +205,29 @@ def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path) -> None:
     name="phases",
     multiple=True,
 )
-@session_dir_option
-def open(*, files: Sequence[Path], phases: Sequence[str], session_dir: Path) -> str | int:
+@file_options("table")
+def open(*, files: Sequence[Path], phases: Sequence[str], session_dir: Path, to: Destination) -> str | int:
     """Make a session of traces, memory snapshots or nsys reports that others recorded; print its name.
 
     Each file becomes a cell for each device, several ranks of one run become one session. A session's log, or a folder
-    of them, opens in the app, without a terminal as text.
+    of them, opens in the app; without a terminal, or with an option for output, as `show` prints it.
 
     \f
     Raises `UserError`; then there is no new session.
     """
-    if logs := [file for file in files if file.suffix == ".jsonl" or is_folder(file)]:
+    as_text = any(map(is_given, ("output", "format_", "overwrite", "verbose")))
+    if logs := list(filter(store.is_own, files)):
         refuse(
             (len(files) > 1, f"{logs[0]}: a session is shown alone, one at a time; name it without other files"),
             (phases, "--phase is for recordings of others; leave it out for a session"),
         )
         path = store.find(str(files[0]), session_dir)
-        if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
-            return _shown(store.load(path), path, "table")
+        if as_text or not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+            return _show(path, to)
         from cs336_tui.cli.launch import open_app
 
         return open_app(session_dir=session_dir, opened=path)
+    refuse((as_text, "-o, --format and -v are for the text of a session's log; a recording opens without them"))
     line = StatusLines(sys.stderr)
 
     def show_read(done: int, total: int) -> None:

@@ -217,6 +217,15 @@ def on_terminal(parts: Sequence[Part]) -> str:
     return Styled(terminal_text(parts, looks))
 
 
+def laid_out(parts: Sequence[Part], format_: str) -> str:
+    """Parts for this terminal if that is the format, else as plain text."""
+    if format_ == TERMINAL:
+        return on_terminal(parts)
+    from cs336_tui.export.writing.terminal import plain_parts
+
+    return plain_parts(parts)
+
+
 def is_verbose() -> bool:
     """True if the command that runs was given ``-v``."""
     context = click.get_current_context(silent=True)

@@ -20,7 +20,7 @@ from cs336_tui.cli.flags import Parsed, gpu_option, reword, start_options, trust
 from cs336_tui.cli.help import Choice, command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress, bar, cut
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
-from cs336_tui.cli.streams import TERMINAL, on_terminal, shown
+from cs336_tui.cli.streams import TERMINAL, laid_out, on_terminal, shown
 from cs336_tui.cli.suggestions import searched, sessions
 from cs336_tui.cli.targets import Counter, predicting, settle
 from cs336_tui.config.choices import sweep_from
@@ -46,7 +46,6 @@ from cs336_tui.export.subjects.tuning import (
     race_document,
     race_table,
 )
-from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.predictor import predictions_of
 from cs336_tui.runner.tuning import Tuner
@@ -284,10 +283,8 @@ def race_text(state: SessionState, format_: str) -> str:
     if format_ == TERMINAL and race.best is None:
         return on_terminal(["\n".join([finding(race), *failure_lines(race)])])
     tables = [race_table(race, state.cells), *filter(None, [gains_table(race)])]
-    if format_ == TERMINAL:
-        return on_terminal([finding(race), *tables, *next_lines(race)])
-    if format_ == "table":
-        return "\n".join([finding(race), "", *map(plain_text, tables), *next_lines(race), ""])
+    if format_ in (TERMINAL, "table"):
+        return laid_out([finding(race), *tables, *next_lines(race)], format_)
     return shown(tables, format_)
 
 
@@ -370,12 +367,9 @@ def show_plan(
     plan = plan_of(tuning, found, target, state)
     if to.format == "json":
         return to.deliver(json_text(plan_document(plan)))
-    heading, table = plan_heading(plan), plan_table(plan)
-    if to.format == TERMINAL:
-        return to.deliver(on_terminal([heading, table]))
-    if to.format == "table":
-        return to.deliver(f"{heading}\n\n{plain_text(table)}")
-    return to.show([table])
+    if to.format in (TERMINAL, "table"):
+        return to.deliver(laid_out([plan_heading(plan), plan_table(plan)], to.format))
+    return to.show([plan_table(plan)])
 
 
 def _device(gpu: GpuModel) -> DeviceInfo:

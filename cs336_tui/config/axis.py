@@ -20,6 +20,11 @@ Section = Literal[
 """A heading of help, which has the options of choices; in that order."""
 
 
+def names_of(text: str) -> tuple[str, ...]:
+    """Names between commas, without those that are empty."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
 class UserError(Exception):
     """An error that a person can mend; its text says how in one line, and a command ends with `exit_code`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 
 from cs336_tui.config.reading import packaged
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, SpecError, dims_of
@@ -13,6 +14,23 @@ FIELDS: dict[str, str] = _TEXTS["fields"]
 """By the field of the choice, else by the name of the entry. Where a choice has none here, its tip is it."""
 CHOICES: dict[str, dict[str, str]] = _TEXTS["choices"]
 """By the field, as in `FIELDS`, and the choice."""
+
+
+@cache
+def examples() -> dict[str, dict[str, str]]:
+    """Code of one's own to start from, by what it is: its option, what it takes and returns, its command and file."""
+    return tomllib.loads(packaged("examples.toml"))
+
+
+def own_code(field: str) -> str:
+    """What one's own code takes and returns in a text entry of a choice, and the command of a file to start from; empty
+    where the entry takes no code."""
+    axis = next((a for a in AXES.values() if a.own and field == (a.others or a.field)), None)
+    for name, example in examples().items() if axis else ():
+        option, code = example["call"].split()
+        if axis and option == f"--{axis.option}":
+            return f"{code}: {example['about']}. To start from: cs336-tui example {name} > mine.py"
+    return ""
 
 
 def meaning(field: str, choice: str | None = None, edition: str = "2026", name: str = "") -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 import msgspec
 import platformdirs
 
-from cs336_tui.config.axis import UserError
+from cs336_tui.config.axis import UserError, names_of
 from cs336_tui.config.variants import expected
 
 
@@ -166,7 +166,7 @@ def from_words(key: str, words: str) -> Any:
         except SettingError as error:
             raise SettingError(f"{key} {error}") from None
     if kind is tuple:
-        return tuple(word.strip() for word in words.split(",") if word.strip())
+        return names_of(words)
     if kind is not str:
         raise SettingError(f"{key}: {expected(key, [*KEYS[:-1], 'keymap.ACTION'])}")
     return words

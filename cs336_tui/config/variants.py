@@ -54,7 +54,7 @@ _FEW, _MOST_NEAR = 10, 5
 """Most names that are all said; most that are said of more."""
 _LONGEST = 80
 """Letters of a word that are compared with names."""
-_LIKE, _LIKER = 0.6, 0.15
+_LIKE, _LIKER = 0.65, 0.15
 """Likeness of names that are near, of 1; its greatest difference to that of the nearest."""
 IN_EXPORT = "`cs336-tui export --help` lists them"
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"

@@ -15,7 +15,7 @@ import platformdirs
 from cs336_tui.analysis.merge import Result, measured, results_of, title_of
 from cs336_tui.analysis.pivot import VALUES, pivot, suggest
 from cs336_tui.analysis.problems import Material, editions_of, progress_of
-from cs336_tui.config.axis import UserError
+from cs336_tui.config.axis import UserError, names_of
 from cs336_tui.config.problems import every_problem
 from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
 from cs336_tui.events.reports import REPORTS
@@ -275,7 +275,7 @@ def _tables(choice: Choice, state: SessionState) -> list[Table]:
             if not found:
                 raise TableError(f"this session has nothing for report {choice.name}; choose another one")
             return [*found]
-    return [results_table(results, columns=[*_words(choice.columns)] or None, notation=choice.notation)]
+    return [results_table(results, columns=names_of(choice.columns) or None, notation=choice.notation)]
 
 
 def axes_of(text: str, results: Sequence[Result]) -> tuple[list[str], list[str]]:
@@ -287,8 +287,4 @@ def axes_of(text: str, results: Sequence[Result]) -> tuple[list[str], list[str]]
     rows, colon, columns = text.partition(":")
     if not colon or ":" in columns:
         raise UserError(f"pivot {text}: expected ROWS:COLUMNS, such as size:pass, or {AUTO}")
-    return [*_words(rows)], [*_words(columns)]
-
-
-def _words(text: str) -> Iterator[str]:
-    return (word.strip() for word in text.split(",") if word.strip())
+    return [*names_of(rows)], [*names_of(columns)]

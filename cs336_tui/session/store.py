@@ -181,6 +181,11 @@ def find(name: str, directory: Path) -> Path:
     raise LogError(f"no session {name!r} in {directory}; `cs336-tui sessions` lists them")
 
 
+def is_own(path: Path) -> bool:
+    """True of a session's log and of a folder, which may hold some; other files are what others recorded."""
+    return path.suffix == _SUFFIX or is_folder(path)
+
+
 def name_of(path: Path) -> str:
     """The name that the session was given last; empty without one, and of a log that cannot be read."""
     begin = b"\n" + line_prefix(ev.SessionAnnotated)

@@ -179,8 +179,7 @@ class Cs336App(Host):
             self.report("\n".join(problems))
         source = self._runs.source()
         if source is not None:
-            self._sessions.use_folder(source.bench.log_path.parent)
-            self._sessions.find_last()
+            self._sessions.find_last(source.bench.log_path.parent)
         self.paint()
         if self._replay:
             self.main.query_one(ConfigurePane).disabled = True
@@ -222,8 +221,9 @@ class Cs336App(Host):
 
     @property
     def log_problems(self) -> list[str]:
-        """One line for each log that could not be written to its end."""
-        return [source.bench.log_problem for source in self._sessions.sources if source.bench.log_problem]
+        """One line for each log that could not be written to its end, and for the summary."""
+        summary = self.autosave.problem if self.autosave else None
+        return list(filter(None, (*(source.bench.log_problem for source in self._sessions.sources), summary)))
 
     # What happens.
 
@@ -273,8 +273,8 @@ class Cs336App(Host):
             "stop_cells": self.shown.watched or (self.run_in_progress and not (replaying or runs.stopping)),
             "resume": self._sessions.can_resume or self._sessions.last_stopped is not None,
             "watch_demo": not (replaying or self.run_in_progress),
-            "pause": self._replay and self.run_in_progress,
-            "faster": self._replay and self.run_in_progress,
+            "pause": self._played and not self._played.at_end,
+            "faster": self._played and not self._played.at_end,
             "leave_opened": self._opened is not None,
             "follow_next": self.state.side_by_side and len(self.state.running) > 1,
             "save_preset": not replaying,
@@ -319,14 +319,19 @@ class Cs336App(Host):
         else:
             self._runs.stop()
 
+    @property
+    def _played(self) -> ReplaySource | None:
+        """What plays the log on the screen, if something does."""
+        return self._replay or self._sessions.played
+
     def action_pause(self) -> None:
-        if self._replay:
-            self._replay.pace.paused = not self._replay.pace.paused
+        if played := self._played:
+            played.pace.paused = not played.pace.paused
             self.paint()
 
     def action_faster(self, by: int) -> None:
-        if self._replay:
-            self._replay.change_speed(by)
+        if played := self._played:
+            played.change_speed(by)
             self.paint()
 
     action_export = dialogs.export

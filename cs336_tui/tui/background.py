@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from textual.message_pump import MessagePump
 
 from cs336_tui.config.axis import UserError
+from cs336_tui.config.reading import is_file
 from cs336_tui.events.events import CellFinished, Event, SessionEnded
 from cs336_tui.session.state import SessionState, fold
 
@@ -80,7 +81,8 @@ def tried(
 
 
 class SummaryAutosave:
-    """Rewrites `path` after every finished cell, from states of its own: those on the screen belong to the event loop.
+    """Rewrites `path` after every finished cell, but a file that was there before only at its end: until then the
+    earlier one may be all that there is. From states of its own: those on the screen belong to the event loop.
     `complain` is called from the thread with one line when the file cannot be written."""
 
     def __init__(self, path: Path, complain: Callable[[str], object]) -> None:
@@ -88,6 +90,9 @@ class SummaryAutosave:
         self._inbox: queue.SimpleQueue[tuple[object, Sequence[Event]] | None] = queue.SimpleQueue()
         self._states: dict[object, SessionState] = {}
         self._file: LivingFile | None = None
+        self._was_there = is_file(path)
+        self.problem = ""
+        """Why it could not be written last; empty if it was."""
         self._thread = threading.Thread(target=self._work, name="cs336-summary", daemon=True)
         self._thread.start()
 
@@ -101,11 +106,16 @@ class SummaryAutosave:
         self._thread.join(timeout_s)
 
     def _work(self) -> None:
+        latest = SessionState()
         while (taken := self._inbox.get()) is not None:
             session, events = taken
             state = fold(events, self._states.setdefault(session, SessionState()))
             if any(isinstance(event, CellFinished | SessionEnded) for event in events):
-                self._write(state)
+                latest = state
+                if not self._was_there:
+                    self._write(state)
+        if self._was_there and latest.finished_cells:
+            self._write(latest)
 
     def _write(self, state: SessionState) -> None:
         from cs336_tui.export.summary import summary_markdown
@@ -115,5 +125,6 @@ class SummaryAutosave:
             self._file = self._file or LivingFile(self._path, overwrite=True)
             self._file.write(summary_markdown(state))
 
-        if problem := tried(write)[1]:
-            self._complain(problem)
+        self.problem = tried(write)[1]
+        if self.problem:
+            self._complain(self.problem)

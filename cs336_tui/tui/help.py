@@ -144,8 +144,8 @@ class HelpReader(Dialog[None]):
         bind("help", "dismiss", "Close", "help.close", show=False),
         bind("quit", "dismiss", "Close", "help.leave", show=False),
         bind("search", "search", "Search", "help.search"),
-        bind_keys("escape", "leave", "Close", "help.escape"),
-        bind_keys("enter", "leave", "Close", "help.enter", show=False),
+        bind_keys("escape", "dismiss", "Close", "help.escape"),
+        bind_keys("enter", "dismiss", "Close", "help.enter", show=False),
     ]
 
     def __init__(self, write: Callable[[int], Page], at: str) -> None:
@@ -181,9 +181,6 @@ class HelpReader(Dialog[None]):
     def action_search(self) -> None:
         self._search.display = True
         self.set_focus(self._search)  # at once: what is typed behind the key is for it
-
-    def action_leave(self) -> None:
-        self.dismiss()
 
     def action_end_search(self) -> None:
         """Read on where the last match was found."""

@@ -50,8 +50,8 @@ class Host(SteadyApp):
         """True if something else is to be shown than what was painted last; the next refresh shows it."""
         self.inbox: deque[tuple[Session, Sequence[Event]]] = deque()
         """Batches of events that were taken and not folded yet."""
-        self.copied: object = None
-        """The tab and the columns that were copied last, if there are more."""
+        self.copied: tuple[object, float] = None, 0.0
+        """The tab and the columns that were copied last, if there are more, and when."""
         self.export_folder: Path | None = None
         """The folder that was exported to last; None: the one that the app was started in."""
 

@@ -27,7 +27,7 @@ MEANINGS = {
     "pause": Meaning("P", "pause, and go on"),
     "faster": Meaning("right_curly_bracket", "faster"),
     "slower": Meaning("left_curly_bracket", "slower"),
-    "demo": Meaning("D", "watch a recorded run"),
+    "demo": Meaning("D", "watch a made-up run, to look around"),
     "export": Meaning("e", "export"),
     "copy": Meaning("c", "copy the table of the tab"),
     "save": Meaning("w", "save the choices as a preset"),

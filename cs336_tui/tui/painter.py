@@ -24,7 +24,6 @@ from cs336_tui.tui.tabs.queue import QueuePane, QueueView
 from cs336_tui.tui.tabs.report import ReportPane, Subject
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane, ran
-from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
 if TYPE_CHECKING:
     from cs336_tui.tui.controllers.estimates import EstimateController
@@ -38,7 +37,6 @@ LONGEST_REST_S = 1.0
 FOLD_S = 0.025
 """The longest that events are folded in one go: a session that is resumed brings many at once."""
 _SLICE = 200
-_KEY_COLUMNS = 9
 GET_READY_S = 1.0
 """Judging's imports are loaded this long after the machine was read, unless a cell is being timed by then."""
 
@@ -194,12 +192,10 @@ class Painter:
         match pane:
             case ConfigurePane():
                 forecast = self._estimates.summary() if self._estimates else None
-                pane.show(state, forecast, can_resume=sessions.can_resume)
+                pane.show(state, forecast, self._offers, can_resume=sessions.can_resume)
             case LivePane():
-                around = Around(self._held, shown.outlook, self._left, self._race_words)
-                pane.show(state, shown.cell, self._invitation, app.judging, around)
-                if shown.cell is None and (offers := self._offers):
-                    pane.paint(offers)
+                around = Around(shown.outlook, self._held, self._left, self._race_words)
+                pane.show(state, shown.cell, app.judging, around, lambda: (self._invitation, self._offers))
             case DevicePane():
                 pane.show(state, shown.latest_run, shown.cell)
             case ResultsPane():
@@ -312,28 +308,27 @@ class Painter:
         return f"Choose {where}, then press {key_name('app.run')} to run."
 
     @property
-    def _offers(self) -> list[Line]:
-        """The Live pane where nothing has run: what to press first; none where that is out of place."""
-        app, width = self._app, self._app.main.query_one(LivePane).content_size.width
+    def _offers(self) -> dict[str, str]:
+        """Keys, and what they do first where nothing has run; none where that is out of place."""
+        app, offers = self._app, dict[str, str]()
         if app.replaying or app.run_in_progress or not self._is_live or app.live.state.cells:
-            return []
-        offers: list[tuple[tuple[str, ...], str]] = []
+            return offers
         if (last := self._sessions.last) is not None:
             if self._sessions.last_stopped:
-                offers.append((("app.resume",), f"resume the last session, {last.standing.cells_left}"))
+                offers[key_name("app.resume")] = f"resume the last session, {last.standing.cells_left}"
             said = " · ".join(filter(None, (last.name or last.begun, *ran(last))))
-            offers.append((("app.open_sessions", "sessions.open"), f"open the last session: {said}"))
-        offers.append((("app.demo",), "watch a recorded run"))
-        offers.append((("app.open_configure", "rows.choose"), "choose a problem of the handout, as a ready sweep"))
-        head = (), line(("Nothing has run yet.", "strong")), (), *wrapped(self._invitation, width, "muted"), ()
-        return [*head, *(row for ids, text in offers for row in labelled(key_name(*ids), text, width, _KEY_COLUMNS))]
+            offers[key_name("app.open_sessions", "sessions.open")] = f"open the last session: {said}"
+        offers[key_name("app.demo")] = "watch a made-up run, to look around"
+        offers[key_name("app.open_configure", "rows.choose")] = "choose a problem of the handout, as a ready sweep"
+        return offers
 
     @property
     def _mode(self) -> str:
         """The state that is out of the ordinary, for the top line."""
         app = self._app
         if app.shown is not app.live:
-            how = "watching" if app.shown.watched else "opened"
+            played = self._sessions.played
+            how = f"made-up run, {played.mode}" if played else "watching" if app.shown.watched else "opened"
             return f"{how}, {key_name('app.back')} goes back" + (" to what runs" if app.run_in_progress else "")
         if app.live.watched:
             return "watching"

@@ -228,12 +228,12 @@ class ReplaySource:
         self.path, self.pace = path, Pace(speed)
         self._sink, self._take_all, self._post = sink, take_all, post
         self._stop = threading.Event()
-        self._at_end = False
+        self.at_end = False
 
     @property
     def mode(self) -> str:
         """Pace of the replay, in words."""
-        if self._at_end:
+        if self.at_end:
             return "replay, at its end"
         return "replay paused" if self.pace.paused else f"replay ×{self.pace.speed:g}"
 
@@ -259,6 +259,6 @@ class ReplaySource:
                 self._take_all(session)
         except LogError as unreadable:
             problem = str(unreadable)
-        self._at_end = True
+        self.at_end = True
         if not self._stop.is_set():
             self._post(Ended(problem))

@@ -21,7 +21,7 @@ from cs336_tui.analysis.estimates import (
     time_range,
     total_s,
 )
-from cs336_tui.analysis.eta import remaining_s
+from cs336_tui.analysis.eta import outlook_of
 from cs336_tui.analysis.published import published
 from cs336_tui.analysis.targets import CONTEXT_BYTES, Target, named_target, target_here
 from cs336_tui.config.spec import PRECISIONS, CellSpec, dims_of
@@ -286,7 +286,7 @@ def test_the_sweep_agrees_with_the_forecast_of_a_running_session(batches: list[i
     state = predicted(cell([step_s] * 3), *waiting)
     in_a_row = state_of(without_gaps(events_of(cell([step_s] * 3), *waiting)))
     low, high = total_s(judge_all([made_prediction(each.spec) for each in waiting], HERE, state))
-    assert low == high == pytest.approx(remaining_s(in_a_row), rel=1e-6)
+    assert low == high == pytest.approx(outlook_of(in_a_row).ends.last_s, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from benchmarks.eta import TROUBLES, Trouble, events_of, factors, judge, nothing, one_stall, slow_start, three_stalls
-from cs336_tui.analysis.eta import Ends, ends_s, prices, remaining_s, share_done, steps_so_far
+from cs336_tui.analysis.eta import Ends, ends_s, outlook_of, prices, steps_so_far
 from cs336_tui.config.order import Order, relative_work
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events as ev
@@ -21,6 +21,10 @@ from tests.strategies import run_specs
 
 def state_of(events: Iterable[ev.Event]) -> SessionState:
     return samples.state_of(without_gaps(events))
+
+
+def remaining_s(state: SessionState) -> float | None:
+    return outlook_of(state).ends.last_s
 
 
 @pytest.mark.parametrize(
@@ -155,9 +159,9 @@ def test_the_share_of_the_time_that_has_passed() -> None:
     start = [*session_start([by_time(), by_time()]), *cell_start(0)]
     half = state_of([*start, *steps(0, (0.1,) * 20, (0.1,) * 60), cell_end(0)])
     cell = half.cells[0]
-    assert share_done(half) == pytest.approx(cell.whole_run_s / (cell.whole_run_s + 8.0), abs=0.02)
-    assert share_done(state_of(session_start([a_spec()]))) is None
-    assert share_done(state_of([*session_start([a_spec()]), *cell_start(0), cell_end(0)])) == 1.0
+    assert outlook_of(half).share == pytest.approx(cell.whole_run_s / (cell.whole_run_s + 8.0), abs=0.02)
+    assert outlook_of(state_of(session_start([a_spec()]))).share is None
+    assert outlook_of(state_of([*session_start([a_spec()]), *cell_start(0), cell_end(0)])).share == 1.0
 
 
 def compiled(**changes: Any) -> CellSpec:
@@ -254,7 +258,7 @@ def test_a_cell_of_several_ranks_waits_for_as_many_lanes_and_those_behind_it_too
 def test_the_rest_of_a_session_is_shared_and_its_share_counts_the_work_of_all() -> None:
     state = state_of([*cells(3), opened(2), *begun(0, 0, done=STEPS), ended(0), *begun(1, 1, done=3)])
     assert remaining_s(state) == pytest.approx(6.0)
-    assert share_done(state) == pytest.approx(9.0 / (9.0 + 3.0 + 6.0))
+    assert outlook_of(state).share == pytest.approx(9.0 / (9.0 + 3.0 + 6.0))
 
 
 def test_of_jobs_as_many_go_on_as_run_now() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.cli.bench import examples
+from cs336_tui.config.meanings import examples
 from tests.commands import SMALL, call
 
 

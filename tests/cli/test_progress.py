@@ -9,7 +9,7 @@ from typing import Any
 import pyte
 import pytest
 
-from cs336_tui.analysis.eta import remaining_s
+from cs336_tui.analysis.eta import outlook_of
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.tune import RaceProgress
 from cs336_tui.config.tuning import space_of
@@ -107,7 +107,7 @@ def test_a_cell_shows_its_phase_its_running_mean_and_the_time_left() -> None:
     assert any(phase.endswith(" · cuda:0 · warm-up 1/2") for phase in phases)
     line, bar = terminal.shown()
     assert line == "[1/2] small · ctx 128 · forward+backward · fp32… · measured 2/4 · 110 ms ± 14"
-    left_s = remaining_s(state)
+    left_s = outlook_of(state).ends.last_s
     assert left_s is not None
     assert bar.endswith(f" % 0/2 cells · ETA {duration(left_s)}")
     ended = told((*events, cell_end(0)))

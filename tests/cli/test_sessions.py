@@ -71,6 +71,11 @@ def test_a_log_with_options_is_shown_with_them_alone_and_without_phases(finished
         command("show", str(log), "--format", "json", folder=tmp_path).stdout,
     )
     assert command(str(log), "-v", folder=tmp_path).returncode == 0
+    brief, whole = (command("open", str(log), *more, folder=tmp_path) for more in ([], ["-v"]))
+    assert (brief.returncode, whole.returncode) == (0, 0)
+    assert len(brief.stdout) < len(whole.stdout) == len(command("show", str(log), "-v", folder=tmp_path).stdout)
+    recording = command("open", "a.json", "-v", folder=tmp_path)
+    assert (recording.returncode, "a recording opens without them" in recording.stderr) == (2, True)
     two = command(str(log), str(log), folder=tmp_path)
     assert (two.returncode, "a session is shown alone, one at a time" in two.stderr) == (2, True)
     phases = command(str(log), "--phase", "forward=f", folder=tmp_path)

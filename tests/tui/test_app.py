@@ -8,8 +8,11 @@ from textual.events import Key
 from textual.widgets import Input
 
 from cs336_tui.events.events import CellFinished, ChildOutput, Notice
+from cs336_tui.export.summary import summary_markdown
 from cs336_tui.session.log import LogError
+from cs336_tui.session.state import SessionState
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.form import entry_axes
 from cs336_tui.tui.help import VERDICTS, help_page
 from cs336_tui.tui.tabs.live import LogPane
@@ -212,6 +215,46 @@ async def test_the_summary_file_is_kept_from_the_first_cell_on(bench: Benches, t
         app.take(app.live, [a_step(1, 0.4567), CellFinished(at=START, cell=1, status="ok")])
     assert "456.7" in path.read_text()
     assert bench.closed
+
+
+@pytest.mark.parametrize(("earlier", "writes"), [(None, 2), ("earlier", 1)])
+def test_an_earlier_summary_is_replaced_only_at_the_end(
+    earlier: str | None, writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, made = tmp_path / "summary.md", list[int]()
+
+    def counted(state: SessionState) -> str:
+        made.append(len(state.finished_cells))
+        return summary_markdown(state)
+
+    monkeypatch.setattr("cs336_tui.export.summary.summary_markdown", counted)
+    if earlier:
+        path.write_text(earlier)
+    autosave = SummaryAutosave(path, pytest.fail)
+    for _ in range(2):
+        autosave.take(demo(lambda event: isinstance(event, CellFinished)))
+    autosave.close(timeout_s=60)
+    assert len(made) == writes
+    assert path.read_text().startswith("# ")
+
+
+def test_why_an_earlier_summary_was_not_replaced_is_known_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.write_text("earlier")
+    autosave = SummaryAutosave(path, lambda _: None)
+    autosave.take(demo(lambda event: isinstance(event, CellFinished)))
+    path.unlink()
+    path.mkdir()
+    autosave.close(timeout_s=60)
+    assert "is a directory" in autosave.problem
+
+
+async def test_an_earlier_summary_stays_where_nothing_was_run(bench: Benches, tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.write_text("earlier")
+    async with on_screen(Cs336App(bench, summary_path=path), size=SMALL):
+        pass
+    assert path.read_text() == "earlier"
 
 
 async def test_a_summary_that_cannot_be_written_is_told(tmp_path: Path) -> None:

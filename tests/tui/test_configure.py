@@ -177,6 +177,28 @@ async def test_the_line_below_the_form_says_what_is_under_the_cursor(size: tuple
         assert not hand.pane.query_one("#about").display
 
 
+@pytest.mark.parametrize(
+    ("field", "code", "name"),
+    [
+        ("model", "mine:Model: Model(vocab_size, context_length, d_model, num_layers, num_heads, d_ff)", "model"),
+        ("other_attentions", "mine:attend: attend(q, k, v, is_causal), each (B, H, T, K); returns", "attention"),
+        ("other_optimizers", "mine:AdamW: AdamW(parameters), a class of torch.optim.Optimizer", "optimizer"),
+        ("other_parallels", "mine:get_ddp: get_ddp(module) returns a module", "wrapper"),
+    ],
+    ids=["model", "attention", "optimizer", "wrapper"],
+)
+async def test_a_field_for_own_code_says_what_it_takes_and_the_file_to_start_from(
+    field: str, code: str, name: str
+) -> None:
+    async with opened(WIDE) as hand:
+        await hand.unfold("variants")
+        await hand.go_to(entry := hand.entry(field, TextEntry))
+        said = " ".join(about(hand).split())
+        assert said.startswith(code)
+        assert said.endswith(f"To start from: cs336-tui example {name} > mine.py")
+        assert hand.pane.query_one("#form").region.contains_region(entry.region), "the entry itself is in sight"
+
+
 async def test_another_edition_offers_its_sizes_and_names_those_it_lacks() -> None:
     async with opened() as hand:
         await hand.tick("size", "10B")
@@ -221,7 +243,7 @@ async def test_a_preset_is_picked_from_a_list_and_fills_everything_and_escape_ke
 
 async def test_the_list_of_presets_tells_what_the_shown_session_has_of_each_problem() -> None:
     async with opened((90, 180)) as hand:
-        hand.pane.show(problem_state(*problem_named("2026/nsys_profile")), None, can_resume=False)
+        hand.pane.show(problem_state(*problem_named("2026/nsys_profile")), None, {}, can_resume=False)
         await hand.go_to(hand.pane.query_one(PresetEntry))
         await hand.press("enter")
         seen = hand.seen()

@@ -17,6 +17,7 @@ from cs336_tui.export import catalogue
 from cs336_tui.export.catalogue import Choice
 from cs336_tui.export.writing.files import FORMATS, SUFFIXES
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.controllers import dialogs
 from cs336_tui.tui.controllers.commands import commands
 from cs336_tui.tui.dialogs.export import ExportDialog, Written
 from cs336_tui.tui.tab_list import TABS
@@ -83,6 +84,15 @@ async def test_latex_takes_three_keys_from_the_first_screen(app: Cs336App, here:
     assert file.name == RESULTS.replace(".md", ".tex")
     text = file.read_text()
     assert re.search(r"\\begin\{table\}.*\\caption\{.+\}\\label\{tab:results\}.*347\.4.*\\end\{table\}", text, re.S)
+
+
+async def test_why_there_is_no_preview_stands_whole_in_the_dialog(app: Cs336App) -> None:
+    async with exporting(app) as pilot:
+        await choose(pilot, app, "pivot")
+        dialog(app).query_one("#axes", Input).value = "nonsense:pass"
+        shown = " ".join(re.sub("[│▐▌]", " ", await until(pilot, "! field nonsense")).split())
+        assert "! field nonsense: expected one of size, model, model-args, edition, arch and 47 more; `cs336" in shown
+        assert "`cs336-tui export --help` lists them" in shown
 
 
 @pytest.mark.parametrize("what", ["results", "figures", "summary"])
@@ -248,7 +258,7 @@ COPIED = {
     "log": ("The results", "size"),
     "compare": ("Compare, view pivot", "size"),
     "estimate": ("The estimate", "size"),
-    "roofline": ("The table", "cell"),
+    "roofline": ("The roofline", "cell"),
 }
 """Of the demo session: the name of what each tab copies, and the first heading."""
 
@@ -266,6 +276,7 @@ async def test_each_tab_copies_its_table_as_markdown_and_says_so(tmp_path: Path)
             name, heading = COPIED[tab.id]
             app._clipboard = ""
             await press(pilot, tab.key, seen=lambda _, tab=tab: app.main.open_pane == tab.id)
+            await app.main.filled(tab.id)
             await press(pilot, "c", seen=lambda _: bool(app.clipboard))
             await until(pilot, lambda _, name=name: any(name in each.message for each in app._notifications))
             assert any("markdown" in each.message for each in app._notifications)
@@ -278,12 +289,23 @@ async def test_each_tab_copies_its_table_as_markdown_and_says_so(tmp_path: Path)
 async def test_the_columns_in_sight_are_copied_and_all_of_them_when_it_is_asked_again(tmp_path: Path) -> None:
     async with on_screen(replaying(demo(), tmp_path), size=SMALL, notifications=True) as (app, pilot):
         widths = []
-        for told in ("c again copies all columns", "clipboard."):
+        for told in ("c again copies all columns", "clipboard.", "c again copies all columns"):
             await press(pilot, "4", "c", seen=lambda _: bool(app.clipboard))
             assert told in [each.message for each in app._notifications][-1]
             widths.append(len(table_in(app.clipboard)[0]))
             app._clipboard = ""
-        assert widths[0] < widths[1]
+        assert widths[0] == widths[2] < widths[1]
+
+
+async def test_the_columns_in_sight_are_copied_again_when_it_was_long_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialogs, "AGAIN_S", 0.0)
+    async with on_screen(replaying(demo(), tmp_path), size=SMALL, notifications=True) as (app, pilot):
+        for _ in range(2):
+            app._clipboard = ""
+            await press(pilot, "4", "c", seen=lambda _: bool(app.clipboard))
+            assert "c again copies all columns" in [each.message for each in app._notifications][-1]
 
 
 async def test_a_tab_without_a_table_says_so(tmp_path: Path) -> None:

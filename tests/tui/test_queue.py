@@ -24,7 +24,7 @@ from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.samples import START, mixed_session
 from tests.tui.kept_sessions import DEMO, MIXED, STOPPED, keep, stopped_session
-from tests.tui.watched import SMALL, WIDE, Benches, demo, on_screen, press, until
+from tests.tui.watched import SMALL, WIDE, Benches, absent, demo, on_screen, press, until
 
 
 @asynccontextmanager
@@ -305,13 +305,27 @@ async def test_an_opened_session_shows_its_results(folder: Path) -> None:
         assert app.main.open_tab == "results"
 
 
-async def test_the_first_screen_offers_the_last_session_and_a_recorded_run(bench: Benches, tmp_path: Path) -> None:
+async def test_the_first_screen_of_a_small_terminal_offers_the_same_below_the_form(
+    bench: Benches, tmp_path: Path
+) -> None:
+    keep(tmp_path, STOPPED, stopped_session())
+    async with opened(bench, session_dir=tmp_path, size=SMALL) as (app, pilot):
+        text = await until(pilot, "7 Enter open the last session")
+        assert not absent(
+            text, "u resume the last session · ", "D watch a made-up run · 1 Enter choose a problem of the"
+        )
+        await press(pilot, "r", "1", seen=lambda _: app.run_in_progress)
+        await until(pilot, lambda text: "made-up run" not in text)
+
+
+async def test_the_first_screen_offers_the_last_session_and_a_made_up_run(bench: Benches, tmp_path: Path) -> None:
     keep(tmp_path, STOPPED, stopped_session())
     async with opened(bench, session_dir=tmp_path) as (app, pilot):
         await until(pilot, "resume the last session, 2 cells left")
         offered = " ".join(app.main.query_one(LivePane).text.split())
         assert "open the last session: 2026-11-18 09:00 · small · ctx 128, 256, 512 · fwd+bwd" in offered
-        await press(pilot, "D", seen="NVIDIA H100 80GB HBM3 · driver 580.65.06")
+        await press(pilot, "D", seen="made-up run, replay ×4, b goes back")
+        await press(pilot, "P", seen="made-up run, replay paused, b goes back")
         await press(pilot, "b", seen="resume the last session")
         assert app.shown is app.live
         await press(pilot, "u", seen="cell 2/3")

@@ -18,6 +18,7 @@ from cs336_tui.tui.controllers.library import wanted_in
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.session.recordings import made_traces as made
 from tests.session.recordings.made_traces import write
+from tests.tui.kept_sessions import STOPPED, keep, stopped_session
 from tests.tui.watched import WIDE, Benches, on_screen, press, screen_text, until
 
 
@@ -71,13 +72,26 @@ async def test_a_replayed_recording_leaves_the_choices_alone(tmp_path: Path) -> 
 async def test_a_path_can_be_typed(app: Cs336App, tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", made.TRAINING)
     async with in_sessions(app) as (pilot, _):
-        await press(pilot, "O", seen="Open a recording")
+        await press(pilot, "O", seen="Open a file")
         app.screen.query_one(Input).value = f"{path}x"
         await press(pilot, "enter", seen="no such file")
         app.screen.query_one(Input).value = f"{path} --phase optimizer"
         await press(pilot, "enter", seen="expected PHASE=RANGE")
         app.screen.query_one(Input).value = f"{path} --phase 'warm phase=step 3'"
         await press(pilot, "enter", seen="a.json · opened, b goes back")
+
+
+async def test_the_log_of_a_session_and_a_folder_of_them_open_by_the_same_key(app: Cs336App, tmp_path: Path) -> None:
+    (folder := tmp_path / "elsewhere").mkdir()
+    log = keep(folder, STOPPED, stopped_session())
+    async with in_sessions(app) as (pilot, pane):
+        for place in (log, log.parent):
+            await press(pilot, "O", seen="Open a file")
+            app.screen.query_one(Input).value = str(place)
+            await press(pilot, "enter", seen="2026-11-18 09:00 · opened, b goes back")
+            await press(pilot, "b", "7", seen=lambda _: app.shown is app.live and pane.has_focus)
+        app.post_message(events.Paste(f"{log} {log}"))
+        await until(pilot, lambda _: any("a session is shown alone" in told.message for told in app._notifications))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +102,7 @@ async def test_a_path_can_be_typed(app: Cs336App, tmp_path: Path) -> None:
 async def test_a_name_that_no_file_can_have_is_no_file(app: Cs336App, name: str) -> None:
     async with in_sessions(app, name) as (pilot, _):
         await until(pilot, lambda _: any("no such file on this machine" in told.message for told in app._notifications))
-        await press(pilot, "O", seen="Open a recording")
+        await press(pilot, "O", seen="Open a file")
         app.screen.query_one(Input).value = name
         await press(pilot, "enter", seen="no such file: ")
 
@@ -103,7 +117,7 @@ async def test_a_pane_without_anything_of_a_recording_says_why(app: Cs336App, tm
         "8": "Recorded elsewhere: no step was timed, so there are no step times to compare",
     }
     async with in_sessions(app) as (pilot, _):
-        assert "O opens a torch profiler trace" in screen_text(app)
+        assert "O opens a session's log or folder, a torch profiler trace" in screen_text(app)
         app.post_message(events.Paste(str(path)))
         await until(pilot, "a.json · opened, b goes back")
         for key, words in said.items():

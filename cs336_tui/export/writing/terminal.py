@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 import msgspec
 from rich.cells import cell_len
 
+from cs336_tui.export.writing.formats import plain_text
 from cs336_tui.export.writing.tables import SIGN, Column, Table, fitted, notes_left
 from cs336_tui.export.writing.texts import one_line, plain
 from cs336_tui.stats.quantities import NONE, UNKNOWN, UNSTATED, counted
@@ -91,6 +92,22 @@ def terminal_text(parts: Sequence[Part], looks: Looks) -> str:
     file = console.file
     assert isinstance(file, StringIO)
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+
+
+def plain_parts(parts: Sequence[Part]) -> str:
+    """The same as plain text of any width, with all notes."""
+    lines: list[str] = []
+    labels = max((len(part[0]) for part in parts if _is_labelled(part)), default=0) + _GAP
+    for before, part in zip([None, *parts], parts, strict=False):
+        if before is not None and not (_is_labelled(before) and _is_labelled(part)):
+            lines.append("")
+        if isinstance(part, Table):
+            lines.append(plain_text(part).strip("\n"))
+        elif isinstance(part, Notes):
+            lines += part.lines
+        else:
+            lines.append(part.rstrip() if isinstance(part, str) else f"{part[0]:<{labels}}{part[1]}".rstrip())
+    return "\n".join([*lines, ""])
 
 
 def _is_labelled(part: Part) -> TypeGuard[tuple[str, str]]:

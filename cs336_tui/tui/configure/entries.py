@@ -13,7 +13,7 @@ from textual.binding import BindingType
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from cs336_tui.config.axis import Axis
+from cs336_tui.config.axis import Axis, names_of
 from cs336_tui.config.counts import INTERVAL, USUAL_MOST
 from cs336_tui.config.presets import QUICK, Preset, RecentModel, all_presets
 from cs336_tui.config.spec import AXES
@@ -23,7 +23,6 @@ from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.environment import Environment
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
-from cs336_tui.tui.configure.reading import names_of
 from cs336_tui.tui.format import SHORT_PASSES, plural
 from cs336_tui.tui.keys import bind_keys, key_name
 from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEntry
@@ -148,14 +147,14 @@ def fold_label(entries: Entries) -> str:
 
 def about(focused: Widget | None, edition: str, environment: Environment | None) -> str:
     """Words on the entry or button with the focus, with its unit, and on the choice under its cursor."""
-    from cs336_tui.config.meanings import meaning
+    from cs336_tui.config.meanings import meaning, own_code
 
     entry = next((each for each in focused.ancestors_with_self if isinstance(each, Entry)), None) if focused else None
     if isinstance(entry, Chips) and entry.under_cursor:
         device = environment.device(entry.under_cursor) if environment else None
         return meaning(entry.field, entry.under_cursor, edition, device.label if device else "")
     if isinstance(entry, Entry):
-        return meaning(entry.field)
+        return own_code(entry.field) or meaning(entry.field)
     if isinstance(focused, Fold):
         return "Enter hides these entries." if focused.open else "Enter shows more entries."
     if isinstance(focused, PushButton) and focused.id in _BUTTONS:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from cs336_tui.config.axis import Axis, SpecError
+from cs336_tui.config.axis import Axis, SpecError, names_of
 from cs336_tui.config.choices import DO_BENCH_USUAL, USUAL_ALONE, own_code_folders
 from cs336_tui.config.counts import steps_words
 from cs336_tui.config.presets import RecentModel
@@ -19,7 +19,7 @@ from cs336_tui.config.values import LANGUAGE_MODEL
 from cs336_tui.events.environment import Environment
 from cs336_tui.stats.quantities import duration
 from cs336_tui.tui.configure.preview import device_problems, known_devices
-from cs336_tui.tui.configure.reading import FormReader, joined, names_of
+from cs336_tui.tui.configure.reading import FormReader, joined
 from cs336_tui.tui.format import cut_to_lines, plural
 from cs336_tui.tui.requests import RunOptions
 

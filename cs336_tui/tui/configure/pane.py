@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import ClassVar
 
@@ -27,13 +28,14 @@ from cs336_tui.tui.format import cut_to_lines
 from cs336_tui.tui.keys import bind_keys
 from cs336_tui.tui.requests import RunOptions, requests_of
 from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEntry
+from cs336_tui.tui.widgets.lines import Lines, joined, line
 
 _read_elsewhere = lru_cache(maxsize=1)(read)
 """`read` without an environment, for entries that are asked about at every refresh."""
 _FIRST_WIDTH = 33
 """Columns of the summary as long as the pane has not been laid out: those of the pane in a large terminal."""
-_ABOUT_LINES = 3
-"""Height of the line on the entry under the cursor, as in its style."""
+_ABOUT_LINES = 9
+"""Maximum height of the line on the entry under the cursor, as in its style."""
 _ABOUT_FROM = 16
 """Height of the pane from which it is shown."""
 _READ_S = 12.0
@@ -68,7 +70,7 @@ class ConfigurePane(Vertical):
     ]
 
     def __init__(self, preset: Preset = QUICK, options: RunOptions | None = None, *, id: str = "configure") -> None:
-        super().__init__(id=id, classes="-focused")  # which it is at the start
+        super().__init__(id=id, classes="-focused -offers")  # as it is at the start
         self.preset = preset
         """The preset that filled the entries last."""
         self._entries = entries_of(preset.sweep, options)
@@ -116,6 +118,7 @@ class ConfigurePane(Vertical):
                 yield Vertical(classes="group", id="variants")
                 yield Fold(id="fold-more")
                 yield Vertical(classes="group", id="more")
+        yield Lines(id="offers")
         yield Static(id="about", markup=False)
         yield Static(id="summary", markup=False)
         with _Buttons(id="buttons"):
@@ -146,11 +149,13 @@ class ConfigurePane(Vertical):
         """Say what the entry under the cursor is, and what the choice under it means."""
         focused, width = self.screen.focused, max(self.content_size.width, 12)
         text, about = parts.about(focused, self._entries.edition, self._environment), self.query_one("#about", Static)
-        about.update("\n".join(cut_to_lines(text, width, _ABOUT_LINES)))
-        if about.display != (shown := self.has_focus_within and self.size.height >= _ABOUT_FROM):
-            about.display = shown
-            if focused is not None and shown:
-                self.call_after_refresh(focused.scroll_visible, animate=False)
+        lines = cut_to_lines(text, width, _ABOUT_LINES)
+        shown = self.has_focus_within and self.size.height >= _ABOUT_FROM
+        is_higher = shown and (not about.display or len(lines) > len(str(about.content).splitlines()))
+        about.update("\n".join(lines))
+        about.display = shown
+        if focused is not None and is_higher:
+            self.call_after_refresh(focused.scroll_visible, animate=False)
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= _TWO_COLUMNS_FROM, "-two-columns")
@@ -169,9 +174,16 @@ class ConfigurePane(Vertical):
         self.preset = self.query_one(parts.PresetEntry).preset = preset
         self._show()
 
-    def show(self, state: SessionState, forecast: Forecast | None, *, can_resume: bool) -> None:
+    def show(
+        self, state: SessionState, forecast: Forecast | None, offers: Mapping[str, str], *, can_resume: bool
+    ) -> None:
         """Take the session on the screen, for what the list of presets tells of it. Show the predicted needs behind the
-        summary, and the button that resumes in place of the one that stops, or that one again."""
+        summary, in a small terminal keys and what they do first, shortened, and the button that resumes in place of the
+        one that stops, or that one again."""
+        self.set_class(bool(offers), "-offers")
+        below = self.query_one("#offers", Lines)
+        brief = (line((keys, "key"), f" {re.split('[,:]', text)[0]}") for keys, text in offers.items())
+        below.paint(joined(brief, below.content_size.width, " · "))
         self.query_one(parts.PresetEntry).state = state
         stop, resume = self.query_one("#stop"), self.query_one("#resume")
         if resume.display != can_resume:

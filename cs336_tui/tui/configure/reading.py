@@ -25,11 +25,6 @@ _T = TypeVar("_T")
 _I = TypeVar("_I")
 
 
-def names_of(text: str) -> tuple[str, ...]:
-    """Names between commas, without those that are empty."""
-    return tuple(filter(None, map(str.strip, text.split(","))))
-
-
 def joined(pieces: Iterable[str]) -> str:
     """Pieces as `FormReader.pieces` reads them: with commas, those in quotes that need it, as `shlex.quote` makes them,
     which leaves a lone comma bare."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,10 @@ from cs336_tui.tui.widgets.rows import WideRows
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.tuning import Entry, Race
+
+
+AGAIN_S = 5.0
+"""The time within which the key that copies means all columns when it is pressed again, as long as a note is shown."""
 
 
 def read_help(app: Host) -> None:
@@ -87,7 +92,7 @@ def export(app: Host, *, what: str | None = None, format_: str | None = None) ->
 
 def copy_table(app: Host) -> None:
     """The table of the tab to the clipboard of the terminal, also over SSH, as markdown: the columns in sight, and all
-    of them when it is asked for again; of tabs without a table the results."""
+    of them when it is soon asked for again; of tabs without a table the results."""
     from cs336_tui.export.subjects.results import results_markdown, results_table
     from cs336_tui.export.writing.formats import render
 
@@ -101,9 +106,9 @@ def copy_table(app: Host) -> None:
         if found is None:
             app.notify(f"There is no table in {TABS[tab].label} yet.", severity="warning")
             return
-        keys = [column.key for column in found.table.columns] if found.table else []
-        places = [keys.index(key) for key in shown if key in keys]
-        if found.table and 0 < len(places) < len(keys):
+        columns = found.table.columns if found.table else ()
+        places = [place for place, column in enumerate(columns) if column.key in shown]
+        if found.table and 0 < len(places) < len(columns):
             some = copied_table(found.name, found.table.at(places))
     elif _has_results(app):
         found = Copied("The results", partial(results_markdown, app.state))
@@ -111,11 +116,11 @@ def copy_table(app: Host) -> None:
             some = Copied(found.name, lambda: render(results_table(results_of(app.state), columns=shown), "markdown"))
     else:
         return
-    again = (tab, shown)
-    if some is not None and app.copied != again:
-        found, more, app.copied = some, f" {key_name('app.copy')} again copies all columns.", again
+    (before, at), now = app.copied, time.monotonic()
+    if some is not None and (before != (tab, shown) or now - at > AGAIN_S):
+        found, more, app.copied = some, f" {key_name('app.copy')} again copies all columns.", ((tab, shown), now)
     else:
-        more, app.copied = "", None
+        more, app.copied = "", (None, 0.0)
 
     def copied(made: tuple[str | None, str]) -> None:
         text, problem = made

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from cs336_tui.config.axis import UserError
-from cs336_tui.config.reading import exists, is_file
+from cs336_tui.config.reading import exists
 from cs336_tui.session import store
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.store import SessionInfo
@@ -25,8 +25,8 @@ from cs336_tui.tui.tabs.sessions import SessionsPane
 
 REFRESH_S = 0.25
 _ABOUT = (
-    "A torch profiler trace, CUDA memory snapshot or nsys report; several with spaces. Ranges with names of your own "
-    "that are a phase: --phase forward=model_fwd"
+    "A session's log or a folder of them; or a torch profiler trace, CUDA memory snapshot or nsys report, several with "
+    "spaces. Ranges with names of your own that are a phase: --phase forward=model_fwd"
 )
 
 
@@ -111,10 +111,13 @@ def _newest(path: Path, known: _Known[_T], read: Callable[[Path], _T], *decides:
 
 
 class RecordingController:
-    """Opens files one after another, never while cells are timed: reading takes a core. `opened` shows a session."""
+    """Opens files one after another, never while cells are timed: reading takes a core. `opened` shows a session that
+    was made of them, `open_log` one whose log they are."""
 
-    def __init__(self, app: Host, library: Library, opened: Callable[[Path], object]) -> None:
-        self._app, self._library, self._opened = app, library, opened
+    def __init__(
+        self, app: Host, library: Library, opened: Callable[[Path], object], open_log: Callable[[Path], object]
+    ) -> None:
+        self._app, self._library, self._opened, self._open_log = app, library, opened, open_log
         self._stop: threading.Event | None = None
         """Stops the reading that is in progress."""
 
@@ -124,7 +127,7 @@ class RecordingController:
             self._ask()
             return
         wanted = Wanted(tuple(map(_path, _words_in(text))))
-        if lost := [path for path in wanted.paths if not is_file(path)]:
+        if lost := [path for path in wanted.paths if not exists(path)]:
             self._app.warn(f"{lost[0]}: no such file on this machine; a dropped file opens if the terminal runs here.")
         else:
             self.open(wanted)
@@ -137,19 +140,26 @@ class RecordingController:
                 wanted = wanted_in(text)
             except PhaseError as error:
                 return str(error)
-            missing = [str(path) for path in wanted.paths if not is_file(path)]
+            missing = [str(path) for path in wanted.paths if not exists(path)]
             if wanted.phases and not wanted.paths:
                 return "no file"
             return f"no such file: {missing[0]}" if missing else ""
 
-        self._app.ask_text(lambda text: self.open(wanted_in(text)), "Open a recording", _ABOUT, check=why, longest=8000)
+        self._app.ask_text(lambda text: self.open(wanted_in(text)), "Open a file", _ABOUT, check=why, longest=8000)
 
     def open(self, wanted: Wanted) -> None:
-        """Read the files, if there are any, into a new session."""
+        """Open the session of a log or the newest of a folder, or read the files, if there are any, into a new one."""
         paths, folder = wanted.paths, self._library.folder
         if not paths:
             return
-        if folder is None:
+        if logs := list(filter(store.is_own, paths)):
+            log, problem = tried(partial(store.find, str(logs[0]), logs[0].parent))
+            if log is not None and len(paths) == 1 and not wanted.phases:
+                self._open_log(log)
+            else:
+                alone = f"{logs[0]}: a session is shown alone; name it without other files and without --phase."
+                self._app.warn(problem or alone)
+        elif folder is None:
             self._app.warn("No folder of sessions is known here.")
         elif self._stop is not None:
             self._app.warn(f"A recording is being read; {key_name('sessions.stop_opening')} stops that.")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cs336_tui.runner.trust import Untrusted
 
 DEMO_SPEED = 4.0
-"""Of the recorded run that comes with the app, which took one and a half minutes."""
+"""Of the made-up run that comes with the app, which takes one and a half minutes."""
 KEEP_UP_S = 5.0
 """Interval at which the list of sessions is read again while it is in sight."""
 
@@ -40,7 +40,7 @@ class SessionController:
     def __init__(self, app: Host, runs: RunController, folder: Path | None) -> None:
         self._app, self._runs = app, runs
         self._library = Library(app, folder)
-        self.recordings = RecordingController(app, self._library, self._recorded)
+        self.recordings = RecordingController(app, self._library, self._recorded, self.open_log)
         self._listed_at = 0.0
         self._before: Session | None = None
         """The app's session until the one that is to go on has been opened for writing."""
@@ -52,20 +52,18 @@ class SessionController:
         self.last: SessionInfo | None = None
         """The newest session, as it was when the app began."""
         self.demo: ReplaySource | None = None
-        """The recorded run that is watched."""
+        """The made-up run that is watched."""
         self._trust: Callable[[], object] = lambda: None
         """Does what was asked for last, once its code is trusted."""
 
-    def use_folder(self, folder: Path) -> None:
-        """Take this folder for that of the sessions, unless another was given before."""
-        self._library.folder = self._library.folder or folder
-
     def open_log(self, log: Path) -> None:
-        """Open the session of a log that the app was started with."""
+        """Open the session of a log, wherever it is."""
         self._library.about(log, self.open)
 
-    def find_last(self) -> None:
-        """Read the newest session, which the first screen offers."""
+    def find_last(self, folder: Path | None = None) -> None:
+        """Read the newest session, which the first screen offers. Take this folder for that of the sessions, unless
+        another was given before."""
+        self._library.folder = self._library.folder or folder
 
         def found(info: SessionInfo) -> None:
             self.last = info
@@ -82,7 +80,7 @@ class SessionController:
         return last if can and last is not None and last.standing.can_resume and not last.goes_on else None
 
     def watch_demo(self) -> None:
-        """Play the recorded run that comes with the app, as a session that is looked at."""
+        """Play the made-up run that comes with the app, as a session that is looked at."""
         log = shipped("data/demo-session.jsonl", "tests/data/demo-session.jsonl")
         session = Session(log)
         session.playing = True
@@ -93,10 +91,19 @@ class SessionController:
             else:
                 played.close()  # nobody looks at it any more
 
-        played = self.demo = ReplaySource(log, take, lambda _: None, lambda _: None, DEMO_SPEED)
+        played = self.demo = ReplaySource(log, take, lambda _: None, self._demo_ended, DEMO_SPEED)
         self._app.look_at(session)
         self._app.open_soon("live")
         played.begin()
+
+    def _demo_ended(self, _: object) -> None:
+        self._app.show_soon()
+        self._app.call_later(self._app.refresh_bindings)
+
+    @property
+    def played(self) -> ReplaySource | None:
+        """The made-up run, while it is on the screen."""
+        return self.demo if self.demo and self.demo.path == self._app.shown.path else None
 
     @property
     def _pane(self) -> SessionsPane:

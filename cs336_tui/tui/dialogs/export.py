@@ -178,9 +178,7 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
         self._problem.update("")
 
     def _choose(self, **changes: object) -> None:
-        self._take(msgspec.structs.replace(self._choice, **changes))
-
-    def _take(self, choice: Choice) -> None:
+        choice = msgspec.structs.replace(self._choice, **changes)
         if choice != self._choice:
             self._choice = choice
             self._show()
@@ -193,8 +191,8 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
 
         now = event.option_list.highlighted_option  # the event may be older: the list begins with its first option
         if now is not None and now.id and now.id != self._choice.what:
-            before = self._choice.what
-            self._take(suited(self._choice, now.id))
+            before, self._choice = self._choice.what, suited(self._choice, now.id)
+            self._show()
             for what in (before, now.id):
                 event.option_list.replace_option_prompt(what, self._option(self._offers[what]))
 
@@ -259,7 +257,9 @@ class ExportDialog(Dialog[tuple[Path, ...]]):
 
         def show(found: tuple[str | None, str]) -> None:
             text, problem = found
-            self._preview.update("\n".join((text or f"! {problem}").splitlines()[:_PREVIEWED]))
+            self._preview.update("\n".join((text or "").splitlines()[:_PREVIEWED]))
+            if text is None:
+                self._refuse(problem)
 
         if self._choice.is_folder:
             self._preview.update("")

@@ -21,7 +21,6 @@ from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import Button, Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-from cs336_tui.tui.background import tried
 from cs336_tui.tui.compositor import TightCompositor
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.widgets.entries import Chips, InputLine
@@ -127,11 +126,6 @@ def text_reader(title: str, text: str) -> Reader:
 
 _LIST_WIDTH = 72
 """Of `ChoiceList`, as in its style."""
-
-
-def problem_of(act: Callable[[], object], error: type[Exception] | tuple[type[Exception], ...]) -> str:
-    """Why this cannot be done, in one line; empty if it was done."""
-    return tried(act, error)[1]
 
 
 class AskText(Dialog[str]):

@@ -20,8 +20,8 @@ from cs336_tui.analysis.reference_profiles import profiles_said
 from cs336_tui.config.axis import UserError
 from cs336_tui.export.writing.tables import Table
 from cs336_tui.tui import format
-from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.windows import AskText, problem_of, text_reader
+from cs336_tui.tui.background import in_background, tried
+from cs336_tui.tui.dialogs.windows import AskText, text_reader
 from cs336_tui.tui.judging import give_way
 from cs336_tui.tui.keys import bind, bind_keys, key_name, tab_name
 from cs336_tui.tui.requests import requests_of
@@ -81,9 +81,9 @@ class ComparePane(Rows):
 
     def show(self, compared: Compared) -> None:
         """Paint; the page is made again only if it may have changed."""
-        before, known = (_identities(each) for each in (self._compared, compared))
+        known = *((id(state), title) for title, state in compared.sessions), *(id(cell) for _, cell in compared.cells)
         self._compared = compared
-        if known != before:
+        if (known,) != self._made_of[:1]:
             self.cursor, self.choice, self._columns_page = 0, PivotChoice(value=self.choice.value), 0
             if compared.has_sides or self.view == "pairs":
                 self.view = "pairs" if compared.has_sides else "pivot"
@@ -209,9 +209,8 @@ class ComparePane(Rows):
 
         def check(text: str) -> str:
             wanted = partial(msgspec.structs.replace, value="mean")
-            return problem_of(
-                lambda: compare_pages.make(wanted(compare_pages.from_text(text, choice)), results), PivotError
-            )
+            read = partial(compare_pages.from_text, text, choice)
+            return tried(lambda: compare_pages.make(wanted(read()), results), PivotError)[1]
 
         def entered(text: str | None) -> None:
             if text is not None:
@@ -264,11 +263,6 @@ def _markdown(
 def _mark_two() -> str:
     sessions, cells = key_name("sessions.mark"), key_name("results.mark")
     return f"Mark two sessions ({sessions} in Sessions) or two cells ({cells} in Results)"
-
-
-def _identities(compared: Compared) -> tuple[object, ...]:
-    sessions = tuple((id(state), title) for title, state in compared.sessions)
-    return sessions, tuple(id(cell) for _, cell in compared.cells)
 
 
 def _giving_way(make: Callable[[], Page]) -> Page:

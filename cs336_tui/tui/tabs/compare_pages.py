@@ -15,6 +15,7 @@ from cs336_tui.analysis.fields import PivotError, field_named, select, shown_of,
 from cs336_tui.analysis.grouping import shown
 from cs336_tui.analysis.merge import Result, grouped, without_turns
 from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, Pivot, pivot, suggest
+from cs336_tui.config.axis import names_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.pivot import figures_table, pivot_table
 from cs336_tui.export.subjects.comparison import exposed_words, pair_columns, pair_notes, turns_table
@@ -72,7 +73,7 @@ def from_text(text: str, choice: PivotChoice) -> PivotChoice:
         if not (field and equals and value):
             raise PivotError(f"where {condition.strip()}: expected field=value, such as precision=fp32")
         where[field.strip()] = value.strip()
-    return msgspec.structs.replace(choice, rows=_words(rows), columns=_words(columns), where=where, baseline="")
+    return msgspec.structs.replace(choice, rows=names_of(rows), columns=names_of(columns), where=where, baseline="")
 
 
 def rows_and_columns(choice: PivotChoice, results: Sequence[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -177,10 +178,6 @@ def _turning(table: Table, named: int) -> Table:
         for place, column in enumerate(table.columns[named:])
     )
     return msgspec.structs.replace(table, columns=(*table.columns[:named], *columns))
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 _Doubts = Mapping[CellSpec, Sequence[str]]

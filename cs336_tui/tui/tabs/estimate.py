@@ -15,7 +15,8 @@ from textual.widgets.option_list import Option
 
 from cs336_tui.config.values import bytes_per_s_of
 from cs336_tui.events.gpus import GpuModel, find_gpu, gpu_of_label, known_gpus
-from cs336_tui.tui.dialogs.windows import AskText, Dialog, Reader, problem_of
+from cs336_tui.tui.background import tried
+from cs336_tui.tui.dialogs.windows import AskText, Dialog, Reader
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.tabs.estimate_texts import EstimateRow, brief, detail, mark, table
 from cs336_tui.tui.widgets.columns import Copied, copied_table, table_lines
@@ -94,7 +95,7 @@ class EstimateList(WideRows):
         def bandwidth(rate: str) -> float | None:
             return bytes_per_s_of(rate) if rate else None
 
-        link = AskText("Link", about, check=lambda rate: problem_of(lambda: bandwidth(rate), ValueError))
+        link = AskText("Link", about, check=lambda rate: tried(lambda: bandwidth(rate), ValueError)[1])
         link.ask(lambda rate: self._choose(link=bandwidth(rate)))
 
     def action_largest(self) -> None:

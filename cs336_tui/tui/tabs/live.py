@@ -4,11 +4,12 @@ cells, and notices, newest last."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from cs336_tui.analysis.eta import Outlook, eta_words, remaining_s, share_done
+from cs336_tui.analysis.eta import Outlook, eta_words, outlook_of
 from cs336_tui.analysis.measures import tokens_per_s
 from cs336_tui.config.flops import algbw, busbw
 from cs336_tui.config.values import phases_of
@@ -26,7 +27,7 @@ from cs336_tui.tui.keys import key_name, tab_name
 from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.status import interval_words, trust_lines
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, facts, line, spread, width_of, wrapped
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, facts, labelled, line, spread, width_of, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
 LOG_ROWS = 5000
@@ -40,6 +41,7 @@ _STRIP_ROWS = 2
 """Height of the pane above another one that has the screen."""
 _CHART_ROWS = (9, 14)
 """Fewest and most rows of the chart, the last of which names its parts; the most are more in half of a higher pane."""
+_KEY_COLUMNS = 9
 _LEAST_STEPS = 4
 """Fewest rows of the table of steps, with the blank and the heading above it."""
 _AIRY_FROM = 22
@@ -51,17 +53,14 @@ _RANKS_IN_ROWS = ((34, 8), (22, 4), (0, 2))
 class Around(NamedTuple):
     """The state of the run around a cell."""
 
+    outlook: Callable[[], Outlook]
+    """The time of all cells, if known, which a race decides as it goes on."""
     held: bool = False
     """True if the queue is paused."""
-    outlook: Callable[[], Outlook] | None = None
-    """The time of all cells, if known, which a race decides as it goes on."""
     left: str = ""
     """The cells that a stopped run left, in words."""
     race: str = ""
     """The race that the session has, in words."""
-
-
-_ALONE = Around()
 
 
 class LivePane(Lines):
@@ -76,13 +75,20 @@ class LivePane(Lines):
             requests_of(self).read_cell(self._cell)
 
     def show(
-        self, state: SessionState, cell: CellState | None, invitation: str, judging: Judging | None, around: Around
+        self,
+        state: SessionState,
+        cell: CellState | None,
+        judging: Judging | None,
+        around: Around,
+        invitation: Callable[[], tuple[str, Mapping[str, str]]],
     ) -> None:
-        """Paint the cell, or the invitation if there is none."""
+        """Paint the cell, or if there is none the invitation: advice, and what keys do first."""
         self._cell = cell
         if cell is None:
-            said = wrapped(invitation, self.content_size.width, "muted")
-            self.paint([(), line(("Nothing has run yet.", "strong")), (), *said])
+            (advice, offers), width = invitation(), self.content_size.width
+            keys = [row for offer in offers.items() for row in labelled(*offer, width, _KEY_COLUMNS)]
+            said = [line(("Nothing has run yet.", "strong")), (), *wrapped(advice, width, "muted")]
+            self.paint([(), *said, (), *keys])
             return
         found = judging.of(state, cell) if judging else None
         self.paint(live_lines(state, cell, *self.content_size, around, zoomed=self.zoomed, found=found))
@@ -93,13 +99,14 @@ def live_lines(
     cell: CellState,
     width: int,
     height: int,
-    around: Around = _ALONE,
+    around: Around | None = None,
     *,
     zoomed: bool = False,
     found: Assessment | None = None,
 ) -> list[Line]:
     """The pane's rows for a cell, at most `height`, all figures of them of one state; `found`: its verdicts. The chart,
     the phases and the ranks have their rows before the first step."""
+    around = around or Around(partial(outlook_of, state))
     if cell.spec.recording:
         title = [line((row, "title")) for row in title_rows(cell.spec.title, width, 2)]
         told = wrapped(status.RECORDED_ELSEWHERE, width, "muted")
@@ -197,11 +204,11 @@ def _ranks(cell: CellState, width: int, rows: int) -> list[Line]:
 
 def _where(state: SessionState, cell: CellState, found: Assessment | None, around: Around) -> Line:
     here = f"cell {status.number(cell)}/{len(state.cells)} · "
-    held, outlook = around.held, around.outlook
+    held = around.held
     if cell.status != "running":
         said = "the queue is paused" if held else around.left
         return (Span(here), status.status(cell, found), *([Span(f" · {said}", "caution")] if said else []))
-    eta_s = None if held or around.race else outlook().ends.last_s if outlook else remaining_s(state)
+    eta_s = None if held or around.race else around.outlook().ends.last_s
     these = "these" if state.side_by_side and len(state.running) > 1 else "this"
     rest = f" · paused after {these}" if held else f" · {eta_words(eta_s)}" if eta_s is not None else ""
     return line(here, (status.stage(cell, state.last_at), "strong"), (rest, "caution" if held else "text"))
@@ -225,7 +232,7 @@ def _progress(state: SessionState, around: Around, width: int) -> Line:
     told, of = f"{done}/{total} steps" if counted else format.plural(done, "step"), ""
     share: float | None = done / max(total, 1)
     if not counted or state.running or state.waiting:
-        share, of = around.outlook().share if around.outlook else share_done(state), " of the time"
+        share, of = around.outlook().share, " of the time"
     return bars.share_bar(share or 0.0, told if share is None else f"{int(share * 100):3d} %{of} · {told}", width)
 
 

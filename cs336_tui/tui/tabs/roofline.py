@@ -18,7 +18,6 @@ from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoin
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, WantedPeak, peak_key
 from cs336_tui.export.subjects.roofline import NOISY, left_out, naming_keys, roofline_table
-from cs336_tui.export.writing.formats import render
 from cs336_tui.export.writing.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
@@ -31,7 +30,7 @@ from cs336_tui.tui.keys import bind, key_name, tab_name
 from cs336_tui.tui.requests import requests_of
 from cs336_tui.tui.sources import PeakView
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.widgets.columns import Laid, Sheet, on_screen
+from cs336_tui.tui.widgets.columns import Copied, Laid, Sheet, copied_table, on_screen
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, joined, line, paragraphs, wrapped
 from cs336_tui.tui.widgets.rows import Rows, WideRows
 
@@ -72,10 +71,7 @@ class RooflinePane(Container, Works["Roofline"]):
     }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        bind("make", "measure", "Measure the peak", "roofline.measure"),
-        bind("copy", "copy", "Copy table", "roofline.copy"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [bind("make", "measure", "Measure the peak", "roofline.measure")]
 
     _view: PeakView | None = None
     _in_sight: CellState | None = None
@@ -185,19 +181,16 @@ class RooflinePane(Container, Works["Roofline"]):
         return (again,) if again else ()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        if action == "copy":
-            return self.worked_out is not None and self.worked_out.table is not None
         return action != "measure" or bool(self._wanted)
 
     def action_measure(self) -> None:
         if wanted := self._wanted:
             requests_of(self).measure_peaks(wanted)
 
-    def action_copy(self) -> None:
-        """Copy the whole table to the terminal's clipboard, also over SSH."""
-        if self.worked_out is not None and self.worked_out.table is not None:
-            self.app.copy_to_clipboard(render(self.worked_out.table, "markdown"))
-            self.app.notify("The table was sent to the terminal's clipboard as markdown.", title="Copied")
+    def copied(self) -> Copied | None:
+        """The whole table."""
+        table = self.worked_out.table if self.worked_out else None
+        return copied_table("The roofline", table) if table else None
 
     @on(Rows.Moved)
     @on(Rows.Chosen)

@@ -19,13 +19,12 @@ from cs336_tui.tui.dialogs.windows import AskText
 from cs336_tui.tui.keys import bind, bind_keys, key_name
 from cs336_tui.tui.requests import Wish, requests_of
 from cs336_tui.tui.widgets.columns import Copied, copied_table, heading_lines, lay_out, middle, shown_table
-from cs336_tui.tui.widgets.lines import Line, line
+from cs336_tui.tui.widgets.lines import Line, line, paragraphs
 from cs336_tui.tui.widgets.rows import TableRows
 
 Source = tuple[str, SessionState]
 """A session with its title."""
 
-_RECORDINGS = "a torch profiler trace, CUDA memory snapshot or nsys report"
 _LONGEST_NOTE = 40
 _LONGEST_VALUES = 18
 _STAGE_ROOM, _COUNTS_ROOM = len("▶ running"), len("✓ 12 ok · 3 left")
@@ -149,15 +148,16 @@ class SessionsPane(TableRows):
                 len(self.infos), lambda first, last: (head, self._rows_in_sight(first, last)), heading_rows=len(head)
             )
             return
-        opens = f"{key_name('sessions.open_file')} opens {_RECORDINGS} (or drop it here)."
-        told = [("No sessions yet. Each run is kept here as a session.", "muted"), (opens, "muted")]
+        files = "a session's log or folder, a torch profiler trace, CUDA memory snapshot or nsys report"
+        opens, role = f"{key_name('sessions.open_file')} opens {files} (or drop it here).", "muted"
+        told = ["No sessions yet. Each run is kept here as a session.", opens]
         if self._infos is None:
-            told = [("Reading sessions ...", "muted")]
+            told = ["Reading sessions ..."]
         elif self._problem:
-            told = [(f"! {format.plain(self._problem)}", "caution")]
+            told, role = [f"! {self._problem}"], "caution"
         elif self._wanted:
-            told = [("No session has these words.", "muted")]
-        self.fill((), [*above, (), *map(line, told)])
+            told = ["No session has these words."]
+        self.fill((), [*above, (), *paragraphs(told, self.content_size.width, role)])
 
     def _lay_out(self, above: int) -> list[Line]:
         """The columns that fit, below `above` lines; their heading."""
