@@ -31,6 +31,7 @@ from cs336_tui.events.reports import (
 )
 from cs336_tui.export.subjects.comparison import agreement_tables, turns_table
 from cs336_tui.export.subjects.estimates import category_table, estimate_table
+from cs336_tui.export.subjects.flame_graph import NESTINGS, flame_figure
 from cs336_tui.export.subjects.kernel_cells import kernel_cells_table
 from cs336_tui.export.subjects.kernels import kernel_document, kernel_tables, pairs_table
 from cs336_tui.export.subjects.memory import memory_document, memory_tables
@@ -69,7 +70,9 @@ class _Exports(NamedTuple):
 
 
 _EXPORTS: Mapping[type[Report], _Exports] = {
-    KernelReport: _Exports(kernel_tables, kernel_document),
+    KernelReport: _Exports(
+        kernel_tables, kernel_document, lambda report: tuple(flame_figure(report, nesting) for nesting in NESTINGS)
+    ),
     MemoryReport: _Exports(
         memory_tables,
         memory_document,
@@ -132,7 +135,8 @@ def drawings_of_reports(reports: Iterable[Report]) -> tuple[Drawing, ...]:
 def report_drawings(states: Sequence[SessionState]) -> tuple[Drawing, ...]:
     """The figures of all reports of these sessions, each under a name of its own."""
     found: dict[str, Drawing] = {}
-    reports = [report for state in states for kind in _EXPORTS for report in state.contents(kind)]
+    kinds = [kind for kind in _EXPORTS if kind is not KernelReport]  # its flame graphs are drawn when asked for
+    reports = [report for state in states for kind in kinds for report in state.contents(kind)]
     for drawing in drawings_of_reports(reports):
         name = untaken(drawing.name, found)
         found[name] = drawing._replace(name=name)
