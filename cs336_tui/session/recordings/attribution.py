@@ -221,8 +221,8 @@ class _Attributed:
         place = self._user[self._main].place.tolist()
         names = [self.trace.names[int(self._span_name[span])] for span in place]
         for pattern in (_STEP, _OWN_STEP):
-            steps = [span for span, name in zip(place, names, strict=True) if pattern.fullmatch(name.strip())]
-            if steps := [span for span in steps if enclosing[span] not in steps]:
+            alike = {span for span, name in zip(place, names, strict=True) if pattern.fullmatch(name.strip())}
+            if steps := [span for span in place if span in alike and enclosing[span] not in alike]:
                 break
         forwards = [span for span in place if top[span] == span and phases[span] == "forward"]
         if not (begins := self._span_begin[steps or forwards]).size:
