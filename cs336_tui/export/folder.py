@@ -145,7 +145,8 @@ def _fill(folder: Path, sources: Sequence[Source], table_formats: Sequence[str],
     (folder / TABLES).mkdir()
     for (name, several), format_ in product(tables.items(), table_formats):
         _write(folder / TABLES / f"{name}.{SUFFIXES[format_]}", render_all(several, format_))
-    figures, logs = figures_of(states, results), _log_names(sources)
+    figures = [each for each in figures_of(states, results) if not each.name.startswith("flame-graph")]  # two a profile
+    logs = _log_names(sources)
     drawn = [figure for figure in figures if isinstance(figure, Drawing)]
     (folder / FIGURES).mkdir()
     for figure in drawn:

@@ -135,8 +135,7 @@ def drawings_of_reports(reports: Iterable[Report]) -> tuple[Drawing, ...]:
 def report_drawings(states: Sequence[SessionState]) -> tuple[Drawing, ...]:
     """The figures of all reports of these sessions, each under a name of its own."""
     found: dict[str, Drawing] = {}
-    kinds = [kind for kind in _EXPORTS if kind is not KernelReport]  # its flame graphs are drawn when asked for
-    reports = [report for state in states for kind in kinds for report in state.contents(kind)]
+    reports = [report for state in states for kind in _EXPORTS for report in state.contents(kind)]
     for drawing in drawings_of_reports(reports):
         name = untaken(drawing.name, found)
         found[name] = drawing._replace(name=name)

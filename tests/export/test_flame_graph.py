@@ -1,11 +1,16 @@
 """Flame graphs of profiles: frames are nested, as wide as their time, and a figure and a screen have their names."""
 
+from pathlib import Path
+
 import msgspec
 
+from cs336_tui.analysis.merge import results_of
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport
+from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.subjects.flame_graph import NESTINGS, flame_figure, frames, icicle
+from cs336_tui.session import store
 from tests.made_kernels import a_kernel_report
-from tests.samples import a_spec
+from tests.samples import a_spec, report_events, session_start, write_log
 
 
 def profile() -> KernelReport:
@@ -33,6 +38,15 @@ def test_frames_are_nested_by_operator_and_by_stack() -> None:
     ]  # fmt: skip
     assert [name for depth, name, *_ in by_stack if depth == 2] == ["linear", "softmax", "MmBackward0"]
     assert frames(msgspec.structs.replace(profile(), groups=()), "stack") == ()
+
+
+def test_a_session_has_its_flame_graphs_but_not_in_the_summary(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "one.jsonl", [*session_start([profile().spec]), *report_events(profile())])
+    state = store.load(log)
+    found = {each.name for each in figures_of([state], results_of(state))}
+    assert {f"flame-graph-{nesting}" for nesting in NESTINGS} <= {name.rpartition("-small")[0] for name in found}
+    write_summary(tmp_path / "out", [Source(log, state)])
+    assert not list((tmp_path / "out" / "figures").glob("flame-graph*"))
 
 
 def test_a_figure_and_an_icicle_name_the_frames() -> None:
