@@ -55,8 +55,8 @@ def sections_of(name: str, *states: SessionState) -> dict[str, Section]:
 
 
 @pytest.mark.parametrize("edition", ["2025", "2026"])
-def test_a_tiny_forward_is_no_data_for_a_leaderboard(edition: str) -> None:
-    state = grid([a_spec(size="tiny", pass_="forward")])
+def test_a_forward_is_no_data_for_a_leaderboard(edition: str) -> None:
+    state = grid([a_spec(pass_="forward")])
     problem, _ = problem_named(f"{edition}/leaderboard")
     assert progress_of(problem, edition, [state], results_of(state)).mark == ""
 
