@@ -36,7 +36,7 @@ from cs336_tui.worker.workload.import_problems import raise_interrupt
 from cs336_tui.worker.workload.model_parts import digest
 from cs336_tui.worker.workload.passes import Shared, Step
 from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
-from cs336_tui.worker.workload.transformer import Batch, FreshTokens
+from cs336_tui.worker.workload.transformer import FreshTokens
 
 if TYPE_CHECKING:
     from cs336_tui.worker.ranks.check import Expected
@@ -98,8 +98,8 @@ class CellRun:
         self.reporter.built(self.workload)
         if not self.spec.is_collective:
             with suppress(RuntimeError, TypeError):  # of a user's own tensors that have no bytes
-                self.reporter.end["tokens_digest"] = digest(zip(Batch._fields, self.workload.batch, strict=True))
-                self.reporter.end["weights_digest"] = digest(self.workload.model.named_parameters())
+                self.reporter.end["tokens_digest"] = digest(self.workload.batch)
+                self.reporter.end["weights_digest"] = digest(self.workload.model.parameters())
         if not self.spec.is_collective and not (why := why_fixed(self.spec, self.workload)):
             self._tokens = FreshTokens(self.workload.batch, self.spec.vocab_size, self.spec.seed + 1 + rank)
         else:

@@ -40,14 +40,14 @@ _WRAPPER = re.compile(r"(^|(?<=\.))(_orig_mod|_checkpoint_wrapped_module|_fsdp_w
 _DIGESTED = 4096
 
 
-def digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """A digest of these tensors by name: of shape, dtype and the first and last `_DIGESTED` numbers of each (of a
-    shard, of this rank's), which are copied without a kernel, so that a first step stays cold."""
+def digest(tensors: Iterable[Tensor]) -> str:
+    """A digest of these tensors in their order: of shape, dtype and the first and last `_DIGESTED` numbers of each (of
+    a shard, of this rank's), which are copied without a kernel, so that a first step stays cold."""
     found = hashlib.sha256()
-    for name, tensor in tensors:
+    for tensor in tensors:
         local = getattr(tensor, "_local_tensor", tensor).detach()
         flat = local.reshape(-1)
-        found.update(f"{_WRAPPER.sub('', name)} {tuple(local.shape)} {local.dtype}".encode())
+        found.update(f"{tuple(local.shape)} {local.dtype}".encode())
         for part in (flat[:_DIGESTED], flat[-_DIGESTED:]):
             found.update(part.cpu().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]

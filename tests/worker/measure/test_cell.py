@@ -214,3 +214,5 @@ def test_digests_and_losses_show_that_two_cells_measured_the_same() -> None:
     assert one.weights_digest != other.weights_digest
     forward = run(small_spec(pass_="forward", seed=1)).finished
     assert (forward.weights_digest, forward.losses) == (one.weights_digest, ())
+    recomputed = run(small_spec(pass_="train-step", seed=1, checkpoint=1)).finished
+    assert recomputed.weights_digest == one.weights_digest
