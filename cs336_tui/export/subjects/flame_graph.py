@@ -89,7 +89,7 @@ def flame_figure(report: KernelReport, nesting: Nesting) -> Drawing:
         axis.set_xlim(0, 1)
         axis.set_ylim(-0.5, depth - 0.5)
         axis.set_yticks([])
-        axis.set_xlabel(f"share of {time_text(found[0].total_ns) if found else 'no time'} of kernels")
+        axis.set_xlabel(f"share of {time_text(found[0].total_ns) if found else 'no time'} of {report.activity}")
         axis.grid(visible=False)
 
     name = f"flame-graph-{nesting}-" + re.sub("[^A-Za-z0-9.+]+", "-", report.spec.title)
