@@ -165,7 +165,8 @@ def test_tables_and_figures_that_the_page_names_are_in_the_export(name: str) -> 
         captions = " | ".join(table.caption for table in part.tables)
         for caption in re.findall(r"\*([^*]+)\*", shown):
             assert caption in captions, f"{name} ({part.key}): {captions}"
-        named = r"(?:[Ff]igures?|and) (passes-by-size|step-times|context-length|memory-timeline|precision|busbw|flame-graph)"
+        names = "passes-by-size|step-times|context-length|memory-timeline|precision|busbw|flame-graph"
+        named = rf"(?:[Ff]igures?|and) ({names})"
         figures = re.findall(named, shown)
         for figure in figures:
             assert any(drawing.name.startswith(figure) for drawing in part.figures), f"{name} ({part.key}): {figure}"
