@@ -280,13 +280,15 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
     name="overwrite",
     default=True,
 )
+@option("--every-format", "Tables also as LaTeX, Typst and CSV, figures as PDF and PNG.", is_flag=True)
 @session_dir_option
-def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, overwrite: bool) -> None:
+def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, overwrite: bool, every_format: bool) -> None:
     """Write the summary of SESSION... as a folder: summary.md and summary.html, tables/, figures/ and the logs."""
     if format_of(output) is not None:
         raise FormatError(f"-o {output}: the summary is a folder; name one, such as {output.with_suffix('')}")
     forced = overwrite and is_given("overwrite")
-    write_summary(output, read(sessions, session_dir), overwrite=overwrite, with_logs=forced)
+    sources = read(sessions, session_dir)
+    write_summary(output, sources, overwrite=overwrite, with_logs=forced, every_format=every_format)
     say_written(output)
 
 

@@ -67,6 +67,8 @@ def sweep_from(
     elif preset_name and given.get("edition", base.edition) != base.edition and "sizes" not in given:
         raise SpecError("edition", given["edition"], f"changes what the sizes of {preset_name} mean; give --size too")
     sweep = msgspec.structs.replace(base, **given)
+    if "checkpoints" not in given:
+        sweep = sweep.with_fitting_groups()
     sweep.check()
     for field, error in _without_effect(sweep, asked).items():
         if field not in of_another_too:

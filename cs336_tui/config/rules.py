@@ -236,11 +236,16 @@ def _equal_micro_batches(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("accumulate", cell.accumulate, why)
 
 
+def lacks_gpu(backend: str, device: str) -> bool:
+    """True of NCCL on a device that is no GPU of CUDA."""
+    return backend == "nccl" and not device.startswith("cuda")
+
+
 @_between("ranks", "device", "backend")
 def _where_ranks_run(cell: Choices) -> Iterator[SpecError]:
     if cell.ranks > 1 and cell.device == "mps":
         yield SpecError("ranks", cell.ranks, "torch has no communication on mps; choose cpu or cuda")
-    if cell.backend == "nccl" and not cell.device.startswith("cuda"):
+    if lacks_gpu(cell.backend, cell.device):
         yield SpecError("backend", cell.backend, f"runs on cuda, not on {cell.device}; choose gloo")
 
 

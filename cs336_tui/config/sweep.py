@@ -12,7 +12,7 @@ import msgspec
 from cs336_tui.config.axes import Choices
 from cs336_tui.config.axis import MAX_COUNT, Cell, SpecError
 from cs336_tui.config.counts import INTERVAL, Auto, Counted, check_most, share_words, warmup_words
-from cs336_tui.config.rules import RULES, Rule
+from cs336_tui.config.rules import RULES, Rule, lacks_gpu
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, dims_of
 from cs336_tui.config.values import LANGUAGE_MODEL, canonical_device, message_dims
 from cs336_tui.config.variants import arguments_for, expected, is_imported, short
@@ -158,6 +158,12 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         """The sweep as if ``auto`` and ``every`` were this device."""
         return self.with_devices(tuple(device if name in UNRESOLVED else name for name in self.devices))
 
+    def with_fitting_groups(self) -> Sweep:
+        """The sweep without groups of more blocks than its smallest model has, if others are left."""
+        fewest = min((self._dims_of(size)[1].num_layers for size in self._sizes), default=0)
+        kept = tuple(blocks for blocks in self.checkpoints if blocks <= fewest)
+        return msgspec.structs.replace(self, checkpoints=kept or self.checkpoints)
+
     def counts(
         self, warmups: Auto | tuple[int, ...] | None, steps: Auto | int | None, interval: float | None
     ) -> dict[str, Any]:
@@ -190,9 +196,25 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         decided = math.prod(len(axes[field]) for field in _DECIDING)
         lengths = {field: len(choices) for field, choices in axes.items() if field not in _DECIDING}
         idle = self._idle(axes)
+        pairs, left_out = lengths["backend"] * lengths["device"], len(self._left_out)
         if not any(idle):
-            return decided * math.prod(lengths.values())
-        return sum(math.prod((lengths | dict.fromkeys(fields, 1)).values()) for fields in idle)
+            return decided * math.prod(lengths.values()) * (pairs - left_out) // pairs if pairs else 0
+        counts = (math.prod((lengths | dict.fromkeys(fields, 1)).values()) for fields in idle)
+        return sum(
+            count if "backend" in fields else count * (pairs - left_out) // pairs
+            for count, fields in zip(counts, idle, strict=True)
+        )
+
+    @property
+    def _left_out(self) -> frozenset[tuple[str, str]]:
+        """Pairs of backend and device of which no cell is made, as NCCL needs GPUs: none if one of either would then
+        have no cell."""
+        devices = self._axes()["device"]
+        pairs = frozenset(itertools.product(self.backends, devices))
+        left_out = frozenset((backend, device) for backend, device in pairs if lacks_gpu(backend, device))
+        kept = pairs - left_out
+        is_whole = {backend for backend, _ in kept} >= {*self.backends} and {device for _, device in kept} >= {*devices}
+        return left_out if is_whole else frozenset()
 
     @property
     def once_words(self) -> str:
@@ -226,7 +248,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         axes = self._axes()
         shared = {field: choices[0] for field, choices in self._values().items() if field not in axes}
         several = itertools.product(*axes.values())
-        cells = (self._cell(shared | dict(zip(axes, each, strict=True))) for each in several)
+        every, left_out = (shared | dict(zip(axes, each, strict=True)) for each in several), self._left_out
+        cells = (self._cell(values) for values in every if (values["backend"], values["device"]) not in left_out)
         idle = {field for fields in self._idle(axes) for field in fields if field not in ONLY_BESIDE}
         return tuple(dict.fromkeys(_with_first(cell, {field: axes[field][0] for field in idle}) for cell in cells))
 
@@ -310,11 +333,13 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         self, rule: Rule, values: dict[str, tuple[Any, ...]], dims: dict[str | int, ModelDims]
     ) -> Iterator[SpecError]:
         """Refusals of a rule for all combinations of its choices."""
-        several = [values[field] for field in rule.fields]
+        several, left_out = [values[field] for field in rule.fields], self._left_out
         if math.prod(map(len, several)) > MOST_CELLS:  # then there are too many cells, too
             return
         for combination in itertools.product(*several):
             cell = dict(zip(rule.fields, combination, strict=True))
+            if (cell.get("backend"), cell.get("device")) in left_out:
+                continue
             cell["model_args"] = arguments_for(cell.get("model", ""), self.model_args)
             of_size = msgspec.structs.asdict(dims.get(cell.get("size", ""), _DEEP))
             yield from rule.refusals(Choices(**_PLAIN | {"workload": self.workload} | of_size | cell))

@@ -297,6 +297,12 @@ class CellFinished(CellEvent, frozen=True):
     """True if its job ended and left it without a result; resuming the session runs it."""
     audit: Audit | None = None
     """The cell's own checks of its number; None in old logs, and with ``--check off``."""
+    tokens_digest: str | None = None
+    """Of the batch before the first step; None in old logs, as the next."""
+    weights_digest: str | None = None
+    """Of the initial weights: of the first and last numbers of each parameter."""
+    losses: tuple[float, ...] = ()
+    """Of the measured steps, where they are timed one by one."""
 
 
 class CellMeasured(CellEvent, frozen=True):

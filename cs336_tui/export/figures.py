@@ -13,7 +13,7 @@ import msgspec
 from cs336_tui.analysis.effects import efficiency
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, settled, telling
-from cs336_tui.analysis.measures import allocated_bytes, peak_bytes
+from cs336_tui.analysis.measures import MEASURES, Runs
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.analysis.published import published
 from cs336_tui.analysis.roofline import curves, published_curves
@@ -241,7 +241,7 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
         legend_below(figure)
 
     firsts = [group[0] for group in memories.values()]
-    peaks = ["peak RSS of the process" if allocated_bytes(r.cell) is None else "peak allocated" for r in firsts]
+    peaks = [MEASURES["memory"].figure(Runs.of(first))[1] or "peak allocated" for first in firsts]
     kinds = "; ".join(dict.fromkeys(f"{r.spec.device}: {kind}" for r, kind in zip(firsts, peaks, strict=True)))
     what = f"Step time{' and memory' if memories else ''} against context length{_first(lines, every, ' lines')}"
     text = f"{what}\nerror bars: {std_kind(ddof)}{f'; {kinds}' if kinds else ''}"
@@ -291,7 +291,7 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
 
 
 def _peak_gb(result: Result) -> float:
-    return (peak_bytes(result.cell) or 0) / 1e9
+    return (MEASURES["memory"].figure(Runs.of(result))[0] or 0) / 1e9
 
 
 def _look(index: int) -> Any:

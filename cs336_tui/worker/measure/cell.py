@@ -34,6 +34,7 @@ from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import Workload, build, collect_garbage, configure_torch
 from cs336_tui.worker.workload.compile_and_capture import ReadyStep
 from cs336_tui.worker.workload.import_problems import raise_interrupt
+from cs336_tui.worker.workload.model_parts import digest
 from cs336_tui.worker.workload.passes import Shared, Step
 from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
 from cs336_tui.worker.workload.transformer import FreshTokens
@@ -95,6 +96,10 @@ class CellRun:
         else:
             self.workload = build(self.spec, self.device, built=built, rank=rank, share=self._share)
         self.reporter.built(self.workload)
+        if not self.spec.is_collective:
+            with suppress(RuntimeError, TypeError):  # of a user's own tensors that have no bytes
+                self.reporter.end["tokens_digest"] = digest(self.workload.batch)
+                self.reporter.end["weights_digest"] = digest(self.workload.model.parameters())
         if not why_fixed(self.spec, self.workload):
             self._tokens = FreshTokens(self.workload.batch, self.spec.vocab_size, self.spec.seed + 1 + rank)
         self.step = step = self.workload.step(self.spec)
@@ -147,6 +152,7 @@ class CellRun:
             self._tokens.repeat()
         if self.timer:
             self.timer.between_s.clear()
+            self.timer.losses.clear()
         if self.spec.check != "off":
             self._bookkeeper = Bookkeeper(self._threads)
             if self.timer:
@@ -187,6 +193,7 @@ class CellRun:
 
     def close_books(self) -> None:
         """End the measured window's accounts."""
+        self.reporter.end["losses"] = tuple(self.timer.losses) if self.timer else ()
         if self._bookkeeper is None:
             return
         assert self.timer is not None

@@ -182,6 +182,8 @@ class StepTimer:
         self.last: Tensor | None = None
         """Some logits of the last step, if the timer `keeps_logits`: the last of the first sequence."""
         self.keeps_logits = False
+        self.losses: list[float] = []
+        """Of each step, where it has one."""
 
     @property
     def has_work_between(self) -> bool:
@@ -211,6 +213,9 @@ class StepTimer:
         ended = perf_counter()
         if self.keeps_logits:
             self.last = some_logits(step.results.logits)
+        loss = step.results.loss
+        if loss is not None and loss.numel() == 1:
+            self.losses.append(float(loss.detach()))
         step.clear()
         self.between_s.append(before_s + perf_counter() - ended)
         return timed
