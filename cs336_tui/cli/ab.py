@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.merge import Result, results_of
 from cs336_tui.cli.files import Destination, file_options
-from cs336_tui.cli.flags import Parsed, choice_options, reword, timeout_option
+from cs336_tui.cli.flags import F, Parsed, choice_options, reword, timeout_option
 from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
-from cs336_tui.cli.streams import shown
+from cs336_tui.cli.streams import in_one_line, shown
+from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import command_of, sweep_from
+from cs336_tui.config.counts import share_of, share_words
 from cs336_tui.config.order import check_sides
 from cs336_tui.config.spec import AXES, PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
@@ -28,6 +31,7 @@ from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import UNKNOWN, milliseconds
+from cs336_tui.stats.ratio import Passing
 
 DEFAULTS: Mapping[str, Any] = {"passes": ("forward",), "warmups": (5,), "steps": 20}
 """Choices of a side that neither its own words, nor those for both, nor a preset make."""
@@ -56,20 +60,21 @@ def side_sweep(name: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         raise click.UsageError(f"{name}: {error}") from None
     if sweep.lanes != 1:
         raise click.UsageError(f"{name}: cells in turns have no lanes; choose a preset without lanes")
-    _one_cell(name, sweep.resolved_to("cpu"))  # what can be checked without asking the machine
+    one_cell(name, sweep.resolved_to("cpu"))  # what can be checked without asking the machine
     return sweep
 
 
-def command_of_turns(a: Sweep, b: Sweep, rounds: int) -> str:
+def command_of_turns(a: Sweep, b: Sweep, rounds: int, by: float | None = None) -> str:
     """The command line that runs A and B in turns again: what both have beside what each has of its own."""
-    sides = [_flags(sweep) for sweep in (a, b)]
+    sides = [flags_of(sweep) for sweep in (a, b)]
     shared = [pair for pair in sides[0] if pair in sides[1]]
     own = [shlex.join(word for pair in side if pair not in shared for word in pair) for side in sides]
     words = ["cs336-tui", "ab", "--a", own[0], "--b", own[1], "--rounds", str(rounds)]
+    words += [] if by is None else ["--by", share_words(by)]
     return shlex.join([*words, *(word for pair in shared for word in pair)])
 
 
-def _flags(sweep: Sweep) -> list[tuple[str, ...]]:
+def flags_of(sweep: Sweep) -> list[tuple[str, ...]]:
     """Each option with its value, if it has one."""
     found: list[tuple[str, ...]] = []
     for word in shlex.split(command_of(sweep))[2:]:
@@ -80,7 +85,7 @@ def _flags(sweep: Sweep) -> list[tuple[str, ...]]:
     return found
 
 
-def _one_cell(name: str, sweep: Sweep) -> CellSpec:
+def one_cell(name: str, sweep: Sweep) -> CellSpec:
     cells = sweep.cells()
     if len(cells) == 1:
         return cells[0]
@@ -90,17 +95,18 @@ def _one_cell(name: str, sweep: Sweep) -> CellSpec:
     raise click.UsageError(f"{name} comes to {len(cells)} cells ({said}); it must be one")
 
 
-def _rounds_of(state: SessionState) -> list[tuple[Result, Result]]:
+def rounds_in(state: SessionState) -> list[tuple[Result, Result]]:
+    """Both cells of each round of a session that has nothing else."""
     results = results_of(state)
     return list(zip(results[::2], results[1::2], strict=True))
 
 
-def _text(state: SessionState, format_: str) -> str:
-    rounds = _rounds_of(state)
-    return shown([turns_table(turns_of(rounds), results_of(state))], format_) if rounds else ""
+def _text(state: SessionState, format_: str, by: float | None) -> str:
+    rounds = rounds_in(state)
+    return shown([turns_table(turns_of(rounds, by), results_of(state))], format_) if rounds else ""
 
 
-class _AbProgress(RunProgress):
+class AbProgress(RunProgress):
     """A line a round, with the ratio of all so far, instead of a line a cell."""
 
     def show(self, event: Event) -> None:
@@ -109,37 +115,70 @@ class _AbProgress(RunProgress):
                 number = event.cell // 2
                 both = [self._state.cells[2 * number + side] for side in (0, 1)]
                 if all(cell.is_over for cell in both) and any(cell.started_at for cell in both):
-                    self._line(_said(_rounds_of(self._state), number))
+                    self._line(f"{self._round(number)}: {_said(rounds_in(self._state), number)}")
             case StageChanged() | StepsTimed() | Notice():
                 super().show(event)
 
     def _running(self, cell: CellState) -> Iterator[str]:
         steps = f" {steps_so_far(cell, self._state.last_at)}" if cell.stage == "measuring" else ""
-        yield f"round {cell.cell // 2 + 1}/{len(self._state.cells) // 2} · {cell.stage}{steps}"
+        yield f"{self._round(cell.cell // 2)} · {cell.stage}{steps}"
+
+    def _round(self, number: int) -> str:
+        """The place of a round, counted from 0."""
+        return f"round {number + 1}/{len(self._state.cells) // 2}"
 
 
-class _AbRun(HeadlessRun):
-    """The sink of two cells in turns."""
+EXIT_UNKNOWN = 3
+EXIT_CODES: Mapping[Passing | None, int] = {"not slower": 0, "slower": 1, "cannot tell": EXIT_UNKNOWN}
+"""Those of a command that is asked if A is slower than B."""
 
-    shows_by = _AbProgress
+
+class AbRun(HeadlessRun):
+    """The sink of two cells in turns, perhaps to answer if A is slower than B by more than the share `by`."""
+
+    shows_by = AbProgress
+
+    def __init__(self, by: float | None = None) -> None:
+        super().__init__()
+        self.by = by
+
+    @property
+    def passing(self) -> Passing | None:
+        rounds = rounds_in(self.state)
+        return turns_of(rounds, self.by).passing if rounds else None
 
     @property
     def exit_code(self) -> int:
-        """0 when both sides were timed in every round, 1 when one was not, 130 when it was interrupted."""
+        """0 when both sides were timed in every round, 1 when one was not; of `EXIT_CODES` where `by` is asked; 130
+        when it was interrupted."""
         if super().exit_code == EXIT_INTERRUPTED:
             return EXIT_INTERRUPTED
+        if self.by is not None:
+            return EXIT_CODES.get(self.passing, EXIT_UNKNOWN)
         return EXIT_OK if all(cell.status == "ok" for cell in self.state.cells.values()) else EXIT_CELL_FAILED
+
+    def answered(self, carried_out: Callable[[], int]) -> int:
+        """The exit code of a run, in which 1 says that A is slower, and nothing else."""
+        try:
+            code = carried_out()
+        except (UserError, click.ClickException, OSError) as error:
+            if self.by is None or getattr(error, "exit_code", 1) == 2:
+                raise
+            click.echo(
+                f"cs336-tui: cannot tell: {in_one_line(error) if isinstance(error, OSError) else error}", err=True
+            )
+            return EXIT_UNKNOWN
+        return EXIT_UNKNOWN if code == EXIT_CELL_FAILED and self.by is not None and self.passing != "slower" else code
 
 
 def _said(results: Sequence[tuple[Result, Result]], number: int) -> str:
     """A round in a line, and the ratio of it and those before."""
     rounds = rounds_found(results[: number + 1])
     this = rounds[number]
-    place = f"round {number + 1}/{len(results)}"
     if this.note:
-        return f"{place}: does not count: {this.note}"
+        return f"does not count: {this.note}"
     times = (" ± ".join(milliseconds(side.mean_s, side.std_s)) for side in (this.a, this.b) if side)
-    return f"{place}: A {next(times)} ms, B {next(times)} ms; A / B so far {ratio_of_rounds(rounds) or UNKNOWN}"
+    return f"A {next(times)} ms, B {next(times)} ms; A / B so far {ratio_of_rounds(rounds) or UNKNOWN}"
 
 
 @click.command(add_help_option=False)
@@ -160,10 +199,22 @@ def _side(text: str) -> dict[str, Any]:
 SIDE = Parsed("CHOICES", _side)
 
 
+def by_option(**attributes: Any) -> Callable[[F], F]:
+    """Asks if A is slower than B by more than a share."""
+    return option_under(
+        "The two sides",
+        "--by SHARE",
+        "Exit with 1 if A is slower than B by more than this share, 0 if it is not, 3 if the interval does not tell.",
+        type=Parsed("SHARE", partial(share_of, field="by")),
+        **attributes,
+    )
+
+
 @command("ab")
 @heading("The two sides")
 @option("--a", 'Options of A alone, such as "--precision bf16".', name="a", type=SIDE, required=True)
 @option("--b", "Options of B alone.", name="b", type=SIDE, required=True)
+@by_option()
 @choice_options
 @option_under("How long", "--rounds", "Number of rounds, each in a fresh process.", type=click.IntRange(2), default=5)
 @file_options("table")
@@ -172,6 +223,7 @@ def ab(
     *,
     a: Mapping[str, Any],
     b: Mapping[str, Any],
+    by: float | None,
     rounds: int,
     to: Destination,
     timeout_s: float | None,
@@ -183,25 +235,27 @@ def ab(
     The options given beside --a and --b hold for both. In each round one fresh process builds both models, warms both
     up and times a step of the one, then one of the other. Each side must come to one cell; unless chosen, it has
     --pass forward, --warmup 5 and --steps 20. Exits with 0 when both were timed in every round, 1 when one was not, 130
-    when interrupted; rounds that are whole count.
+    when interrupted; rounds that are whole count. With --by it exits with 0, 1 or 3, as that says.
     """
     asked_a, asked_b = side_sweep("--a", a, choices), side_sweep("--b", b, choices)
-    check_sides(_one_cell("--a", asked_a.resolved_to("cpu")), _one_cell("--b", asked_b.resolved_to("cpu")))
-    run = _AbRun()
+    check_sides(one_cell("--a", asked_a.resolved_to("cpu")), one_cell("--b", asked_b.resolved_to("cpu")))
+    run = AbRun(by)
     bench = Bench(run.sink, session_dir=session_dir, timeout_s=timeout_s, explain_oom=False)
 
     def work() -> None:
         sweep_a, sweep_b = bench.resolve(asked_a), bench.resolve(asked_b)
-        command = command_of_turns(sweep_a, sweep_b, rounds)
-        bench.run_ab(_one_cell("--a", sweep_a), _one_cell("--b", sweep_b), rounds, command)
+        command = command_of_turns(sweep_a, sweep_b, rounds, by)
+        bench.run_ab(one_cell("--a", sweep_a), one_cell("--b", sweep_b), rounds, command)
 
-    return carry_out(bench, run, work, Outputs(lambda state: _text(state, to.format), to))
+    outputs = Outputs(lambda state: _text(state, to.format, by), to)
+    return run.answered(lambda: carry_out(bench, run, work, outputs))
 
 
+PASSES_HELP = f"What is timed: {', '.join(PASSES)}. [default: forward]"
 reword(
     ab,
     "N|TIME",
-    passes=f"What is timed: {', '.join(PASSES)}. [default: forward]",
+    passes=PASSES_HELP,
     warmups="Warm-up steps, or a time such as 10s until which both sides run them. [default: 5]",
     steps="Measured steps of a round, or a time such as 30s that both sides come to. [default: 20]",
     interval=None,

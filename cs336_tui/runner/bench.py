@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -184,6 +185,22 @@ class Bench(Recording):
         self.add(rounds_of(a, b, rounds, first), command, in_turns=True)
         self._work(partial(run_rounds, self.queue, self._cells, first))
 
+    def run_apart(self, a: CellSpec, b: CellSpec, command: str, left_s: Callable[[], float]) -> None:
+        """Run rounds of A and B, B and A, and so on, a fresh process a cell, while the seconds that are `left_s` are
+        more than the longest round took; a cell is stopped when they are over. Raises like `run`."""
+        stopped, longest_s, limit_s = threading.Event(), 0.0, self.timeout_s
+        with self.in_parts(stopped):
+            for number in itertools.count(1):
+                began = time.monotonic()
+                if stopped.is_set() or (rest_s := left_s()) <= longest_s:
+                    return
+                self.timeout_s, cells = min(filter(None, (limit_s, rest_s))), (2 * number - 2, 2 * number - 1)
+                self.add([(a, number), (b, number)], None if longest_s else command, numbers=cells, in_turns=True)
+                if number % 2 == 0:
+                    self.queue.order(cells[::-1])
+                self.work()
+                longest_s = max(longest_s, time.monotonic() - began)
+
     def lanes_of(self, sweep: Sweep) -> tuple[ev.Lane, ...]:
         """The lanes in which a resolved sweep asks to be run; none for one after the other. Raises `SpecError`."""
         return lanes_of(sweep.lanes, sweep.devices, sweep.cells())
@@ -200,7 +217,7 @@ class Bench(Recording):
     ) -> None:
         """Queue cells, each with the number of the run of its spec, from 1, under these `numbers` if given; `reports`
         are made of those that end well, when none waits or runs any more. They run in `lanes`, unless others run
-        already. `in_turns` is for `run_ab`. Raises like `run`."""
+        already. `in_turns` is for `run_ab` and `run_apart`. Raises like `run`."""
         if self._closed:
             return
         self.trust.name(*(spec for spec, _ in cells))

@@ -31,7 +31,7 @@ from cs336_tui.export.writing.tables import (
 )
 from cs336_tui.export.writing.verdicts import doubt_word
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, counted, tenth_percent, two_digit_percent
-from cs336_tui.stats.ratio import FROM_ONE_ROUND
+from cs336_tui.stats.ratio import FROM_ONE_ROUND, LEVEL
 from cs336_tui.stats.summaries import Summary
 
 SETTINGS = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS, "warmup", "steps")
@@ -153,13 +153,14 @@ def cell_title(spec: CellSpec) -> str:
     return f"{spec.heading} · warm-up {warmup}" if warmup else spec.heading
 
 
-def turns_table(turns: Turns, results: Sequence[Result]) -> Table:
+def turns_table(turns: Turns, results: Sequence[Result], names: tuple[str, str] = ("", "")) -> Table:
     """Each round's mean ± std of both and their ratio with its interval, then those of all rounds that count.
 
     Below: the outcome in a sentence, what A and B are and in what they differ, how far their numbers can be trusted,
     and where they come from. Rounds that never began have a record and are counted below. `results` are the cells of
-    all rounds.
+    all rounds; `names` tell sides of one cell apart.
     """
+    titles = [" · ".join(filter(None, (_title(side), name))) for side, name in zip(turns.sides, names, strict=True)]
     every = f"{len(turns.counted)} of {len(turns.rounds)} rounds" if len(turns.counted) < len(turns.rounds) else "all"
     begun: list[Round | None] = [each for each in turns.rounds if each.began]
 
@@ -187,9 +188,9 @@ def turns_table(turns: Turns, results: Sequence[Result]) -> Table:
     shown = Table.of((*begun, None), columns, doubt=doubt)
     return msgspec.structs.replace(
         shown,
-        records=tuple(_turns_record(turns, each) for each in (*turns.rounds, None)),
-        caption=f"A and B in turns: {_title(turns.a)} over {_title(turns.b)}",
-        footnotes=(*_turns_notes(turns), *provenance_notes(results)),
+        records=tuple(_turns_record(turns, each, titles) for each in (*turns.rounds, None)),
+        caption=f"A and B in turns: {titles[0]} over {titles[1]}",
+        footnotes=(*_turns_notes(turns, titles), *provenance_notes(results)),
         label="ab",
         findings=tuple(_findings(turns)),
     )
@@ -199,14 +200,14 @@ def _sides(turns: Turns, of: Round | None) -> tuple[Summary | None, Summary | No
     return (of.a, of.b) if of else (turns.a.summary, turns.b.summary)
 
 
-def _turns_record(turns: Turns, of: Round | None) -> dict[str, Value]:
+def _turns_record(turns: Turns, of: Round | None, titles: Sequence[str]) -> dict[str, Value]:
     """A round, or all of them. Lists hold step times in seconds, in the order of the pairs."""
     record: dict[str, Value] = {"round": of.number if of else "all"}
-    for name, side, summary in zip("ab", (turns.a, turns.b), _sides(turns, of), strict=True):
-        record |= {name: _title(side)} | summary_record(name, summary)
+    for name, title, summary in zip("ab", titles, _sides(turns, of), strict=True):
+        record |= {name: title} | summary_record(name, summary)
     record |= ratio_record((of or turns).ratio, "ratio")
     record |= {
-        **attributes(None if of else turns, verdict="outcome", explanation="explanation"),
+        **attributes(None if of else turns, "by", "passing", verdict="outcome", explanation="explanation"),
         "differs": None if of else "; ".join(turns.differs),
         "a_judged": None if of else _counts(turns.a_judged, turns.a.runs),
         "b_judged": None if of else _counts(turns.b_judged, turns.b.runs),
@@ -226,27 +227,32 @@ def _findings(turns: Turns) -> Iterator[str]:
         yield exposed_words(turns.exposed, turns.level)
 
 
-def _turns_notes(turns: Turns) -> Iterator[str]:
+def _turns_notes(turns: Turns, titles: Sequence[str]) -> Iterator[str]:
     yield from _findings(turns)
     if turns.exposed and is_imported(turns.communicating.spec.optimizer):
         yield "the custom optimizer runs on both sides, so its communication is not in the difference"
-    for name, side, judged in (("A", turns.a, turns.a_judged), ("B", turns.b, turns.b_judged)):
-        yield f"{name}: {_title(side)}" + (f"; its numbers: {_counts(judged, side.runs)}" if judged else "")
+    for name, title, side, judged in zip("AB", titles, turns.sides, (turns.a_judged, turns.b_judged), strict=True):
+        yield f"{name}: {title}" + (f"; its numbers: {_counts(judged, side.runs)}" if judged else "")
     yield f"differs, A | B: {'; '.join(turns.differs) or 'nothing'}"
     yield (
-        "a round is a fresh process with both models in memory, timed in pairs (A B, B A, A B ...); a step inherits "
-        "the other's caches, so its time differs slightly from that of the cell alone"
+        "a round is a fresh process of each side, one after the other (A B, B A, A B ...); its pairs are their steps "
+        "of one number"
+        if turns.is_apart
+        else "a round is a fresh process with both models in memory, timed in pairs (A B, B A, A B ...); a step "
+        "inherits the other's caches, so its time differs slightly from that of the cell alone"
     )
     if not_run := [each.note for each in turns.rounds if not each.began]:
         was = "was" if len(not_run) == 1 else "were"
         yield f"{len(not_run)} of {counted(len(turns.rounds), 'round')} {was} not run: {not_run[0]}"
     if turns.ratio:
-        yield f"interval of all: {turns.level * 100:g} %, {turns.ratio.method}"
+        looks = f", as it was looked at after each round: {LEVEL * 100:g} % for all looks" if turns.is_apart else ""
+        yield f"interval of all: {turns.level * 100:.4g} %{looks}, {turns.ratio.method}"
         if any(each.ratio for each in turns.rounds):
-            yield f"interval of a round: {turns.level * 100:g} %, {FROM_ONE_ROUND}, its pairs held by the same rule"
+            yield f"interval of a round: {LEVEL * 100:g} %, {FROM_ONE_ROUND}, its pairs held by the same rule"
     yield outcome_note(turns.margin)
     yield "times: ms per step, over the measured steps, without the warm-up steps"
-    yield "peak memory: not observable, both models are in memory at once"
+    if not turns.is_apart:
+        yield "peak memory: not observable, both models are in memory at once"
 
 
 def exposed_words(of: Exposed, level: float) -> str:
