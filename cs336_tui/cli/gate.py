@@ -8,7 +8,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def _without(repository: Repository) -> Iterator[list[str]]:
         sys.path[:] = before
 
 
-def _side(name: str, repository: Repository, tree: Path, choices: Mapping[str, Any], on_path: list[str]) -> Sweep:
+def _side(name: str, repository: Repository, tree: Path, choices: Mapping[str, Any], on_path: Sequence[str]) -> Sweep:
     """The one cell of a commit, whose code is that of its worktree. Raises `click.UsageError`."""
     asked = tuple(choices["model_path"])
     folders = [repository.moved(folder, tree) for folder in asked]
@@ -80,19 +81,25 @@ def _side(name: str, repository: Repository, tree: Path, choices: Mapping[str, A
     sweep = side_sweep(name, own, {"model_path": tuple(dict.fromkeys(folders))})
     if sweep.steps_for is not None:
         raise click.UsageError(f"{name}: both commits need the same number of steps; give --steps a number")
-    places = {code: list(found_along(code.partition(":")[0], folders))[-1][1] for code in names_of(sweep)}
-    outside = [code for code, place in places.items() if place is None]
+    codes = names_of(sweep)
+    outside = [code for code in codes if not _found(code, folders)]
     for code in outside:
-        top = code.partition(":")[0].partition(".")[0]
-        found = importlib.util.find_spec(top)
-        if found and any(
-            map(repository.holds, filter(None, (found.origin, *(found.submodule_search_locations or ()))))
-        ):
-            raise click.UsageError(f"{name}: {code} is found in your working tree alone; give its folder: --model-path")
-    if len(outside) == len(places):
+        there = _found(code, [*(asked or ("",)), *on_path]) or importlib.util.find_spec(
+            code.partition(":")[0].partition(".")[0]
+        )
+        places = (there.origin, *(there.submodule_search_locations or ())) if there else ()
+        if any(map(repository.holds, filter(None, places))):
+            why = "commit it, or give its folder with --model-path"
+            raise click.UsageError(f"{name}: {code} is in your working tree, and not found in the commit; {why}")
+    if len(outside) == len(codes):
         named = f"{', '.join(outside)} is not of this repository" if outside else "no code of your own is named"
         raise click.UsageError(f"{name}: {named}; give --model package.module:Class, or another choice of your own")
     return sweep
+
+
+def _found(code: str, folders: Sequence[str]) -> ModuleSpec | None:
+    """The module of ``package.module:name`` in these folders."""
+    return list(found_along(code.partition(":")[0], folders))[-1][1]
 
 
 def _command(head: Commit, base: Commit, sweep: Sweep, asked: tuple[str, ...], by: float, budget_s: float) -> str:

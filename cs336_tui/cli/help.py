@@ -45,6 +45,15 @@ _PLAINER = {"INTEGER": " N", "FLOAT": " NUMBER", "TEXT": " NAME"}
 _HELD = "\xa0"
 """A blank at which no line breaks, while it is laid out."""
 _KEY = "cs336_tui.heading"
+_ALL = "cs336_tui.help_all"
+_MOST = 35
+"""Options that help shows at once. Of a command with more, it shows those that are its own, and `_FIRST`."""
+_OWN: tuple[Heading, ...] = ("The two sides", "The search", "The app", "Help")
+"""Headings of options that few commands share."""
+_FIRST = frozenset(
+    "--preset --size --context --batch --pass --precision --device --warmup --steps --budget --model --attention "
+    "--compile --rounds --repeats --gpu --phase --part --min-mb --figures --save-preset --output --format".split()
+)
 
 
 def heading(title: Heading) -> Callable[[F], F]:
@@ -155,13 +164,32 @@ def write_sections(formatter: click.HelpFormatter, sections: Iterable[tuple[str,
     formatter.write_many_sections(made)
 
 
-def _show(context: click.Context, _option: click.Parameter, value: bool) -> None:
+def is_long(options: Iterable[click.Parameter]) -> bool:
+    """True if help shows the first of a command's options alone."""
+    return sum(isinstance(each, click.Option) and not each.hidden for each in options) > _MOST
+
+
+def first_page(found: Mapping[Heading, Sequence[click.Option]]) -> Mapping[Heading, Sequence[click.Option]]:
+    """The options that help shows of a command that has many."""
+    return {
+        title: [each for each in options if title in _OWN or not _FIRST.isdisjoint(each.opts)]
+        for title, options in found.items()
+    }
+
+
+def _show(context: click.Context, option: click.Parameter, value: bool) -> None:
     """Print help and end, as click does, with its colours."""
+    context.meta[_ALL] = option is _HELP_ALL
     if value and not context.resilient_parsing:
         from cs336_tui.cli.streams import Styled
 
         click.echo(Styled(f"{context.get_help()}\n"), nl=False)
         context.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show, help="Show all options and exit."
+)
 
 
 class Choice(click.Choice[str]):
@@ -182,9 +210,17 @@ class Command(click.Command):
             option.callback = _show
         return option
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        found = super().get_params(ctx)
+        return [*found, _HELP_ALL] if is_long(self.params) else found
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        found = under_headings(self, ctx).items()
-        write_sections(formatter, [(title, [record_of(each, ctx) for each in of]) for title, of in found])
+        every = under_headings(self, ctx)
+        found = every if ctx.meta.get(_ALL) or not is_long(self.params) else first_page(every)
+        write_sections(formatter, [(title, [record_of(each, ctx) for each in of]) for title, of in found.items()])
+        if left := sum(map(len, every.values())) - sum(map(len, found.values())):
+            formatter.write_paragraph()
+            formatter.write_text(f"{left} more options: {ctx.command_path} --help-all")
 
 
 class Group(Command, click.Group):
