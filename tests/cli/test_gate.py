@@ -53,8 +53,9 @@ def test_a_slower_commit_exits_with_1_and_leaves_the_repository_as_it_was(folder
     assert [starts[2 * number] < starts[2 * number + 1] for number in range(5)] == [True, False, True, False, True]
     again = call("export", str(log), "--report", "ab", "--format", "json")
     assert json.loads(again.stdout)["rows"][-1]["ratio"] == every["ratio"]
-    refused = call("resume", str(log))
-    assert (refused.returncode != 0, f"run again: cs336-tui gate --base {base}" in refused.stderr) == (True, True)
+    (command,) = load(log).commands
+    assert command.startswith(f"cs336-tui gate --base {base}")
+    assert "--by 2% --budget 120s --model my.model:LM" in command.replace(str(folder), "")
 
 
 def test_a_commit_that_is_as_fast_exits_with_0_for_github(folder: Path) -> None:
