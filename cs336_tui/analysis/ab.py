@@ -14,22 +14,12 @@ from cs336_tui.analysis.merge import Result, without_visits
 from cs336_tui.analysis.referee import disqualified
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.stats.quantities import counted
-from cs336_tui.stats.ratio import (
-    FIRST_LOOK,
-    LEVEL,
-    MARGIN,
-    Passing,
-    Ratio,
-    explain,
-    explain_passing,
-    level_of_looks,
-    outcome,
-    paired_ratio,
-    passing,
-)
+from cs336_tui.stats.ratio import LEVEL, MARGIN, Passing, Ratio, explain, outcome, paired_ratio, passing
 from cs336_tui.stats.summaries import Summary
 
 Pairs = tuple[tuple[float, float], ...]
+FIRST_LOOK = 5
+"""The first round of sides that are apart after which their interval may decide."""
 _MORE = "take more rounds (--rounds) or steps"
 
 
@@ -86,10 +76,6 @@ class Turns(Pair, frozen=True, kw_only=True):
     passing: Passing | None = None
 
     @property
-    def sides(self) -> tuple[Side, Side]:
-        return self.a, self.b
-
-    @property
     def is_apart(self) -> bool:
         """True if each side of a round had a process of its own."""
         return any(each.is_apart for each in self.rounds)
@@ -130,10 +116,10 @@ def turns_of(results: Sequence[tuple[Result, Result]], by: float | None = None) 
     ratio = ratio_of_rounds(rounds)
     why_not = not_compared(*sides) if counted else f"A and B cannot be compared: {rounds[0].note}"
     explanation = f"{why_not}." if why_not else explain(ratio, more=_MORE)
-    passed: Passing | None = None
+    passed = None if by is None else "cannot tell" if why_not else passing(ratio, by)
     if by is not None:
-        passed = "cannot tell" if why_not else passing(ratio, by)
-        explanation = f"{passed}: {explanation}" if why_not else explain_passing(ratio, by, more=_MORE)
+        explanation = explanation if why_not else f"A takes {ratio} times as long as B, and may take {1 + by:g} times."
+        explanation = f"{passed}: {explanation}"
     return Turns(
         a=pair.a,
         b=pair.b,
@@ -183,11 +169,12 @@ def rounds_found(results: Sequence[tuple[Result, Result]]) -> tuple[Round, ...]:
 
 
 def ratio_of_rounds(rounds: Sequence[Round]) -> Ratio | None:
-    """The ratio of all rounds that count; None where none does. Rounds whose sides are apart are taken until the
-    interval decides, so that its level is that of as many looks."""
+    """The ratio of all rounds that count; None where none does. Rounds of sides that are apart go on until the interval
+    decides: after n of them its level is 1 - (1 - `LEVEL`) / n. So all looks together, from `FIRST_LOOK` on, are wrong
+    on either side no more often than one interval at `LEVEL` is, as simulated over 100 rounds."""
     kept = [each for each in rounds if not each.note]
-    level = level_of_looks(len(kept)) if any(each.is_apart for each in kept) else LEVEL
-    return paired_ratio([each.pairs for each in kept], level)
+    looks = len(kept) if any(each.is_apart for each in kept) else 1
+    return paired_ratio([each.pairs for each in kept], 1 - (1 - LEVEL) / looks)
 
 
 def _is_without_communication(a: CellSpec, b: CellSpec) -> bool:
@@ -201,14 +188,14 @@ def _asked(a: Result, b: Result) -> tuple[int, CellSpec, CellSpec]:
 
 
 def _took_turns(a: Result, b: Result) -> bool:
-    is_known = a.cell.in_turns and b.cell.in_turns and a.cell.pid is not None
-    return is_known and (a.cell.pid == b.cell.pid or _are_apart(a, b))
+    is_one = a.cell.in_turns and b.cell.in_turns and a.cell.pid is not None and a.cell.pid == b.cell.pid
+    return is_one or _are_apart(a, b)
 
 
 def _are_apart(a: Result, b: Result) -> bool:
     """True of two cells that were queued as a round and have a process each."""
-    queued = a.cell.queued_in_turns and b.cell.queued_in_turns and a.cell.repeat == b.cell.repeat and a.spec != b.spec
-    return queued and None not in (a.cell.pid, b.cell.pid) and a.cell.pid != b.cell.pid
+    is_round = a.cell.queued_in_turns and b.cell.queued_in_turns and a.cell.repeat == b.cell.repeat
+    return is_round and a.spec != b.spec and None not in (a.cell.pid, b.cell.pid) and a.cell.pid != b.cell.pid
 
 
 def _round(number: int, a: Result, b: Result) -> Round:
@@ -217,9 +204,9 @@ def _round(number: int, a: Result, b: Result) -> Round:
     note = "; ".join(f"{name} {each}" for name, each in (("A", a_ending), ("B", b_ending)) if each)
     if a_ending == b_ending != "":
         note = f"A and B {a_ending}"
-    elif not note and len(a.cell.step_times_s) != len(b.cell.step_times_s):
-        note = "A and B have other numbers of steps"
-    elif not note and a.cell.pid != b.cell.pid and not is_apart:
+    elif not note and (
+        (a.cell.pid != b.cell.pid and not is_apart) or len(a.cell.step_times_s) != len(b.cell.step_times_s)
+    ):
         note = "A and B ran one after the other, not in turns"
     pairs: Pairs = () if note else tuple(zip(a.cell.step_times_s, b.cell.step_times_s, strict=True))
     return Round(

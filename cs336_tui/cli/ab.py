@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.merge import Result, results_of
-from cs336_tui.cli.files import Destination, file_options
-from cs336_tui.cli.flags import F, Parsed, choice_options, reword, timeout_option
+from cs336_tui.cli.files import GITHUB, Destination, file_options
+from cs336_tui.cli.flags import Parsed, choice_options, reword, timeout_option
 from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
-from cs336_tui.cli.streams import in_one_line, shown
+from cs336_tui.cli.streams import shown
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.counts import share_of, share_words
@@ -27,6 +28,7 @@ from cs336_tui.config.spec import AXES, PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.subjects.comparison import turns_table
+from cs336_tui.export.writing.formats import render
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
@@ -101,9 +103,18 @@ def rounds_in(state: SessionState) -> list[tuple[Result, Result]]:
     return list(zip(results[::2], results[1::2], strict=True))
 
 
-def _text(state: SessionState, format_: str, by: float | None) -> str:
-    rounds = rounds_in(state)
-    return shown([turns_table(turns_of(rounds, by), results_of(state))], format_) if rounds else ""
+def text_of_turns(state: SessionState, format_: str, by: float | None, names: str = "") -> str:
+    """Every round; for GitHub the answer as a heading, what all rounds come to, and the rest folded. `names` say what
+    the sides are."""
+    if not (rounds := rounds_in(state)):
+        return ""
+    table = turns_table(turns_of(rounds, by), results_of(state))
+    table = msgspec.structs.replace(table, caption=names + table.caption)
+    if format_ != GITHUB:
+        return shown([table], format_)
+    last, whole = (render(each, "markdown") for each in (table.rows_at([-1]).without_notes, table))
+    folded = f"<details>\n<summary>Every round, and notes</summary>\n\n{whole}\n</details>\n"
+    return f"## {table.findings[0]}\n\n{last}\n{folded}"
 
 
 class AbProgress(RunProgress):
@@ -128,7 +139,7 @@ class AbProgress(RunProgress):
         return f"round {number + 1}/{len(self._state.cells) // 2}"
 
 
-EXIT_UNKNOWN = 3
+EXIT_USAGE, EXIT_UNKNOWN = 2, 3
 EXIT_CODES: Mapping[Passing | None, int] = {"not slower": 0, "slower": 1, "cannot tell": EXIT_UNKNOWN}
 """Those of a command that is asked if A is slower than B."""
 
@@ -144,8 +155,7 @@ class AbRun(HeadlessRun):
 
     @property
     def passing(self) -> Passing | None:
-        rounds = rounds_in(self.state)
-        return turns_of(rounds, self.by).passing if rounds else None
+        return turns_of(rounds, self.by).passing if (rounds := rounds_in(self.state)) else None
 
     @property
     def exit_code(self) -> int:
@@ -158,17 +168,16 @@ class AbRun(HeadlessRun):
         return EXIT_OK if all(cell.status == "ok" for cell in self.state.cells.values()) else EXIT_CELL_FAILED
 
     def answered(self, carried_out: Callable[[], int]) -> int:
-        """The exit code of a run, in which 1 says that A is slower, and nothing else."""
+        """The exit code of a run, in which 1 says that A is slower, and nothing else, where `by` is asked."""
         try:
             code = carried_out()
-        except (UserError, click.ClickException, OSError) as error:
-            if self.by is None or getattr(error, "exit_code", 1) == 2:
+        except (UserError, OSError) as error:
+            if self.by is None or getattr(error, "exit_code", 1) == EXIT_USAGE:
                 raise
-            click.echo(
-                f"cs336-tui: cannot tell: {in_one_line(error) if isinstance(error, OSError) else error}", err=True
-            )
+            click.echo(f"cs336-tui: cannot tell: {error}", err=True)
             return EXIT_UNKNOWN
-        return EXIT_UNKNOWN if code == EXIT_CELL_FAILED and self.by is not None and self.passing != "slower" else code
+        is_lost = code == EXIT_CELL_FAILED and self.by is not None and self.passing != "slower"
+        return EXIT_UNKNOWN if is_lost else code
 
 
 def _said(results: Sequence[tuple[Result, Result]], number: int) -> str:
@@ -199,15 +208,10 @@ def _side(text: str) -> dict[str, Any]:
 SIDE = Parsed("CHOICES", _side)
 
 
-def by_option(**attributes: Any) -> Callable[[F], F]:
-    """Asks if A is slower than B by more than a share."""
-    return option_under(
-        "The two sides",
-        "--by SHARE",
-        "Exit with 1 if A is slower than B by more than this share, 0 if it is not, 3 if the interval does not tell.",
-        type=Parsed("SHARE", partial(share_of, field="by")),
-        **attributes,
-    )
+BY = "Exit with 1 if A is slower than B by more than this share, 0 if it is not, 3 if the interval does not tell."
+by_option = partial(
+    option_under, "The two sides", "--by SHARE", BY, type=Parsed("SHARE", partial(share_of, field="by"))
+)
 
 
 @command("ab")
@@ -217,7 +221,7 @@ def by_option(**attributes: Any) -> Callable[[F], F]:
 @by_option()
 @choice_options
 @option_under("How long", "--rounds", "Number of rounds, each in a fresh process.", type=click.IntRange(2), default=5)
-@file_options("table")
+@file_options("table", GITHUB)
 @timeout_option
 def ab(
     *,
@@ -247,7 +251,7 @@ def ab(
         command = command_of_turns(sweep_a, sweep_b, rounds, by)
         bench.run_ab(one_cell("--a", sweep_a), one_cell("--b", sweep_b), rounds, command)
 
-    outputs = Outputs(lambda state: _text(state, to.format, by), to)
+    outputs = Outputs(lambda state: text_of_turns(state, to.format, by), to)
     return run.answered(lambda: carry_out(bench, run, work, outputs))
 
 

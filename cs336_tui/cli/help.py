@@ -164,19 +164,6 @@ def write_sections(formatter: click.HelpFormatter, sections: Iterable[tuple[str,
     formatter.write_many_sections(made)
 
 
-def is_long(options: Iterable[click.Parameter]) -> bool:
-    """True if help shows the first of a command's options alone."""
-    return sum(isinstance(each, click.Option) and not each.hidden for each in options) > _MOST
-
-
-def first_page(found: Mapping[Heading, Sequence[click.Option]]) -> Mapping[Heading, Sequence[click.Option]]:
-    """The options that help shows of a command that has many."""
-    return {
-        title: [each for each in options if title in _OWN or not _FIRST.isdisjoint(each.opts)]
-        for title, options in found.items()
-    }
-
-
 def _show(context: click.Context, option: click.Parameter, value: bool) -> None:
     """Print help and end, as click does, with its colours."""
     context.meta[_ALL] = option is _HELP_ALL
@@ -210,15 +197,23 @@ class Command(click.Command):
             option.callback = _show
         return option
 
+    @property
+    def is_long(self) -> bool:
+        """True if help shows the first of its options alone."""
+        return sum(isinstance(each, click.Option) and not each.hidden for each in self.params) > _MOST
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        found = super().get_params(ctx)
-        return [*found, _HELP_ALL] if is_long(self.params) else found
+        return [*super().get_params(ctx), *([_HELP_ALL] if self.is_long else [])]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        every = under_headings(self, ctx)
-        found = every if ctx.meta.get(_ALL) or not is_long(self.params) else first_page(every)
-        write_sections(formatter, [(title, [record_of(each, ctx) for each in of]) for title, of in found.items()])
-        if left := sum(map(len, every.values())) - sum(map(len, found.values())):
+        left, is_whole = 0, ctx.meta.get(_ALL) or not self.is_long
+        sections: list[tuple[str, list[tuple[str, str]]]] = []
+        for title, of in under_headings(self, ctx).items():
+            kept = [each for each in of if is_whole or title in _OWN or not _FIRST.isdisjoint(each.opts)]
+            sections.append((title, [record_of(each, ctx) for each in kept]))
+            left += len(of) - len(kept)
+        write_sections(formatter, sections)
+        if left:
             formatter.write_paragraph()
             formatter.write_text(f"{left} more options: {ctx.command_path} --help-all")
 

@@ -22,8 +22,6 @@ FROM_RUNS = "Welch's interval of the log ratio, from the runs' means"
 FROM_STEPS = "Welch's interval of the log ratio, from the step times and the effective number of them"
 FROM_PAIRS = "t interval of the log ratio of neighbouring steps, from the rounds' means"
 FROM_ONE_ROUND = "t interval of the log ratio of neighbouring steps, from one round"
-FIRST_LOOK = 5
-"""Rounds before an interval is looked at for the first time (`level_of_looks`)."""
 HOLD = 2.0
 """Robust standard deviations from the mean to which `paired_ratio` holds the log ratio of a pair."""
 FAR = 4.0
@@ -182,22 +180,11 @@ def outcome(ratio: Ratio | None, margin: float = MARGIN) -> Outcome:
 
 
 def passing(ratio: Ratio | None, by: float) -> Passing:
-    """The answer to the question if A is slower than B by more than the share `by`:
-
-    - slower: the whole interval is above 1 + by;
-    - not slower: the whole interval is at most 1 + by;
-    - cannot tell: the interval holds 1 + by, or there is none.
-    """
+    """The place of the interval, of A over B, beside 1 + by. ``slower``: the whole interval is above it; ``not slower``:
+    at most that; ``cannot tell``: it is on both sides, or there is none."""
     if ratio is None or ratio.low is None or ratio.high is None:
         return "cannot tell"
     return "slower" if ratio.low > 1 + by else "not slower" if ratio.high <= 1 + by else "cannot tell"
-
-
-def level_of_looks(looks: int) -> float:
-    """Level of an interval that is looked at after each round until it decides: 1 - (1 - `LEVEL`) / looks. So all of
-    them together are wrong on either side no more often than one interval at `LEVEL` is, if the first look is at round
-    `FIRST_LOOK` or later, as simulated over 100 rounds."""
-    return 1 - (1 - LEVEL) / max(looks, 1)
 
 
 def explain(
@@ -224,18 +211,6 @@ def explain(
         "ambiguous": f"ambiguous, {doubt}; {more}",
     }
     return f"{a} takes {ratio} times as long as {b}: {said[outcome(ratio, margin)]}."
-
-
-def explain_passing(ratio: Ratio | None, by: float, more: str = "run more repeats") -> str:
-    """The answer of `passing` and its reason in one sentence; `more` says what would narrow the interval."""
-    answer, bound = passing(ratio, by), f"{1 + by:g}"
-    if ratio is None or ratio.low is None or ratio.high is None:
-        return f"{answer}: {explain(ratio, more=more)}"
-    limit = {"slower": "is above", "not slower": "is at most", "cannot tell": "reaches to both sides of"}[answer]
-    question = "" if answer == "cannot tell" else f" by more than {by * 100:g} %"
-    end = f"; {more}" if answer == "cannot tell" else ""
-    interval = f"the {ratio.level * 100:.4g} % interval"
-    return f"{answer}{question}: A takes {ratio} times as long as B, {interval} {limit} {bound}{end}."
 
 
 def around(log_ratio: float, half: float, level: float, method: str) -> Ratio:

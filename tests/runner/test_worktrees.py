@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.runner import worktrees as module
-from cs336_tui.runner.worktrees import Commit, Repository, WorktreeError, worktrees
+from cs336_tui.runner.worktrees import Repository, WorktreeError
 from tests.repositories import commit, everything, git, make
 from tests.watching import PATIENCE_S
 
 HOLDS = """
 import sys
-from cs336_tui.runner.worktrees import Repository, worktrees
+from cs336_tui.runner.worktrees import Repository
 repository = Repository.here()
-with worktrees(repository, repository.commit("base"), repository.commit("HEAD")) as trees:
+with repository.worktrees(repository.commit("base"), repository.commit("HEAD")) as trees:
     print(trees[0].parent, flush=True)
     sys.stdin.read()
 """
@@ -48,7 +48,7 @@ def once_gone(root: Path, folder: Path) -> None:
 
 def test_each_commit_has_its_files_and_all_else_stays(repository: Repository) -> None:
     before = everything(repository.root)
-    with worktrees(repository, repository.commit("base"), repository.commit("HEAD")) as (base, head):
+    with repository.worktrees(repository.commit("base"), repository.commit("HEAD")) as (base, head):
         assert not base.is_relative_to(repository.root)
         assert "time.sleep(0.0)" in (base / "my" / "model.py").read_text()
         assert "time.sleep(0.01)" in (head / "my" / "model.py").read_text()
@@ -64,7 +64,7 @@ def test_the_variables_of_a_hook_lead_to_no_other_index(
 ) -> None:
     monkeypatch.setenv("GIT_INDEX_FILE", str(repository.root / ".git" / "index"))
     before = everything(repository.root)
-    with worktrees(repository, repository.commit("base")):
+    with repository.worktrees(repository.commit("base")):
         pass
     assert everything(repository.root) == before
 
@@ -87,8 +87,8 @@ def test_they_are_gone_after_a_signal(repository: Repository, number: signal.Sig
 
 def test_a_commit_that_cannot_be_checked_out_leaves_nothing(repository: Repository) -> None:
     before = everything(repository.root)
-    lost = Commit("lost", "0" * 40)
-    with pytest.raises(WorktreeError, match="git worktree: "), worktrees(repository, repository.commit("base"), lost):
+    lost = "0" * 40
+    with pytest.raises(WorktreeError, match="git worktree: "), repository.worktrees(repository.commit("base"), lost):
         pass
     assert everything(repository.root) == before
 
@@ -103,7 +103,7 @@ def test_a_folder_without_repository_and_one_with_the_temporary_files_are_refuse
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(repository.root / "my"))
-    with pytest.raises(WorktreeError, match="set TMPDIR"), worktrees(repository, repository.commit("base")):
+    with pytest.raises(WorktreeError, match="set TMPDIR"), repository.worktrees(repository.commit("base")):
         pass
     monkeypatch.chdir(tmp_path)
     with pytest.raises(WorktreeError, match="git rev-parse: "):

@@ -153,14 +153,13 @@ def cell_title(spec: CellSpec) -> str:
     return f"{spec.heading} · warm-up {warmup}" if warmup else spec.heading
 
 
-def turns_table(turns: Turns, results: Sequence[Result], names: tuple[str, str] = ("", "")) -> Table:
+def turns_table(turns: Turns, results: Sequence[Result]) -> Table:
     """Each round's mean ± std of both and their ratio with its interval, then those of all rounds that count.
 
     Below: the outcome in a sentence, what A and B are and in what they differ, how far their numbers can be trusted,
     and where they come from. Rounds that never began have a record and are counted below. `results` are the cells of
-    all rounds; `names` tell sides of one cell apart.
+    all rounds.
     """
-    titles = [" · ".join(filter(None, (_title(side), name))) for side, name in zip(turns.sides, names, strict=True)]
     every = f"{len(turns.counted)} of {len(turns.rounds)} rounds" if len(turns.counted) < len(turns.rounds) else "all"
     begun: list[Round | None] = [each for each in turns.rounds if each.began]
 
@@ -188,9 +187,9 @@ def turns_table(turns: Turns, results: Sequence[Result], names: tuple[str, str] 
     shown = Table.of((*begun, None), columns, doubt=doubt)
     return msgspec.structs.replace(
         shown,
-        records=tuple(_turns_record(turns, each, titles) for each in (*turns.rounds, None)),
-        caption=f"A and B in turns: {titles[0]} over {titles[1]}",
-        footnotes=(*_turns_notes(turns, titles), *provenance_notes(results)),
+        records=tuple(_turns_record(turns, each) for each in (*turns.rounds, None)),
+        caption=f"A and B in turns: {_title(turns.a)} over {_title(turns.b)}",
+        footnotes=(*_turns_notes(turns), *provenance_notes(results)),
         label="ab",
         findings=tuple(_findings(turns)),
     )
@@ -200,11 +199,11 @@ def _sides(turns: Turns, of: Round | None) -> tuple[Summary | None, Summary | No
     return (of.a, of.b) if of else (turns.a.summary, turns.b.summary)
 
 
-def _turns_record(turns: Turns, of: Round | None, titles: Sequence[str]) -> dict[str, Value]:
+def _turns_record(turns: Turns, of: Round | None) -> dict[str, Value]:
     """A round, or all of them. Lists hold step times in seconds, in the order of the pairs."""
     record: dict[str, Value] = {"round": of.number if of else "all"}
-    for name, title, summary in zip("ab", titles, _sides(turns, of), strict=True):
-        record |= {name: title} | summary_record(name, summary)
+    for name, side, summary in zip("ab", (turns.a, turns.b), _sides(turns, of), strict=True):
+        record |= {name: _title(side)} | summary_record(name, summary)
     record |= ratio_record((of or turns).ratio, "ratio")
     record |= {
         **attributes(None if of else turns, "by", "passing", verdict="outcome", explanation="explanation"),
@@ -227,16 +226,15 @@ def _findings(turns: Turns) -> Iterator[str]:
         yield exposed_words(turns.exposed, turns.level)
 
 
-def _turns_notes(turns: Turns, titles: Sequence[str]) -> Iterator[str]:
+def _turns_notes(turns: Turns) -> Iterator[str]:
     yield from _findings(turns)
     if turns.exposed and is_imported(turns.communicating.spec.optimizer):
         yield "the custom optimizer runs on both sides, so its communication is not in the difference"
-    for name, title, side, judged in zip("AB", titles, turns.sides, (turns.a_judged, turns.b_judged), strict=True):
-        yield f"{name}: {title}" + (f"; its numbers: {_counts(judged, side.runs)}" if judged else "")
+    for name, side, judged in (("A", turns.a, turns.a_judged), ("B", turns.b, turns.b_judged)):
+        yield f"{name}: {_title(side)}" + (f"; its numbers: {_counts(judged, side.runs)}" if judged else "")
     yield f"differs, A | B: {'; '.join(turns.differs) or 'nothing'}"
     yield (
-        "a round is a fresh process of each side, one after the other (A B, B A, A B ...); its pairs are their steps "
-        "of one number"
+        "a round is a fresh process of each side, one after the other (A B, B A ...); pairs are steps of one number"
         if turns.is_apart
         else "a round is a fresh process with both models in memory, timed in pairs (A B, B A, A B ...); a step "
         "inherits the other's caches, so its time differs slightly from that of the cell alone"
@@ -245,7 +243,7 @@ def _turns_notes(turns: Turns, titles: Sequence[str]) -> Iterator[str]:
         was = "was" if len(not_run) == 1 else "were"
         yield f"{len(not_run)} of {counted(len(turns.rounds), 'round')} {was} not run: {not_run[0]}"
     if turns.ratio:
-        looks = f", as it was looked at after each round: {LEVEL * 100:g} % for all looks" if turns.is_apart else ""
+        looks = f", which is {LEVEL * 100:g} % for a look after each round" if turns.is_apart else ""
         yield f"interval of all: {turns.level * 100:.4g} %{looks}, {turns.ratio.method}"
         if any(each.ratio for each in turns.rounds):
             yield f"interval of a round: {LEVEL * 100:g} %, {FROM_ONE_ROUND}, its pairs held by the same rule"
