@@ -14,11 +14,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-_READY = "ready"
-_ENDS_IN_S = 60.0
-_TRIES = 50
+_READY, _ENDS_IN_S, _TRIES = "ready", 60.0, 50
 
 
 class WorktreeError(ValueError):
@@ -74,7 +72,7 @@ class Repository(NamedTuple):
             raise WorktreeError(f"temporary files go to {parent}, in the repository; set TMPDIR to another folder")
         folder = Path(tempfile.mkdtemp(prefix="cs336-tui-gate-", dir=parent))
         command = [sys.executable, "-I", "-S", __file__, str(self.root), str(folder), *commits]
-        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         holder = subprocess.Popen(command, text=True, start_new_session=True, **streams)
         assert holder.stdin is not None
         assert holder.stdout is not None

@@ -180,8 +180,8 @@ def outcome(ratio: Ratio | None, margin: float = MARGIN) -> Outcome:
 
 
 def passing(ratio: Ratio | None, by: float) -> Passing:
-    """The place of the interval, of A over B, beside 1 + by. ``slower``: the whole interval is above it; ``not slower``:
-    at most that; ``cannot tell``: it is on both sides, or there is none."""
+    """The place of the interval beside 1 + by. ``slower``: the whole interval is above it; ``not slower``: the whole
+    interval is at most that; ``cannot tell``: it is on both sides, or there is none."""
     if ratio is None or ratio.low is None or ratio.high is None:
         return "cannot tell"
     return "slower" if ratio.low > 1 + by else "not slower" if ratio.high <= 1 + by else "cannot tell"
