@@ -32,10 +32,11 @@ from cs336_tui.cli.ab import (
 )
 from cs336_tui.cli.files import GITHUB, Destination, file_options
 from cs336_tui.cli.flags import Parsed, choice_options, refuse, reword, timeout_option
-from cs336_tui.cli.help import command, heading, option, option_under
+from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.progress import cut
 from cs336_tui.cli.run import Outputs, carry_out
 from cs336_tui.config.counts import share_words
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuning import budget_of
 from cs336_tui.config.variants import found_along
@@ -57,6 +58,11 @@ class _GateProgress(AbProgress):
 class _GateRun(AbRun):
     shows_by = _GateProgress
 
+    @property
+    def without_flops(self) -> tuple[CellSpec, ...]:
+        """None: predictions after the rounds would not be of the budget."""
+        return ()
+
 
 def _off_path(repository: Repository) -> list[str]:
     """Take the folders of the user's working tree, but for that of this package, off Python's path, which cells
@@ -70,7 +76,7 @@ def _off_path(repository: Repository) -> list[str]:
 def _side(name: str, repository: Repository, tree: Path, choices: Mapping[str, Any], on_path: Sequence[str]) -> Sweep:
     """The one cell of a commit, whose code is that of its worktree. Raises `click.UsageError`."""
     asked: tuple[str, ...] = choices["model_path"]
-    users = [*(() if asked else (os.curdir,)), *on_path]
+    users = [*(() if asked else (str(Path.cwd()),)), *on_path]
     usual = [folder for path in (*users, tree, tree / "src") if Path(folder := repository.moved(path, tree)).is_dir()]
     folders = tuple(dict.fromkeys([*(repository.moved(folder, tree) for folder in asked), *usual]))
     own = {key: choice for key, choice in choices.items() if choice is not None and key != "model_path"}
@@ -98,16 +104,9 @@ def _module(code: str, folders: Sequence[str]) -> ModuleSpec | None:
 @heading("The two sides")
 @option("--base REV", "Commit to compare with: a branch, a tag or a hash.", required=True)
 @option("--head REV", "Commit that must not be slower.", default="HEAD")
+@option("--budget", "Time to tell: 90s, 10m or 2h.", name="budget_s", type=Parsed("TIME", budget_of), default="2m")
 @by_option(default="2%")
 @choice_options
-@option_under(
-    "How long",
-    "--budget TIME",
-    "Time after which the interval decides or does not: 90s, 10m or 2h.",
-    name="budget_s",
-    type=Parsed("TIME", budget_of),
-    default="2m",
-)
 @file_options("table", GITHUB)
 @timeout_option
 def gate(
@@ -149,8 +148,8 @@ def gate(
                 bench.run_apart(one_cell("--head", a), one_cell("--base", b), shlex.join(words), left_s)
 
             def left_s() -> float:
-                rounds = rounds_in(run.state)
-                return 0.0 if rounds and is_decided(rounds, by) else began + budget_s - time.monotonic()
+                is_over = (rounds := rounds_in(run.state)) and is_decided(rounds, by)
+                return 0.0 if is_over else began + budget_s - time.monotonic()
 
             outputs = Outputs(lambda state: text_of_turns(state, to.format, by, names), to)
             code = run.answered(lambda: carry_out(bench, run, work, outputs))

@@ -228,10 +228,8 @@ OWN_CODE = (
     "\n".join(example["code"] for example in examples().values())
     + """
 
-def __getattr__(name):
-    if name in ("TransformerLM", "GPT", "BasicsTransformerLM"):
-        return Model
-    return {"attn": attend, "rmsnorm": norm, "get_naive": get_ddp}[name]
+TransformerLM = GPT = BasicsTransformerLM = Model
+attn, rmsnorm, get_naive, naive_on_after_backward = attend, norm, get_ddp, ddp_on_after_backward
 """
 )
 """A module that has all the code of one's own that commands name."""
