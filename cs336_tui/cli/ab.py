@@ -104,8 +104,7 @@ def rounds_in(state: SessionState) -> list[tuple[Result, Result]]:
 
 
 def text_of_turns(state: SessionState, format_: str, by: float | None, names: str = "") -> str:
-    """Every round; for GitHub the answer as a heading, what all rounds come to, and the rest folded. `names` say what
-    the sides are."""
+    """Every round; for GitHub the answer as a heading, and the rounds folded. `names` say what the sides are."""
     if not (rounds := rounds_in(state)):
         return ""
     table = turns_table(turns_of(rounds, by), results_of(state))
