@@ -26,7 +26,7 @@ _MORE = "take more rounds (--rounds) or steps"
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     """One process that timed both, or was to. `number` is from 1; `pairs` are neighbouring steps of A and B in seconds,
     in order, `ratio` is of these alone; `note` says why a round does not count, and is empty for one that does. If it
-    `is_apart`, each side had a process of its own, one after the other, and pairs are steps of one number."""
+    `is_apart`, each side had a process of its own."""
 
     number: int
     began: bool

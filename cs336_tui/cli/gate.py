@@ -81,7 +81,10 @@ def _side(name: str, repository: Repository, tree: Path, choices: Mapping[str, A
     folders = tuple(dict.fromkeys([*(repository.moved(folder, tree) for folder in asked), *usual]))
     own = {key: choice for key, choice in choices.items() if choice is not None and key != "model_path"}
     sweep = side_sweep(name, own, {"model_path": folders})
-    refuse((sweep.steps_for is not None, f"{name}: both commits need the same number of steps; give --steps a number"))
+    refuse(
+        (sweep.steps_for is not None, f"{name}: both commits need the same number of steps; give --steps a number"),
+        (sweep.ranks != (1,), f"{name}: a gate is of one rank; leave out --ranks"),
+    )
     codes, inside = names_of(sweep), [folder for folder in folders if Path(folder).is_relative_to(tree)]
     outside = [code for code in codes if not _module(code, inside)]
     for code in outside:
@@ -122,10 +125,10 @@ def gate(
 ) -> int:
     """Run a cell of your own code in two commits in turns, and say if the one is slower.
 
-    Side A is --head, side B is --base. Each commit is checked out in a temporary worktree, and each cell runs in a
-    fresh process that imports your code from there; your files, index, stash and branches stay as they are. Rounds go
-    on until the interval decides or the budget ends. Exits with 0 if the head is not slower by more than --by, 1 if it
-    is, 3 when that cannot be told, also if a cell failed or its time is not that of its work; 2 for bad input, 130
+    Side A is --head, side B is --base. Each commit is checked out in a temporary worktree; your files, index, stash and
+    branches stay as they are. In each round a fresh process a side imports your code from there, and both take steps in
+    turns, until the interval decides or the budget ends. Exits with 0 if the head is not slower by more than --by, 1 if
+    it is, 3 when that cannot be told, also if a cell failed or its time is not that of its work; 2 for bad input, 130
     when interrupted.
     """
     began, run, names = time.monotonic(), _GateRun(by), ""

@@ -186,19 +186,17 @@ class Bench(Recording):
         self._work(partial(run_rounds, self.queue, self._cells, first))
 
     def run_apart(self, a: CellSpec, b: CellSpec, command: str, left_s: Callable[[], float]) -> None:
-        """Run rounds of A and B, B and A, and so on, a fresh process a cell, while the seconds that are `left_s` are
-        more than the longest round took; a cell is stopped when they are over. Raises like `run`."""
+        """As `run_ab`, with a process for each cell, while more seconds are `left_s` than the longest round took; cells
+        are stopped when they are over."""
         stopped, longest_s, limit_s = threading.Event(), 0.0, self.timeout_s
         with self.in_parts(stopped):
             for number in itertools.count(1):
                 began = time.monotonic()
                 if stopped.is_set() or (rest_s := left_s()) <= longest_s:
                     return
-                self.timeout_s, cells = min(filter(None, (limit_s, rest_s))), (2 * number - 2, 2 * number - 1)
-                self.add([(a, number), (b, number)], None if longest_s else command, numbers=cells, in_turns=True)
-                if number % 2 == 0:
-                    self.queue.order(cells[::-1])
-                self.work()
+                self.timeout_s = min(filter(None, (limit_s, rest_s)))
+                self.add([(a, number), (b, number)], None if longest_s else command, in_turns=True)
+                self._work(partial(run_rounds, self.queue, self._cells, number, apart=True))
                 longest_s = max(longest_s, time.monotonic() - began)
 
     def lanes_of(self, sweep: Sweep) -> tuple[ev.Lane, ...]:

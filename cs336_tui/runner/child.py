@@ -32,6 +32,7 @@ from cs336_tui.runner.processes import end_offspring, offspring_of, remark_on_or
 from cs336_tui.worker import worker_entry
 
 EXIT_ORPHANED = 71
+_LOOK_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _PREDICTING_NICENESS = 10  # so that a prediction slows nothing else down
 
@@ -65,6 +66,31 @@ class OnCores:
                 print(error.strerror or error, flush=True)
                 _leave(EXIT_NO_CORES)
         self.work(*args, **options)
+
+
+@dataclass(frozen=True)
+class InTurns:
+    """Work that asks whether to go on before each of its steps, in turns with that of another process: it waits there
+    until the other one asks, as long as that lives."""
+
+    other: Connection
+    work: Callable[..., object]
+
+    def __call__(self, emit: Callable[[Event], None], cancelled: Callable[[], bool]) -> None:
+        has_turn = False
+
+        def asked() -> bool:
+            nonlocal has_turn
+            with contextlib.suppress(EOFError, OSError):  # the other one is over
+                if has_turn:
+                    self.other.send_bytes(b".")
+                while not cancelled():
+                    if self.other.poll(_LOOK_S):
+                        has_turn = bool(self.other.recv_bytes())
+                        break
+            return cancelled()
+
+        self.work(emit, asked)
 
 
 FORKED_AFTER_DRIVER = "the CUDA driver was initialised before the fork"

@@ -51,7 +51,7 @@ def test_a_slower_commit_exits_with_1_and_leaves_the_repository_as_it_was(folder
     (log,) = (folder.parent / "sessions").glob("*.jsonl")
     cells = list(load(log).cells.values())
     assert len({cell.pid for cell in cells}) == len(cells) == 10, "each cell has a process of its own"
-    starts = [cell.started_at for cell in cells]
+    starts = [cell.steps_began_at for cell in cells]
     assert [starts[2 * number] < starts[2 * number + 1] for number in range(5)] == [True, False, True, False, True]
     again = call("export", str(log), "--report", "ab", "--format", "json")
     assert json.loads(again.stdout)["rows"][-1]["ratio"] == every["ratio"]
@@ -98,6 +98,7 @@ def test_a_side_that_fails_and_one_that_cheats_cannot_be_told(folder: Path) -> N
         (["--base", "base", "--by", "two"], "--by"),
         (["--base", "base", "--warmup", "1,2"], "comes to 2 cells"),
         (["--base", "base", "--steps", "1s"], "the same number of steps"),
+        (["--base", "base", "--ranks", "2"], "a gate is of one rank"),
         (["--base", "base", "--model", "reference"], "no code of your own"),
         (["--base", "base", "--model", "json:loads"], "json:loads is not of this repository"),
         (["--base", "base", "--model", "new:LM"], "new:LM is in your working tree"),

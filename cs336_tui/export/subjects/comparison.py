@@ -234,7 +234,7 @@ def _turns_notes(turns: Turns) -> Iterator[str]:
         yield f"{name}: {_title(side)}" + (f"; its numbers: {_counts(judged, side.runs)}" if judged else "")
     yield f"differs, A | B: {'; '.join(turns.differs) or 'nothing'}"
     yield (
-        "a round is a fresh process of each side, one after the other (A B, B A ...); pairs are steps of one number"
+        "a round is a fresh process of each side, both of which take their steps in turns (A B A B ...)"
         if turns.is_apart
         else "a round is a fresh process with both models in memory, timed in pairs (A B, B A, A B ...); a step "
         "inherits the other's caches, so its time differs slightly from that of the cell alone"
