@@ -138,7 +138,7 @@ class AbProgress(RunProgress):
         return f"round {number + 1}/{len(self._state.cells) // 2}"
 
 
-EXIT_USAGE, EXIT_UNKNOWN = 2, 3
+EXIT_UNKNOWN = 3
 EXIT_CODES: Mapping[Passing | None, int] = {"not slower": 0, "slower": 1, "cannot tell": EXIT_UNKNOWN}
 """Those of a command that is asked if A is slower than B."""
 
@@ -171,7 +171,7 @@ class AbRun(HeadlessRun):
         try:
             code = carried_out()
         except (UserError, OSError) as error:
-            if self.by is None or getattr(error, "exit_code", 1) == EXIT_USAGE:
+            if self.by is None or getattr(error, "exit_code", 1) == UserError.exit_code:
                 raise
             click.echo(f"cs336-tui: cannot tell: {error}", err=True)
             return EXIT_UNKNOWN

@@ -10,7 +10,6 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ from cs336_tui.cli.help import command, heading, option
 from cs336_tui.cli.progress import cut
 from cs336_tui.cli.run import Outputs, carry_out
 from cs336_tui.config.counts import share_words
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.tuning import budget_of
 from cs336_tui.config.variants import found_along
@@ -57,11 +55,8 @@ class _GateProgress(AbProgress):
 
 class _GateRun(AbRun):
     shows_by = _GateProgress
-
-    @property
-    def without_flops(self) -> tuple[CellSpec, ...]:
-        """None: predictions after the rounds would not be of the budget."""
-        return ()
+    without_flops = ()
+    """None: predictions after the rounds would not be of the budget."""
 
 
 def _off_path(repository: Repository) -> list[str]:
@@ -75,32 +70,25 @@ def _off_path(repository: Repository) -> list[str]:
 
 def _side(name: str, repository: Repository, tree: Path, choices: Mapping[str, Any], on_path: Sequence[str]) -> Sweep:
     """The one cell of a commit, whose code is that of its worktree. Raises `click.UsageError`."""
-    asked: tuple[str, ...] = choices["model_path"]
-    users = [*(() if asked else (str(Path.cwd()),)), *on_path]
-    usual = [folder for path in (*users, tree, tree / "src") if Path(folder := repository.moved(path, tree)).is_dir()]
-    folders = tuple(dict.fromkeys([*(repository.moved(folder, tree) for folder in asked), *usual]))
+    asked = [repository.moved(folder, tree) for folder in choices["model_path"]]
+    usual = [repository.moved(folder, tree) for folder in (*(() if asked else (os.curdir,)), *on_path)]
+    there = [folder for folder in (*usual, str(tree), str(tree / "src")) if Path(folder).is_dir()]
     own = {key: choice for key, choice in choices.items() if choice is not None and key != "model_path"}
-    sweep = side_sweep(name, own, {"model_path": folders})
+    sweep = side_sweep(name, own, {"model_path": tuple(dict.fromkeys([*asked, *there]))})
     refuse(
         (sweep.steps_for is not None, f"{name}: both commits need the same number of steps; give --steps a number"),
         (sweep.ranks != (1,), f"{name}: a gate is of one rank; leave out --ranks"),
     )
-    codes, inside = names_of(sweep), [folder for folder in folders if Path(folder).is_relative_to(tree)]
-    outside = [code for code in codes if not _module(code, inside)]
-    for code in outside:
-        there = _module(code, [*asked, *users]) or importlib.util.find_spec(re.split("[.:]", code)[0])
-        places = (there.origin, *(there.submodule_search_locations or ())) if there else ()
-        is_users = any(map(repository.holds, filter(None, places)))
-        why = "is in your working tree, and not found in the commit; commit it, or give its folder with --model-path"
-        refuse((is_users, f"{name}: {code} {why}"))
+    codes, inside = names_of(sweep), [folder for folder in sweep.model_path if Path(folder).is_relative_to(tree)]
+    outside = [code for code in codes if not list(found_along(code.partition(":")[0], inside))[-1][1]]
+    for code in outside:  # which may be installed
+        found = importlib.util.find_spec(re.split("[.:]", code)[0])
+        places = (found.origin or "", *(found.submodule_search_locations or ())) if found else ("",)
+        why = f"{code} is not in the commit; commit it, or give its folder with --model-path"
+        refuse((any(map(repository.holds, places)), f"{name}: {why}"))
     what = f"{', '.join(outside)} is not of this repository" if outside else "no code of your own is named"
     refuse((len(outside) == len(codes), f"{name}: {what}; give --model package.module:Class, or another one"))
     return sweep
-
-
-def _module(code: str, folders: Sequence[str]) -> ModuleSpec | None:
-    """The module of ``package.module:name`` in these folders."""
-    return list(found_along(code.partition(":")[0], folders))[-1][1]
 
 
 @command("gate")

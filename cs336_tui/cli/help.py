@@ -47,12 +47,11 @@ _HELD = "\xa0"
 _KEY = "cs336_tui.heading"
 _ALL = "cs336_tui.help_all"
 _MOST = 35
-"""Options that help shows at once. Of a command with more, it shows those that are its own, and `_FIRST`."""
-_OWN: tuple[Heading, ...] = ("The two sides", "The search", "The app", "Help")
-"""Headings of options that few commands share."""
+"""Options that help shows at once; of a command with more only those that are `_FIRST`."""
 _FIRST = frozenset(
-    "--preset --size --context --batch --pass --precision --device --warmup --steps --budget --model --attention "
-    "--compile --rounds --repeats --gpu --phase --part --min-mb --figures --save-preset --output --format".split()
+    "--a --b --base --head --by --over --goal --budget --replay --theme --preset --size --context --batch --pass "
+    "--precision --device --warmup --steps --rounds --model --attention --compile --repeats --gpu --phase --part "
+    "--min-mb --figures --save-preset --output --format --version --help --help-all".split()
 )
 
 
@@ -209,7 +208,7 @@ class Command(click.Command):
         left, is_whole = 0, ctx.meta.get(_ALL) or not self.is_long
         sections: list[tuple[str, list[tuple[str, str]]]] = []
         for title, of in under_headings(self, ctx).items():
-            kept = [each for each in of if is_whole or title in _OWN or not _FIRST.isdisjoint(each.opts)]
+            kept = [each for each in of if is_whole or not _FIRST.isdisjoint(each.opts)]
             sections.append((title, [record_of(each, ctx) for each in kept]))
             left += len(of) - len(kept)
         write_sections(formatter, sections)

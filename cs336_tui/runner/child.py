@@ -30,6 +30,7 @@ from cs336_tui.events.prediction import Prediction
 from cs336_tui.runner.pipes import write_frame
 from cs336_tui.runner.processes import end_offspring, offspring_of, remark_on_orphans
 from cs336_tui.worker import worker_entry
+from cs336_tui.worker.worker_entry import Place
 
 EXIT_ORPHANED = 71
 _LOOK_S = 0.1
@@ -70,27 +71,28 @@ class OnCores:
 
 @dataclass(frozen=True)
 class InTurns:
-    """Work that asks whether to go on before each of its steps, in turns with that of another process: it waits there
+    """Two cells whose processes run their steps in turns: each asks before a step if it may go on, and waits there
     until the other one asks, as long as that lives."""
 
-    other: Connection
-    work: Callable[..., object]
+    cells: tuple[int, int]
+    specs: tuple[CellSpec, CellSpec]
+    ends: tuple[Connection, Connection]
 
-    def __call__(self, emit: Callable[[Event], None], cancelled: Callable[[], bool]) -> None:
-        has_turn = False
+    def __call__(self, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, place: Place) -> None:
+        has_turn, own = False, self.ends[place.rank]
+        self.ends[1 - place.rank].close()
 
         def asked() -> bool:
             nonlocal has_turn
             with contextlib.suppress(EOFError, OSError):  # the other one is over
                 if has_turn:
-                    self.other.send_bytes(b".")
-                while not cancelled():
-                    if self.other.poll(_LOOK_S):
-                        has_turn = bool(self.other.recv_bytes())
-                        break
+                    own.send_bytes(b".")
+                while not (cancelled() or own.poll(_LOOK_S)):
+                    pass
+                has_turn = bool(own.poll() and own.recv_bytes())
             return cancelled()
 
-        self.work(emit, asked)
+        worker_entry.run_cell(self.specs[place.rank], self.cells[place.rank], emit, asked)
 
 
 FORKED_AFTER_DRIVER = "the CUDA driver was initialised before the fork"

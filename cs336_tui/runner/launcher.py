@@ -204,21 +204,12 @@ class Launcher:
     def start_apart(
         self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False
     ) -> tuple[Rank, ...]:
-        """Start a process for each of two cells of one rank, which run their steps in turns. Raises like
-        `start_cell`."""
-        started: list[Rank] = []
-        with contextlib.ExitStack() as opened:
-            ends = [opened.enter_context(end) for end in get_context(self.method).Pipe()]
-            ends[not b_first].send_bytes(b".")  # the first turn
-            for cell, spec, end in zip(cells, specs, ends, strict=True):
-                try:
-                    work = child.InTurns(end, partial(worker_entry.run_cell, spec, cell))
-                    started += self._start_ranks(f"cell-{cell}", work, [spec])
-                except StartError:
-                    for each in started:
-                        each.child.close()
-                    raise
-        return tuple(started)
+        """As `start_round`, for cells of one rank, with a process for each."""
+        a, b = get_context(self.method).Pipe()
+        with a, b:
+            (a if b_first else b).send_bytes(b".")  # which gives the other one the first turn
+            work = child.InTurns(cells, specs, (a, b))
+            return self._start_ranks(f"cell-{cells[0]}", work, specs, like=Place(ranks=2))
 
     def start_report(self, report: int, request: ReportRequest, like: Place | None = None) -> tuple[Rank, ...]:
         """Start a process for each rank, that makes its part of a report. As `start_cell`."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_READY, _ENDS_IN_S, _TRIES = "ready", 60.0, 50
+_READY, _TRIES = "ready", 50
 
 
 class WorktreeError(ValueError):
@@ -73,18 +73,10 @@ class Repository(NamedTuple):
         folder = Path(tempfile.mkdtemp(prefix="cs336-tui-gate-", dir=parent))
         command = [sys.executable, "-I", "-S", __file__, str(self.root), str(folder), *commits]
         streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        holder = subprocess.Popen(command, text=True, start_new_session=True, **streams)
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        try:
-            if (said := holder.stdout.readline().strip()) != _READY:
+        with subprocess.Popen(command, text=True, start_new_session=True, **streams) as holder:
+            if (said := holder.stdout.readline().strip() if holder.stdout else "") != _READY:
                 raise WorktreeError(said or "the process that holds the worktrees ended")
             yield tuple(folder / str(number) for number in range(len(commits)))
-        finally:
-            holder.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                holder.wait(_ENDS_IN_S)
-            holder.stdout.close()
 
 
 def hold(repository: Repository, folder: Path, commits: Sequence[str]) -> None:

@@ -101,7 +101,7 @@ def test_a_side_that_fails_and_one_that_cheats_cannot_be_told(folder: Path) -> N
         (["--base", "base", "--ranks", "2"], "a gate is of one rank"),
         (["--base", "base", "--model", "reference"], "no code of your own"),
         (["--base", "base", "--model", "json:loads"], "json:loads is not of this repository"),
-        (["--base", "base", "--model", "new:LM"], "new:LM is in your working tree"),
+        (["--base", "base", "--model", "new:LM"], "new:LM is not in the commit"),
         (["--base", "base", "--model", "my.model:GPT"], "--head HEAD"),
     ],
 )
