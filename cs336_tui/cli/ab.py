@@ -1,8 +1,14 @@
-"""`cs336-tui ab`: two cells in turns, from options to an outcome."""
+"""`cs336-tui ab` and `gate`: two cells, or one in two commits, in turns, from options to an outcome."""
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
+import os
+import re
 import shlex
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,13 +17,14 @@ from typing import Any
 import click
 import msgspec
 
-from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
+import cs336_tui
+from cs336_tui.analysis.ab import is_decided, ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.eta import steps_so_far
 from cs336_tui.analysis.merge import Result, results_of
 from cs336_tui.cli.files import GITHUB, Destination, file_options
-from cs336_tui.cli.flags import Parsed, choice_options, reword, timeout_option
+from cs336_tui.cli.flags import Parsed, choice_options, refuse, reword, timeout_option
 from cs336_tui.cli.help import command, heading, option, option_under
-from cs336_tui.cli.progress import RunProgress
+from cs336_tui.cli.progress import RunProgress, cut
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.streams import shown
 from cs336_tui.config.axis import UserError
@@ -26,10 +33,14 @@ from cs336_tui.config.counts import share_of, share_words
 from cs336_tui.config.order import check_sides
 from cs336_tui.config.spec import AXES, PASSES, RAW_DIMS, CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.tuning import budget_of
+from cs336_tui.config.variants import found_along
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.subjects.comparison import turns_table
 from cs336_tui.export.writing.formats import render
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.trust import names_of
+from cs336_tui.runner.worktrees import Repository, WorktreeError
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import UNKNOWN, milliseconds
@@ -62,13 +73,13 @@ def side_sweep(name: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         raise click.UsageError(f"{name}: {error}") from None
     if sweep.lanes != 1:
         raise click.UsageError(f"{name}: cells in turns have no lanes; choose a preset without lanes")
-    one_cell(name, sweep.resolved_to("cpu"))  # what can be checked without asking the machine
+    _one_cell(name, sweep.resolved_to("cpu"))  # what can be checked without asking the machine
     return sweep
 
 
 def command_of_turns(a: Sweep, b: Sweep, rounds: int, by: float | None = None) -> str:
     """The command line that runs A and B in turns again: what both have beside what each has of its own."""
-    sides = [flags_of(sweep) for sweep in (a, b)]
+    sides = [_flags(sweep) for sweep in (a, b)]
     shared = [pair for pair in sides[0] if pair in sides[1]]
     own = [shlex.join(word for pair in side if pair not in shared for word in pair) for side in sides]
     words = ["cs336-tui", "ab", "--a", own[0], "--b", own[1], "--rounds", str(rounds)]
@@ -76,7 +87,7 @@ def command_of_turns(a: Sweep, b: Sweep, rounds: int, by: float | None = None) -
     return shlex.join([*words, *(word for pair in shared for word in pair)])
 
 
-def flags_of(sweep: Sweep) -> list[tuple[str, ...]]:
+def _flags(sweep: Sweep) -> list[tuple[str, ...]]:
     """Each option with its value, if it has one."""
     found: list[tuple[str, ...]] = []
     for word in shlex.split(command_of(sweep))[2:]:
@@ -87,7 +98,7 @@ def flags_of(sweep: Sweep) -> list[tuple[str, ...]]:
     return found
 
 
-def one_cell(name: str, sweep: Sweep) -> CellSpec:
+def _one_cell(name: str, sweep: Sweep) -> CellSpec:
     cells = sweep.cells()
     if len(cells) == 1:
         return cells[0]
@@ -97,15 +108,15 @@ def one_cell(name: str, sweep: Sweep) -> CellSpec:
     raise click.UsageError(f"{name} comes to {len(cells)} cells ({said}); it must be one")
 
 
-def rounds_in(state: SessionState) -> list[tuple[Result, Result]]:
+def _rounds_of(state: SessionState) -> list[tuple[Result, Result]]:
     """Both cells of each round of a session that has nothing else."""
     results = results_of(state)
     return list(zip(results[::2], results[1::2], strict=True))
 
 
-def text_of_turns(state: SessionState, format_: str, by: float | None, names: str = "") -> str:
+def _text(state: SessionState, format_: str, by: float | None, names: str = "") -> str:
     """Every round; for GitHub the answer as a heading, and the rounds folded. `names` say what the sides are."""
-    if not (rounds := rounds_in(state)):
+    if not (rounds := _rounds_of(state)):
         return ""
     table = turns_table(turns_of(rounds, by), results_of(state))
     table = msgspec.structs.replace(table, caption=names + table.caption)
@@ -116,7 +127,7 @@ def text_of_turns(state: SessionState, format_: str, by: float | None, names: st
     return f"## {table.findings[0]}\n\n{last}\n{folded}"
 
 
-class AbProgress(RunProgress):
+class _AbProgress(RunProgress):
     """A line a round, with the ratio of all so far, instead of a line a cell."""
 
     def show(self, event: Event) -> None:
@@ -125,7 +136,7 @@ class AbProgress(RunProgress):
                 number = event.cell // 2
                 both = [self._state.cells[2 * number + side] for side in (0, 1)]
                 if all(cell.is_over for cell in both) and any(cell.started_at for cell in both):
-                    self._line(f"{self._round(number)}: {_said(rounds_in(self._state), number)}")
+                    self._line(f"{self._round(number)}: {_said(_rounds_of(self._state), number)}")
             case StageChanged() | StepsTimed() | Notice():
                 super().show(event)
 
@@ -143,10 +154,10 @@ EXIT_CODES: Mapping[Passing | None, int] = {"not slower": 0, "slower": 1, "canno
 """Those of a command that is asked if A is slower than B."""
 
 
-class AbRun(HeadlessRun):
+class _AbRun(HeadlessRun):
     """The sink of two cells in turns, perhaps to answer if A is slower than B by more than the share `by`."""
 
-    shows_by = AbProgress
+    shows_by = _AbProgress
 
     def __init__(self, by: float | None = None) -> None:
         super().__init__()
@@ -154,7 +165,7 @@ class AbRun(HeadlessRun):
 
     @property
     def passing(self) -> Passing | None:
-        return turns_of(rounds, self.by).passing if (rounds := rounds_in(self.state)) else None
+        return turns_of(rounds, self.by).passing if (rounds := _rounds_of(self.state)) else None
 
     @property
     def exit_code(self) -> int:
@@ -208,7 +219,7 @@ SIDE = Parsed("CHOICES", _side)
 
 
 BY = "Exit with 1 if A is slower than B by more than this share, 0 if it is not, 3 if the interval does not tell."
-by_option = partial(
+_by_option = partial(
     option_under, "The two sides", "--by SHARE", BY, type=Parsed("SHARE", partial(share_of, field="by"))
 )
 
@@ -217,7 +228,7 @@ by_option = partial(
 @heading("The two sides")
 @option("--a", 'Options of A alone, such as "--precision bf16".', name="a", type=SIDE, required=True)
 @option("--b", "Options of B alone.", name="b", type=SIDE, required=True)
-@by_option()
+@_by_option()
 @choice_options
 @option_under("How long", "--rounds", "Number of rounds, each in a fresh process.", type=click.IntRange(2), default=5)
 @file_options("table", GITHUB)
@@ -241,25 +252,140 @@ def ab(
     when interrupted; rounds that are whole count. With --by it exits with 0, 1 or 3, as that says.
     """
     asked_a, asked_b = side_sweep("--a", a, choices), side_sweep("--b", b, choices)
-    check_sides(one_cell("--a", asked_a.resolved_to("cpu")), one_cell("--b", asked_b.resolved_to("cpu")))
-    run = AbRun(by)
+    check_sides(_one_cell("--a", asked_a.resolved_to("cpu")), _one_cell("--b", asked_b.resolved_to("cpu")))
+    run = _AbRun(by)
     bench = Bench(run.sink, session_dir=session_dir, timeout_s=timeout_s, explain_oom=False)
 
     def work() -> None:
         sweep_a, sweep_b = bench.resolve(asked_a), bench.resolve(asked_b)
         command = command_of_turns(sweep_a, sweep_b, rounds, by)
-        bench.run_ab(one_cell("--a", sweep_a), one_cell("--b", sweep_b), rounds, command)
+        bench.run_ab(_one_cell("--a", sweep_a), _one_cell("--b", sweep_b), rounds, command)
 
-    outputs = Outputs(lambda state: text_of_turns(state, to.format, by), to)
+    outputs = Outputs(lambda state: _text(state, to.format, by), to)
     return run.answered(lambda: carry_out(bench, run, work, outputs))
 
 
-PASSES_HELP = f"What is timed: {', '.join(PASSES)}. [default: forward]"
+_PASSES_HELP = f"What is timed: {', '.join(PASSES)}. [default: forward]"
 reword(
     ab,
     "N|TIME",
-    passes=PASSES_HELP,
+    passes=_PASSES_HELP,
     warmups="Warm-up steps, or a time such as 10s until which both sides run them. [default: 5]",
     steps="Measured steps of a round, or a time such as 30s that both sides come to. [default: 20]",
     interval=None,
 )
+
+
+class _GateProgress(_AbProgress):
+    """As of two cells in turns whose rounds are not counted beforehand."""
+
+    def _round(self, number: int) -> str:
+        return f"round {number + 1}"
+
+    def _bar(self) -> str:
+        return cut("rounds go on until the interval decides or the budget ends", "", self._width)
+
+
+class _GateRun(_AbRun):
+    shows_by = _GateProgress
+    without_flops = ()
+    """None: predictions after the rounds would not be of the budget."""
+
+
+def _off_path(repository: Repository) -> list[str]:
+    """Take the folders of the user's working tree, but for that of this package, off Python's path, which cells
+    inherit; returns them."""
+    ours = Path(cs336_tui.__file__).parent.parent
+    taken = [entry for entry in sys.path if repository.holds(entry) and Path(entry).resolve() != ours]
+    sys.path[:] = [entry for entry in sys.path if entry not in taken]
+    return taken
+
+
+def _sweep_at(
+    name: str, repository: Repository, tree: Path, choices: Mapping[str, Any], on_path: Sequence[str]
+) -> Sweep:
+    """The one cell of a commit, whose code is that of its worktree. Raises `click.UsageError`."""
+    asked = [repository.moved(folder, tree) for folder in choices["model_path"]]
+    usual = [repository.moved(folder, tree) for folder in (*(() if asked else (os.curdir,)), *on_path)]
+    there = [folder for folder in (*usual, str(tree), str(tree / "src")) if Path(folder).is_dir()]
+    own = {key: choice for key, choice in choices.items() if choice is not None and key != "model_path"}
+    sweep = side_sweep(name, own, {"model_path": tuple(dict.fromkeys([*asked, *there]))})
+    refuse(
+        (sweep.steps_for is not None, f"{name}: both commits need the same number of steps; give --steps a number"),
+        (sweep.ranks != (1,), f"{name}: a gate is of one rank; leave out --ranks"),
+    )
+    codes, inside = names_of(sweep), [folder for folder in sweep.model_path if Path(folder).is_relative_to(tree)]
+    outside = [code for code in codes if not list(found_along(code.partition(":")[0], inside))[-1][1]]
+    for code in outside:  # which may be installed
+        found = importlib.util.find_spec(re.split("[.:]", code)[0])
+        places = (found.origin or "", *(found.submodule_search_locations or ())) if found else ("",)
+        why = f"{code} is not in the commit; commit it, or give its folder with --model-path"
+        refuse((any(map(repository.holds, places)), f"{name}: {why}"))
+    what = f"{', '.join(outside)} is not of this repository" if outside else "no code of your own is named"
+    refuse((len(outside) == len(codes), f"{name}: {what}; give --model package.module:Class, or another one"))
+    return sweep
+
+
+@command("gate")
+@heading("The two sides")
+@option("--base REV", "Commit to compare with: a branch, a tag or a hash.", required=True)
+@option("--head REV", "Commit that must not be slower.", default="HEAD")
+@option("--budget", "Time to tell: 90s, 10m or 2h.", name="budget_s", type=Parsed("TIME", budget_of), default="2m")
+@_by_option(default="2%")
+@choice_options
+@file_options("table", GITHUB)
+@timeout_option
+def gate(
+    *,
+    base: str,
+    head: str,
+    by: float,
+    budget_s: float,
+    to: Destination,
+    timeout_s: float | None,
+    session_dir: Path,
+    **choices: Any,
+) -> int:
+    """Run a cell of your own code in two commits in turns, and say if the one is slower.
+
+    Side A is --head, side B is --base. Each commit is checked out in a temporary worktree; your files, index, stash and
+    branches stay as they are. In each round a fresh process a side imports your code from there, and both take steps in
+    turns, until the interval decides or the budget ends. Exits with 0 if the head is not slower by more than --by, 1 if
+    it is, 3 when that cannot be told, also if a cell failed or its time is not that of its work; 2 for bad input, 130
+    when interrupted.
+    """
+    began, run, names = time.monotonic(), _GateRun(by), ""
+    try:
+        repository = Repository.here()
+        commits = repository.commit(head), repository.commit(base)
+        names = f"A is {head} ({commits[0][:9]}), B is {base} ({commits[1][:9]}). "
+        if head == "HEAD" and repository.git("status", "--porcelain", "--untracked-files=no"):
+            click.echo("note: changes that are not committed are not measured", err=True)
+        with repository.worktrees(*commits) as trees:
+            named, taken = zip((f"--head {head}", f"--base {base}"), trees, strict=True), _off_path(repository)
+            asked = [_sweep_at(name, repository, tree, choices, taken) for name, tree in named]
+            bench = Bench(run.sink, session_dir=session_dir, timeout_s=timeout_s, explain_oom=False)
+
+            def work() -> None:
+                a, b = map(bench.resolve, asked)
+                flags = _flags(msgspec.structs.replace(a, model_path=choices["model_path"]))
+                words = ["cs336-tui", "gate", "--base", commits[1], "--head", commits[0], "--by", share_words(by)]
+                words += ["--budget", f"{budget_s:g}s", *itertools.chain.from_iterable(flags)]
+                bench.run_apart(_one_cell("--head", a), _one_cell("--base", b), shlex.join(words), left_s)
+
+            def left_s() -> float:
+                is_over = (rounds := _rounds_of(run.state)) and is_decided(rounds, by)
+                return 0.0 if is_over else began + budget_s - time.monotonic()
+
+            outputs = Outputs(lambda state: _text(state, to.format, by, names), to)
+            code = run.answered(lambda: carry_out(bench, run, work, outputs))
+    except WorktreeError as error:
+        raise click.UsageError(str(error)) from None
+    if to.format == GITHUB and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
+        with Path(summary).open("a") as file:
+            file.write(_text(run.state, GITHUB, by, names))
+    return code
+
+
+_COUNTS = {"warmups": "Warm-up steps. [default: 5]", "steps": "Measured steps of a cell. [default: 20]"}
+reword(gate, "N", passes=_PASSES_HELP, interval=None, **_COUNTS)

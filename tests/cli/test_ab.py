@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.cli.ab import SIDE, AbRun, command_of_turns, side_sweep
+from cs336_tui.cli.ab import SIDE, _AbRun, command_of_turns, side_sweep
 from cs336_tui.config.spec import SpecError
 from cs336_tui.session.load import load
 from tests.commands import call, running, stopped
@@ -136,9 +136,9 @@ def broken(error: Exception) -> int:
 
 def test_with_by_1_says_that_a_is_slower_and_nothing_else():
     for by, code in ((0.02, 3), (None, 1)):
-        assert AbRun(by).answered(lambda: 1) == code, "something could not be written"
-    assert AbRun(0.02).answered(partial(broken, OSError("no process"))) == 3
+        assert _AbRun(by).answered(lambda: 1) == code, "something could not be written"
+    assert _AbRun(0.02).answered(partial(broken, OSError("no process"))) == 3
     with pytest.raises(OSError, match="no process"):
-        AbRun(None).answered(partial(broken, OSError("no process")))
+        _AbRun(None).answered(partial(broken, OSError("no process")))
     with pytest.raises(SpecError):
-        AbRun(0.02).answered(partial(broken, SpecError("size", "x", "none")))
+        _AbRun(0.02).answered(partial(broken, SpecError("size", "x", "none")))
