@@ -188,6 +188,7 @@ class Bench(Recording):
     def run_apart(self, a: CellSpec, b: CellSpec, command: str, left_s: Callable[[], float]) -> None:
         """As `run_ab`, with a process for each cell, while more seconds are `left_s` than the longest round took; cells
         are stopped when they are over."""
+        check_sides(a, b)
         stopped, longest_s, limit_s = threading.Event(), 0.0, self.timeout_s
         with self.in_parts(stopped):
             for number in itertools.count(1):

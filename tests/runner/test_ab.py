@@ -73,6 +73,44 @@ def test_rounds_are_ordinary_cells_of_the_session_and_replay(begin):
             assert other.finished == cell.finished
 
 
+def test_sides_with_a_process_each_take_their_steps_in_turns(start):
+    running = start()
+    left_s = iter([1e6, 1e6, 0.0])
+    running.bench.run_apart(
+        small_spec(measure_steps=6), small_spec(measure_steps=6, **WIDER), "gate command", lambda: next(left_s)
+    )
+    state = running.watch.state
+    assert statuses(state) == ["ok"] * 4
+    assert len({cell.pid for cell in state.cells.values()}) == 4
+    assert [(cell.repeat, cell.queued_in_turns) for cell in state.cells.values()] == [(1, True)] * 2 + [(2, True)] * 2
+    measured = [event for event in running.watch.of(StepsTimed) if event.kind == "measured"]
+    for first, second in ((0, 1), (3, 2)):
+        ends = sorted((event.at, event.cell) for event in measured if event.cell in (first, second))
+        assert [cell for _, cell in ends] == [first, second] * 6, "and who begins alternates"
+
+
+def test_a_side_that_is_killed_leaves_the_other_one_to_itself(start):
+    running = start()
+    left_s = iter([1e6, 0.0])
+    sides = small_spec(measure_steps=1000), small_spec(measure_steps=1000, **WIDER)
+    running.on_a_thread(running.bench.run_apart, *sides, "gate command", lambda: next(left_s))
+    running.watch.until(lambda state: len(state.cells) == 2 and all(c.step_times_s for c in state.cells.values()))
+    os.kill(running.watch.state.cells[1].pid, signal.SIGKILL)
+    assert statuses(running.finish()) == ["ok", "killed"]
+    assert len(running.watch.state.cells[0].step_times_s) == 1000
+
+
+def test_sides_with_a_process_each_are_stopped_together(start):
+    running = start()
+    endless = endless_spec(), endless_spec(**WIDER)
+    running.on_a_thread(running.bench.run_apart, *endless, "gate command", lambda: 1e6)
+    running.watch.until(lambda state: len(state.cells) == 2 and all(c.step_times_s for c in state.cells.values()))
+    pids = [cell.pid for cell in running.watch.state.cells.values()]
+    running.bench.cancel()
+    assert statuses(running.finish()) == ["cancelled"] * 2
+    assert all(map(is_gone, pids))
+
+
 def test_a_and_b_may_be_the_same_and_a_round_shorter_than_the_sampling_interval_has_a_sample(start, monkeypatch):
     monkeypatch.setattr("cs336_tui.runner.device.sampler.SAMPLE_AFTER_S", PATIENCE_S)  # however busy this machine is
     running = start(device_interval_s=60)
