@@ -186,16 +186,16 @@ class Bench(Recording):
         self._work(partial(run_rounds, self.queue, self._cells, first))
 
     def run_apart(self, a: CellSpec, b: CellSpec, command: str, left_s: Callable[[], float]) -> None:
-        """As `run_ab`, with a process for each cell, while more seconds are `left_s` than the longest round took; cells
-        are stopped when they are over."""
+        """As `run_ab`, with a process for each cell: one round, and more while more seconds are `left_s` than the longest
+        took. Cells are stopped when they are over, or after half a minute."""
         check_sides(a, b)
         stopped, longest_s, limit_s = threading.Event(), 0.0, self.timeout_s
         with self.in_parts(stopped):
             for number in itertools.count(1):
                 began = time.monotonic()
-                if stopped.is_set() or (rest_s := left_s()) <= longest_s:
+                if stopped.is_set() or ((rest_s := left_s()) <= longest_s and number > 1):
                     return
-                self.timeout_s = min(filter(None, (limit_s, rest_s)))
+                self.timeout_s = min(filter(None, (limit_s, max(rest_s, 30.0))))
                 self.add([(a, number), (b, number)], None if longest_s else command, in_turns=True)
                 self._work(partial(run_rounds, self.queue, self._cells, number, apart=True))
                 longest_s = max(longest_s, time.monotonic() - began)
