@@ -186,8 +186,8 @@ class Bench(Recording):
         self._work(partial(run_rounds, self.queue, self._cells, first))
 
     def run_apart(self, a: CellSpec, b: CellSpec, command: str, left_s: Callable[[], float]) -> None:
-        """As `run_ab`, with a process for each cell: one round, and more while more seconds are `left_s` than the longest
-        took. Cells are stopped when they are over, or after half a minute."""
+        """As `run_ab`, with a process for each cell: one round, and others while more seconds are `left_s` than the
+        longest took. Cells are stopped when they are over, or after half a minute."""
         check_sides(a, b)
         stopped, longest_s, limit_s = threading.Event(), 0.0, self.timeout_s
         with self.in_parts(stopped):
