@@ -98,7 +98,9 @@ def shown_options(text: str) -> set[str]:
 @pytest.mark.parametrize("title", [title for title in EVERY if is_long(title)])
 def test_help_of_many_options_begins_with_a_page_of_the_first(title: str) -> None:
     words = title.split()[1:]
-    first, every = (CliRunner().invoke(cli, [*words, flag]).output for flag in ("--help", "--help-all"))
+    first, every = (
+        CliRunner().invoke(cli, [*words, flag], prog_name="cs336-tui").output for flag in ("--help", "--help-all")
+    )
     own = {each.opts[0] for each in EVERY[title].params if isinstance(each, click.Option) and not each.hidden}
     assert 12 <= len(shown_options(first)) <= 25
     assert {"--size", "--pass", "--help-all"} <= shown_options(first) | ({"--size", "--pass"} - own)
