@@ -3,7 +3,10 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import closing
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,10 @@ from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.runner.cells import BOTH_IN_MEMORY, CellRunner, in_turns_bytes, kept_bytes, run_rounds, why_not_tried
+from cs336_tui.runner.child import InTurns
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher
-from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.pipes import StopSignal, beside
 from cs336_tui.runner.prediction_cache import PredictionCache
 from cs336_tui.runner.predictor import Predictor, SessionPredictions
 from cs336_tui.runner.queue import CellQueue
@@ -25,6 +29,7 @@ from cs336_tui.runner.trust import Trust
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader, SessionRecorder
 from cs336_tui.session.state import SessionState, fold
+from cs336_tui.worker.ranks import Place
 from tests.made_predictions import MadePredictor, made_prediction
 from tests.runner.running import Running, Start
 from tests.samples import ENVIRONMENT
@@ -73,20 +78,41 @@ def test_rounds_are_ordinary_cells_of_the_session_and_replay(begin):
             assert other.finished == cell.finished
 
 
-def test_sides_with_a_process_each_take_their_steps_in_turns(start):
+def test_sides_with_a_process_each_are_rounds(start):
     running = start()
     left_s = iter([1e6, 1e6, 0.0])
-    running.bench.run_apart(
-        small_spec(measure_steps=6), small_spec(measure_steps=6, **WIDER), "gate command", lambda: next(left_s)
-    )
+    sides = small_spec(), small_spec(**WIDER)
+    running.bench.run_apart(*sides, "gate command", lambda: next(left_s))
     state = running.watch.state
     assert statuses(state) == ["ok"] * 4
     assert len({cell.pid for cell in state.cells.values()}) == 4
     assert [(cell.repeat, cell.queued_in_turns) for cell in state.cells.values()] == [(1, True)] * 2 + [(2, True)] * 2
-    measured = [event for event in running.watch.of(StepsTimed) if event.kind == "measured"]
-    for first, second in ((0, 1), (3, 2)):
-        ends = sorted((event.at, event.cell) for event in measured if event.cell in (first, second))
-        assert [cell for _, cell in ends] == [first, second] * 6, "and who begins alternates"
+    assert state.commands == ["gate command"]
+
+
+@pytest.mark.parametrize(("first", "order"), [(0, [0, 1, 0, 1, 0, 1, 1, 1]), (1, [1, 0, 1, 0, 1, 0, 1, 1])])
+def test_steps_of_both_sides_alternate_until_one_is_over(monkeypatch, first, order):
+    taken: list[int] = []
+
+    def steps(number: int, cell: int, _emit: object, asked: Callable[[], bool]) -> None:
+        for _ in range(number):
+            assert not asked()
+            taken.append(cell)
+
+    monkeypatch.setattr("cs336_tui.worker.worker_entry.run_cell", steps)
+    ends = Pipe()
+    ends[1 - first].send_bytes(b".")
+    copies = [tuple(Connection(os.dup(end.fileno())) for end in ends) for _ in ends]  # as processes have them
+    for end in ends:
+        end.close()
+
+    def side(rank: int) -> None:
+        InTurns((0, 1), (3, 5), copies[rank])(None, lambda: False, place=Place(rank=rank, ranks=2))
+        copies[rank][rank].close()
+
+    with beside("other", lambda _: side(1)):
+        side(0)
+    assert taken == order
 
 
 def test_a_side_that_is_killed_leaves_the_other_one_to_itself(start):
