@@ -149,8 +149,7 @@ class _AbProgress(RunProgress):
         return f"round {number + 1}/{len(self._state.cells) // 2}"
 
 
-EXIT_UNKNOWN = 3
-EXIT_CODES: Mapping[Passing | None, int] = {"not slower": 0, "slower": 1, "cannot tell": EXIT_UNKNOWN}
+EXIT_CODES: Mapping[Passing, int] = {"not slower": 0, "slower": 1, "cannot tell": 3}
 """Those of a command that is asked if A is slower than B."""
 
 
@@ -174,7 +173,7 @@ class _AbRun(HeadlessRun):
         if super().exit_code == EXIT_INTERRUPTED:
             return EXIT_INTERRUPTED
         if self.by is not None:
-            return EXIT_CODES.get(self.passing, EXIT_UNKNOWN)
+            return EXIT_CODES[self.passing or "cannot tell"]
         return EXIT_OK if all(cell.status == "ok" for cell in self.state.cells.values()) else EXIT_CELL_FAILED
 
     def answered(self, carried_out: Callable[[], int]) -> int:
@@ -185,9 +184,9 @@ class _AbRun(HeadlessRun):
             if self.by is None or getattr(error, "exit_code", 1) == UserError.exit_code:
                 raise
             click.echo(f"cs336-tui: cannot tell: {error}", err=True)
-            return EXIT_UNKNOWN
+            return EXIT_CODES["cannot tell"]
         is_lost = code == EXIT_CELL_FAILED and self.by is not None and self.passing != "slower"
-        return EXIT_UNKNOWN if is_lost else code
+        return EXIT_CODES["cannot tell"] if is_lost else code
 
 
 def _said(results: Sequence[tuple[Result, Result]], number: int) -> str:
@@ -293,8 +292,7 @@ class _GateRun(_AbRun):
 
 
 def _off_path(repository: Repository) -> list[str]:
-    """Take the folders of the user's working tree, but for that of this package, off Python's path, which cells
-    inherit; returns them."""
+    """Take the working tree, but for this package's folder, off Python's path, which cells inherit; what it had."""
     ours = Path(cs336_tui.__file__).parent.parent
     taken = [entry for entry in sys.path if repository.holds(entry) and Path(entry).resolve() != ours]
     sys.path[:] = [entry for entry in sys.path if entry not in taken]

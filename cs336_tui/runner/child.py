@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from cs336_tui.worker import worker_entry
 from cs336_tui.worker.worker_entry import Place
 
 EXIT_ORPHANED = 71
-_LOOK_S = 0.1
+_LOOK_S, _SETTLE_S = 0.1, 0.015  # OpenMP's threads of the other side spin for milliseconds after its step
 _PR_SET_PDEATHSIG = 1
 _PREDICTING_NICENESS = 10  # so that a prediction slows nothing else down
 
@@ -90,6 +91,7 @@ class InTurns:
                 while not (cancelled() or own.poll(_LOOK_S)):
                     pass
                 has_turn = bool(own.poll() and own.recv_bytes())
+                time.sleep(_SETTLE_S)
             return cancelled()
 
         worker_entry.run_cell(self.specs[place.rank], self.cells[place.rank], emit, asked)
