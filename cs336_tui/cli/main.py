@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, Listed] = {
     "bench": Listed("bench", "Run", "Run benchmarks without the app; data on standard output."),
     "ab": Listed("ab", "Run", "Run two cells in turns, step by step, and say which is faster."),
+    "gate": Listed("ab", "Run", "Run two commits of your own code in turns, and exit by which is slower."),
     "tune": Listed("tune", "Run", "Search the choices that make a step fastest, and say by how much."),
     "comm": Listed("bench", "Run", "Time collectives of several ranks: all-reduce and others, over sizes."),
     "resume": Listed("bench", "Run", "Run the cells of a session that have no result yet."),

@@ -65,7 +65,7 @@ class EnvironmentRead(_EventBase, frozen=True):
 class CellsQueued(_EventBase, frozen=True):
     """Cells that will run, in order, numbered from `first`; `command` repeats them headless. `ddof` holds for all stds
     from here on. `repeats` is the number of each cell's run of its spec, from 1; empty if all are 1. `reports` are made
-    of the cells that end well. With `in_turns` two by two run in turns, in one process."""
+    of the cells that end well. With `in_turns` two by two run in turns, in one process or in one each."""
 
     first: int
     specs: tuple[CellSpec, ...]

@@ -87,7 +87,7 @@ class CellState:
         """Unix seconds."""
         self.pid: int | None = None
         self.in_turns = self.queued_in_turns
-        """True if another cell runs in turns with it, in one process."""
+        """True if another cell runs in turns with it, in one process or in one each."""
         self.lanes: tuple[int, ...] = ()
         """The lanes that it takes; empty without lanes."""
         self.job: str | None = None
