@@ -41,7 +41,9 @@ def core_of(spec: CellSpec, device: torch.device, autocast: Context = nullcontex
     form = _Form.of(spec)
     if is_imported(name):
         length = spec.context_length
-        function = imported_attention(name, spec.model_path, causal=spec.causal, length=length, device=device)
+        function = imported_attention(
+            name, spec.model_path, causal=spec.causal, length=length, device=device, given=spec.attention_args
+        )
         alone = spec.workload == "attention"
         if alone:  # its inputs are parameters, not results under autocast
             form = form._replace(dtype=RECIPES[spec.precision].parameters)

@@ -155,7 +155,7 @@ def build(
     if spec.pass_ == "train-step":
         capturable = spec.cuda_graph != "off" and not as_written
         if is_imported(name := spec.optimizer):
-            optimizer = imported_optimizer(name, spec.model_path, shared.runs.parameters())
+            optimizer = imported_optimizer(name, spec.model_path, shared.runs.parameters(), spec.optimizer_args)
         else:
             optimizer, name = make_optimizer(
                 name, shared.runs, device_type, capturable=capturable, make=shared.optimizer
