@@ -135,7 +135,8 @@ def imported_attention(
 ) -> ImportedAttention:
     """The named function, or the `apply` of a named `torch.autograd.Function`, for up to `length` tokens, with the
     arguments that are `given`. It is made causal by a flag ``is_causal`` or ``causal``, or by a boolean ``mask`` or
-    ``attn_mask``, (T, T), True where a query may look. Raises `ImportProblem` if it needs one and has none, or needs other arguments."""
+    ``attn_mask``, (T, T), True where a query may look. Raises `ImportProblem` if it needs one and has none, or needs
+    other arguments."""
     function, parameters = _function(name, find(name, paths))
     by_name = {p.name: p for p in parameters[3:]}
     flag = next((by_name[word] for word in _FLAGS if word in by_name), None)
