@@ -27,7 +27,7 @@ from cs336_tui.analysis.contention import contention, milliseconds, ran_beside, 
 from cs336_tui.analysis.judgement import Check, Finding, Judgement, VerdictName, limited_note
 from cs336_tui.analysis.referee import refereed
 from cs336_tui.config.counts import duration_words
-from cs336_tui.config.processes import BLOCKING, slowing
+from cs336_tui.config.processes import BLOCKING, INTERPRETED, slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.intervals import MeanInterval, mean_interval
@@ -367,6 +367,8 @@ def _slowed(cell: CellState) -> Finding:
     variables = cell.in_force.variables if cell.in_force else None
     if variables is None:
         return Finding(None, "environment variables were not recorded", unknown_because="not recorded")
+    if not cell.spec.brings_own_code:  # nothing to interpret
+        variables = tuple(said for said in variables if not said.startswith(f"{INTERPRETED}="))
     if not (found := slowing(variables)):
         return Finding(False, "no environment variable is set that makes steps slower")
     text = ", and ".join(f"{said} is set: {how}" for said, how in found.items())
