@@ -5,21 +5,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cs336_tui.analysis.effects import efficiency
-from cs336_tui.analysis.fields import FIELDS, values
+from cs336_tui.analysis.fields import FIELDS, NO_ARGUMENTS, PivotError, owner, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, settled, telling
 from cs336_tui.analysis.measures import allocated_bytes, peak_bytes
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.pivot import Pivot, pivot, varying
 from cs336_tui.analysis.published import published
 from cs336_tui.analysis.roofline import curves, published_curves
 from cs336_tui.analysis.tuning import Entry, EntryStatus, Race, race_of
 from cs336_tui.config.tuning import COSTS
 from cs336_tui.config.values import Pass
+from cs336_tui.export.pivot import figure_text, value_title
 from cs336_tui.export.subjects.data_parallel import wrapper_name
 from cs336_tui.export.subjects.scaling import SCALING, beside, several_ranks, times_of_one_rank
 from cs336_tui.export.subjects.tuning import BASELINE
@@ -40,7 +43,7 @@ from cs336_tui.export.writing.drawing import (
 from cs336_tui.export.writing.footnotes import std_kind
 from cs336_tui.export.writing.texts import untaken
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import counted
+from cs336_tui.stats.quantities import MILLISECONDS, counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,9 +82,24 @@ _NEAR, _DECADE = 2.5, 10.0
 
 def drawings(results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
     """Every figure that these results may have."""
+    arguments = [key for key in varying(results) if owner(key)]
+    maps: tuple[Drawing | Absent, ...] = ()
+    if len(arguments) > 1:
+        having = [result for result in results if NO_ARGUMENTS not in {FIELDS[k].show(result) for k in arguments[:2]}]
+        others = [key for key in varying(having) if FIELDS[key].kind == "choice" and key not in arguments[:2]]
+        with suppress(PivotError):  # of several machines
+            maps = (heat_map(pivot(having, [*others, arguments[0]], arguments[1:2])),)
     messages = (by_message(results),) if any(result.spec.is_collective for result in results) else ()
     ranks = (by_ranks(results),) if any(several_ranks(results).values()) else ()
-    return passes_by_size(results), by_context(results), by_precision(results), *messages, *ranks, step_times(results)
+    return (
+        passes_by_size(results),
+        by_context(results),
+        by_precision(results),
+        *maps,
+        *messages,
+        *ranks,
+        step_times(results),
+    )
 
 
 def step_times(results: Sequence[Result]) -> Drawing | Absent:
@@ -104,6 +122,39 @@ def step_times(results: Sequence[Result]) -> Drawing | Absent:
     some = f": the first {len(shown)} of {len(timed)} cells" if len(shown) < len(timed) else ""
     title = titled(f"Step times{some}", timed)
     return Drawing("step-times", title, _on_a_page(max(4.5, 3 * columns), 1 + 2 * rows), draw)
+
+
+def heat_map(found: Pivot) -> Drawing | Absent:
+    """A pivot as a map, the brighter the larger; a crossing without a value says why."""
+    figures = [[found.figure(row, column) for column in found.column_keys] for row in found.row_keys]
+    numbers = [[math.nan if each is None or each.value is None else each.value for each in row] for row in figures]
+    known = [each for row in numbers for each in row if not math.isnan(each)]
+    if not known:
+        return Absent("heat-map", "no crossing has a value")
+
+    def draw(figure: Figure) -> None:
+        axis = figure.subplots()
+        middle = (min(known) + max(known)) / 2
+        axis.imshow(numbers, cmap="viridis", aspect="auto")
+        for row, several in enumerate(figures):
+            for column, each in enumerate(several):
+                if each is None:
+                    continue
+                text = each.note if each.value is None else figure_text(found, each).partition(" ±")[0]
+                colour = "black" if each.value is None or each.value > middle else "white"
+                axis.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
+        for along, keys, fields in (
+            (axis.xaxis, found.column_keys, found.columns),
+            (axis.yaxis, found.row_keys, found.rows),
+        ):
+            along.set_ticks(range(len(keys)), [" · ".join(key) for key in keys])
+            along.set_label_text(", ".join(FIELDS[field].title for field in fields))
+        axis.grid(visible=False)
+
+    title = f"{value_title(found, MILLISECONDS)}, {' and '.join(FIELDS[field].title for field in found.rows)} by "
+    title += " and ".join(FIELDS[field].title for field in found.columns)
+    size = (2.5 + 1.1 * len(found.column_keys), 1.5 + 0.4 * len(found.row_keys))
+    return Drawing("heat-map", title, size, draw)
 
 
 def _first(shown: Sized, every: Sized, what: str) -> str:
