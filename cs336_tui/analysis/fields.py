@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cs336_tui.analysis.merge import Result
@@ -291,10 +291,7 @@ class _Fields(dict[str, Field]):
             except ValueError:
                 return shown != NO_ARGUMENTS, math.inf, shown
 
-        return self.setdefault(key, Field(key, argument, "choice", show, order, usual=NO_ARGUMENTS))
-
-    def __iter__(self) -> Iterator[str]:
-        return (key for key in super().__iter__() if not owner(key) or key in ARGUMENT_COLUMNS)
+        return Field(key, argument, "choice", show, order, usual=NO_ARGUMENTS)
 
 
 FIELDS: Mapping[str, Field] = _Fields((field.key, field) for field in _ALL)
@@ -337,9 +334,9 @@ class PivotError(UserError, ValueError):
 
 def field_named(name: str) -> Field:
     """The field of that key or title. Raises `PivotError` naming the known ones."""
-    for key in FIELDS:
-        if name in (key, FIELDS[key].title):
-            return FIELDS[key]
+    for field in FIELDS.values():
+        if name in (field.key, field.title):
+            return field
     if owner(name):
         return FIELDS[name]
     raise PivotError(f"field {name}: {expected(name, FIELDS, see=IN_EXPORT)}")

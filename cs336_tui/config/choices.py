@@ -17,16 +17,7 @@ from cs336_tui.config.presets import preset
 from cs336_tui.config.spec import ARGUMENTS, AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, NOT_OF_COLLECTIVES, OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL, NO_MODEL, sharing_of
-from cs336_tui.config.variants import (
-    Pairs,
-    is_imported,
-    module_named,
-    pairs_of,
-    short,
-    why_no_folder,
-    why_no_module,
-    why_not_there,
-)
+from cs336_tui.config.variants import is_imported, pairs_of, short, why_no_folder, why_no_module, why_not_there
 
 
 def sweep_from(
@@ -46,9 +37,6 @@ def sweep_from(
     base = preset(preset_name).sweep if preset_name else Sweep()
     raw = {name: choices.pop(name, None) for name in RAW_DIMS}
     given = {name: value for name, value in choices.items() if value is not None and value != ()}
-    for axis in (axis for axis in AXES.values() if axis.own and axis.sweep in given):
-        names = given[axis.sweep]
-        given[axis.sweep] = tuple(map(module_named, names)) if axis.several else module_named(names)
     asked = given | {name: value for name, value in {"vocab_size": vocab_size, **raw}.items() if value is not None}
     given |= _own_code(base, given)
     if (workload := given.get("workload", base.workload)) != base.workload:
@@ -197,9 +185,9 @@ def sweep_of(specs: Sequence[CellSpec]) -> Sweep:
     return Sweep(**found, dims=next((spec.dims for spec in specs if spec.size == CUSTOM_SIZE), None))
 
 
-def _arguments(specs: Sequence[CellSpec], field: str) -> Pairs:
+def _arguments(specs: Sequence[CellSpec], field: str) -> tuple[tuple[str, str], ...]:
     """Arguments of users' own code; named ``Class.name`` if they differ between classes."""
-    given: dict[str, list[Pairs]] = {}
+    given: dict[str, list[tuple[tuple[str, str], ...]]] = {}
     for spec in specs:
         if is_imported(name := getattr(spec, ARGUMENTS[field])) and AXES[field].counts_in(spec):
             given.setdefault(name, []).append(getattr(spec, field))
@@ -255,9 +243,7 @@ def _words_of(sweep: Sweep, axis: Axis) -> Iterator[str]:
             return
         case "model_path" | "annotations" if not sweep.own_code:
             return
-        case "model_args" | "attention_args" | "optimizer_args" if not any(
-            map(is_imported, getattr(sweep, AXES[axis.arguments_of].sweep))
-        ):
+        case field if field in ARGUMENTS and not any(map(is_imported, getattr(sweep, AXES[ARGUMENTS[field]].sweep))):
             return
         case "warmup_steps":
             given = sweep.warmup_words

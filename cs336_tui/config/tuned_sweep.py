@@ -14,18 +14,7 @@ from cs336_tui.config.choices import check_names, command_of, own_code_folders, 
 from cs336_tui.config.counts import MOST_BY_TIME, duration_words, share_words
 from cs336_tui.config.spec import ARGUMENTS, AXES, CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
-from cs336_tui.config.tuning import (
-    COUNTS,
-    SAME_TOKENS,
-    Goal,
-    Over,
-    Tuning,
-    Value,
-    check_budget,
-    check_goal,
-    space_of,
-    value_words,
-)
+from cs336_tui.config.tuning import COUNTS, SAME_TOKENS, Goal, Over, Tuning, Value, check_budget, check_goal, space_of
 from cs336_tui.config.values import canonical_device, size_words
 from cs336_tui.config.variants import Pairs, expected, is_imported, module_named, settings_of, values_in
 
@@ -251,7 +240,7 @@ def start_of(sweep: Sweep, searched: Collection[str] | None = None) -> Sweep:
         if field == "size" and sweep.has_widths:
             values = sweep.head_dims
         if len(values) > 1 and field not in fields:
-            words = "; ".join(map(value_words, values)) if field in ARGUMENTS else ",".join(map(str, values))
+            words = ("; " if field in ARGUMENTS else ",").join(Over(field, values).words)
             may = f", or search --over {axis.option}" if axis in searched_axes() else ""
             raise SpecError(axis.option, words, f"the starting point is one cell; give one of these{may}")
         if len(values) > 1:
