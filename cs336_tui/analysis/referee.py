@@ -225,8 +225,7 @@ def _elsewhere(cell: CellState, checks: Sequence[AttentionCheck]) -> Finding:
     wrong = [f"{each.form}: {text}" for each in checks if (text := _wrong(cell, each))]
     failed = [f"{each.form}: {each.error}" for each in checks if each.error]
     right, every = agreeing(cell) or (0, 0)
-    besides = "" if all(each.backward for each in checks) else ", forward alone"
-    text = f"its attention is naive attention in {right} of {every} forms{besides}"
+    text = f"its attention is naive attention in {right} of {every} forms"
     if failed:
         text += f"; no result in {len(failed)}, {failed[0]}"
     if not wrong:

@@ -113,8 +113,6 @@ class AttentionCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     form: str
     differences: tuple[Difference, ...] = ()
     error: str = ""
-    backward: bool = True
-    """False if it has no gradients, which a cell without a backward does not need."""
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from contextlib import suppress
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cs336_tui.analysis.effects import efficiency
-from cs336_tui.analysis.fields import FIELDS, NO_ARGUMENTS, PivotError, owner, values
+from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, settled, telling
 from cs336_tui.analysis.measures import allocated_bytes, peak_bytes
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
-from cs336_tui.analysis.pivot import Pivot, pivot, varying
+from cs336_tui.analysis.pivot import Pivot
 from cs336_tui.analysis.published import published
 from cs336_tui.analysis.roofline import curves, published_curves
 from cs336_tui.analysis.tuning import Entry, EntryStatus, Race, race_of
@@ -82,24 +81,9 @@ _NEAR, _DECADE = 2.5, 10.0
 
 def drawings(results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
     """Every figure that these results may have."""
-    arguments = [key for key in varying(results) if owner(key)]
-    maps: tuple[Drawing | Absent, ...] = ()
-    if len(arguments) > 1:
-        having = [result for result in results if NO_ARGUMENTS not in {FIELDS[k].show(result) for k in arguments[:2]}]
-        others = [key for key in varying(having) if FIELDS[key].kind == "choice" and key not in arguments[:2]]
-        with suppress(PivotError):  # of several machines
-            maps = (heat_map(pivot(having, [*others, arguments[0]], arguments[1:2])),)
     messages = (by_message(results),) if any(result.spec.is_collective for result in results) else ()
     ranks = (by_ranks(results),) if any(several_ranks(results).values()) else ()
-    return (
-        passes_by_size(results),
-        by_context(results),
-        by_precision(results),
-        *maps,
-        *messages,
-        *ranks,
-        step_times(results),
-    )
+    return passes_by_size(results), by_context(results), by_precision(results), *messages, *ranks, step_times(results)
 
 
 def step_times(results: Sequence[Result]) -> Drawing | Absent:

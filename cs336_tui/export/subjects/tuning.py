@@ -16,7 +16,7 @@ from cs336_tui.analysis.tuning import BARRED, Entry, EntryStatus, Race
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
-from cs336_tui.config.tuning import COSTS, Goal, LeftOut, Value, choice_words, value_words
+from cs336_tui.config.tuning import COSTS, Goal, LeftOut, choice_words, value_words
 from cs336_tui.export.writing.tables import Column, Source, Table, attributes, known
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import TOO_NOISY, UNKNOWN, counted, duration, gigabytes, named
@@ -213,10 +213,6 @@ def _findings(race: Race, rules: Mapping[int, TimeRule]) -> Iterator[str]:
     yield from left_out_lines(race.left_out)
 
 
-def _plain(value: Value) -> int | float | str:
-    return value_words(value) if isinstance(value, tuple) else value
-
-
 def gains_table(race: Race) -> Table | None:
     """A row a value of a choice: its ratio of costs alone, and beside the best candidate's other choices. None without
     a best candidate that changes something, or another value to compare."""
@@ -224,7 +220,8 @@ def gains_table(race: Race) -> Table | None:
     if not any(gain.alone or gain.beside for gain in gains):
         return None
     columns: list[Source[Gain]] = [
-        lambda gain: {"choice": AXES[gain.field].option, "value": _plain(gain.value), "in_best": gain.is_best},
+        lambda gain: {"choice": AXES[gain.field].option, "in_best": gain.is_best},
+        lambda gain: {"value": value_words(gain.value) if isinstance(gain.value, tuple) else gain.value},
         Column("choice", left=True, text=lambda gain: choice_words({gain.field: gain.value})),
         lambda gain: attributes(gain.alone, "ratio", "low", "high", prefix="alone_"),
         lambda gain: attributes(gain.beside, "ratio", "low", "high", prefix="beside_"),

@@ -59,24 +59,24 @@ def _checked(form: str, spec: CellSpec, device: torch.device, autocast: Context)
 
     mask = causal_mask(spec.context_length, device=device, dtype=torch.float32)
     with autocast(), nothing_compiled():
-        own, backward = _run(core_of(spec, device, autocast).run, (q, k, v), gradient, spec)  # type: ignore[union-attr]
-    expected, _ = _run(naive, (q.float(), k.float(), v.float()), gradient, spec)
+        own = _run(core_of(spec, device, autocast).run, (q, k, v), gradient, spec)  # type: ignore[union-attr]
+    expected = _run(naive, (q.float(), k.float(), v.float()), gradient, spec)
     names = ("output", "gradient of queries", "gradient of keys", "gradient of values")
     parts = [
         Part(name, float((found.float() - right).norm()), float(right.norm()), right.numel())
         for name, found, right in zip(names, own, expected, strict=False)
     ]
     found = (difference("logits", "unseen", parts[:1]), difference("gradients", "unseen", parts[1:]))
-    return AttentionCheck(form=form, differences=tuple(filter(None, found)), backward=backward)
+    return AttentionCheck(form=form, differences=tuple(filter(None, found)))
 
 
 def _run(
     attend: Callable[..., Tensor], inputs: tuple[Tensor, ...], gradient: Tensor, spec: CellSpec
-) -> tuple[list[Tensor], bool]:
-    """Output and gradients, and whether there are any: a cell without a backward need not have them."""
+) -> tuple[Tensor, ...]:
+    """Output and gradients, which an attention need not have in a cell without a backward."""
     inputs = tuple(each.detach().requires_grad_() for each in inputs)
     with torch.enable_grad():
         out = attend(*inputs)
     if spec.pass_ in WITHOUT_BACKWARD and not out.requires_grad:
-        return [out.detach()], False
-    return [out.detach(), *torch.autograd.grad(out, inputs, gradient.to(out.dtype))], True
+        return (out,)
+    return (out.detach(), *torch.autograd.grad(out, inputs, gradient.to(out.dtype)))
