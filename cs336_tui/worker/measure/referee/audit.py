@@ -87,7 +87,7 @@ class CellCheck:
         work = _unless_it_fails(count_work, spec, self.workload, self._batch_flops) if counted else None
         checks = attention_checks(spec, self._device, self.workload.autocast) if is_imported(spec.attention) else ()
         found = Audit(books=self.books, work=work, results=results, speed=speed, inputs=self.inputs)
-        # Last: a kernel that reads beyond its inputs may end CUDA. Keyword arguments are evaluated in order.
+        # Last, as a kernel that reads beyond its inputs may end CUDA.
         return msgspec.structs.replace(found, attention=tuple(checks), took_s=perf_counter() - began)
 
     @property

@@ -13,11 +13,10 @@ from torch import Tensor
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
 from cs336_tui.events.audit import AttentionCheck
-from cs336_tui.worker.measure.failures import in_one_line
-from cs336_tui.worker.measure.referee.results import Part, difference
+from cs336_tui.worker.measure.referee.results import differences, part_of
 from cs336_tui.worker.workload.attention import core_of
 from cs336_tui.worker.workload.compile_and_capture import nothing_compiled
-from cs336_tui.worker.workload.import_problems import raise_interrupt
+from cs336_tui.worker.workload.import_problems import in_one_line, raise_interrupt
 from cs336_tui.worker.workload.precision import RECIPES, Context
 from cs336_tui.worker.workload.transformer import causal_mask
 
@@ -62,12 +61,9 @@ def _checked(form: str, spec: CellSpec, device: torch.device, autocast: Context)
         own = _run(core_of(spec, device, autocast).run, (q, k, v), gradient, spec)  # type: ignore[union-attr]
     expected = _run(naive, (q.float(), k.float(), v.float()), gradient, spec)
     names = ("output", "gradient of queries", "gradient of keys", "gradient of values")
-    parts = [
-        Part(name, float((found.float() - right).norm()), float(right.norm()), right.numel())
-        for name, found, right in zip(names, own, expected, strict=False)
-    ]
-    found = (difference("logits", "unseen", parts[:1]), difference("gradients", "unseen", parts[1:]))
-    return AttentionCheck(form=form, differences=tuple(filter(None, found)))
+    parts = list(map(part_of, names, own, expected))
+    found = (*differences("logits", parts[:1]), *differences("gradients", parts[1:]))
+    return AttentionCheck(form=form, differences=found)
 
 
 def _run(
