@@ -303,11 +303,6 @@ def owner(key: str) -> str:
     return ARGUMENTS[field] if field else ""
 
 
-def whole(key: str) -> str:
-    """The field of all arguments together for that of one; any other as it is."""
-    return AXES[_OPTIONS[key.partition(".")[0]]].column if owner(key) and key not in ARGUMENT_COLUMNS else key
-
-
 def one_by_one(results: Iterable[Result], key: str) -> tuple[str, ...]:
     """The field of each argument that results have, for that of all together; any other as it is."""
     if key not in ARGUMENT_COLUMNS:

@@ -21,7 +21,6 @@ from cs336_tui.analysis.fields import (
     values,
     values_meant,
     varies,
-    whole,
 )
 from cs336_tui.analysis.grouping import PLACES, UsualPlaces, place_notes, shown
 from cs336_tui.analysis.measures import MEASURES, SIZE, TIME, Runs
@@ -224,7 +223,8 @@ def _check(results: Sequence[Result], named: Sequence[str], taken: Mapping[str, 
         if len(texts) == 1:
             others = ", ".join(FIELDS[other].title for other, several in taken.items() if len(several) > 1)
             raise PivotError(f"pivot on {title}: every cell has {texts[0]}; fields that vary: {others or 'none'}")
-    missing = [k for k in varying(results) if FIELDS[k].kind == "choice" and not {k, whole(k)} & {*named}]
+    together = {part for key in named for part in one_by_one(results, key)}
+    missing = [key for key in varying(results) if FIELDS[key].kind == "choice" and key not in together]
     if missing:
         raise PivotError(_left_out(missing, taken, "different cells"))
 

@@ -63,11 +63,8 @@ def refereed(cell: CellState) -> Mapping[VerdictName, Finding]:
         return {}
     differs = _differs(cell, audit.results)
     why = _unchecked(audit.results)
-    elsewhere: Mapping[VerdictName, Finding] = (
-        {"differs-elsewhere": _elsewhere(cell, audit.attention)} if audit.attention else {}
-    )
     return {
-        **elsewhere,
+        **({"differs-elsewhere": _elsewhere(cell, audit.attention)} if audit.attention else {}),
         "work-outside-steps": _outside(cell, audit.books),
         "impossible": _impossible(cell, audit),
         "less-work": _less(cell, audit),

@@ -58,10 +58,6 @@ def _own_words(name: str) -> tuple[str, ...]:
     return (short(name),)
 
 
-def _arguments_words(pairs: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    return tuple(map("=".join, pairs))
-
-
 def _is_ours(cell: Cell) -> bool:
     return not is_imported(cell.model)
 
@@ -196,7 +192,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         help="Argument of your model besides the dimensions, such as rope_theta=10000, or several values as "
         "10000,50000 (for one model of several Class.rope_theta=10000); may be repeated.",
         hint="none, as dropout=0", workloads=_OF_MODEL,
-        applies=lambda spec: is_imported(spec.model), said=_arguments_words,
+        applies=lambda spec: is_imported(spec.model), said=lambda pairs: tuple(map("=".join, pairs)),
         tip="Arguments that your model wants beside the dimensions: rope_theta=10000, dropout=0.",
     )] = ()
     model_path: Annotated[tuple[str, ...], Axis(
@@ -387,7 +383,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         option="attention-arg", column="attention-args", label="attn args", group="variants", widget="pairs",
         help="Argument of your attention: one value or several, such as BLOCK_M=16,32,64; may be repeated.",
         hint="none, as BLOCK_M=64", workloads=(*_OF_MODEL, "attention"),
-        applies=lambda spec: is_imported(spec.attention), said=_arguments_words,
+        applies=lambda spec: is_imported(spec.attention), said=lambda pairs: tuple(map("=".join, pairs)),
         tip="Arguments that your attention takes besides queries, keys, values and mask.",
     )] = ()
     optimizer_args: Annotated[tuple[tuple[str, str], ...], Axis(
@@ -395,7 +391,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         option="optimizer-arg", column="optimizer-args", label="opt args", group="variants", widget="pairs",
         help="Argument of your optimizer: one value or several, such as lr=0.001,0.01; may be repeated.",
         hint="none, as lr=0.001", workloads=_OF_MODEL,
-        applies=lambda spec: is_imported(spec.optimizer) and spec.pass_ == "train-step", said=_arguments_words,
+        applies=lambda spec: is_imported(spec.optimizer) and spec.pass_ == "train-step",
+        said=lambda pairs: tuple(map("=".join, pairs)),
         tip="Arguments that your optimizer takes besides the parameters.",
     )] = ()
     recording: Annotated[str, Axis(

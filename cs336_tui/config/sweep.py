@@ -147,8 +147,6 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         causal: bool
         models: tuple[str, ...]
         model_args: tuple[tuple[str, str], ...]
-        attention_args: tuple[tuple[str, str], ...]
-        optimizer_args: tuple[tuple[str, str], ...]
         model_path: tuple[str, ...]
         annotations: tuple[tuple[str, str], ...]
         checkpoints: tuple[int, ...]

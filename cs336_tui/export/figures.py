@@ -21,7 +21,7 @@ from cs336_tui.analysis.roofline import curves, published_curves
 from cs336_tui.analysis.tuning import Entry, EntryStatus, Race, race_of
 from cs336_tui.config.tuning import COSTS
 from cs336_tui.config.values import Pass
-from cs336_tui.export.pivot import figure_text, value_title
+from cs336_tui.export.pivot import default_caption, figure_text
 from cs336_tui.export.subjects.data_parallel import wrapper_name
 from cs336_tui.export.subjects.scaling import SCALING, beside, several_ranks, times_of_one_rank
 from cs336_tui.export.subjects.tuning import BASELINE
@@ -42,7 +42,7 @@ from cs336_tui.export.writing.drawing import (
 from cs336_tui.export.writing.footnotes import std_kind
 from cs336_tui.export.writing.texts import untaken
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import MILLISECONDS, counted
+from cs336_tui.stats.quantities import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,10 +135,8 @@ def heat_map(found: Pivot) -> Drawing | Absent:
             along.set_label_text(", ".join(FIELDS[field].title for field in fields))
         axis.grid(visible=False)
 
-    title = f"{value_title(found, MILLISECONDS)}, {' and '.join(FIELDS[field].title for field in found.rows)} by "
-    title += " and ".join(FIELDS[field].title for field in found.columns)
     size = (2.5 + 1.1 * len(found.column_keys), 1.5 + 0.4 * len(found.row_keys))
-    return Drawing("heat-map", title, size, draw)
+    return Drawing("heat-map", default_caption(found), size, draw)
 
 
 def _first(shown: Sized, every: Sized, what: str) -> str:

@@ -64,7 +64,8 @@ def _unknown(option: str, name: str, parameters: Parameters, known: Iterable[str
 def values_given(option: str, name: str, parameters: Parameters, free: Iterable[str], given: Given) -> dict[str, Any]:
     """The values of what a user gave by an option, for those arguments of a function that are `free` to be given, or
     for its ``**``. Raises `ImportProblem` for any other and for a value of another type."""
-    rest, known, found = any(p.kind is p.VAR_KEYWORD for p in parameters.values()), {*free}, dict[str, Any]()
+    rest = not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known, found = {*free}, dict[str, Any]()
     for argument, text in given:
         if argument not in known and (argument in parameters or not rest):
             raise _unknown(option, name, parameters, known, f"{argument}={text}")

@@ -308,7 +308,7 @@ def imported_optimizer(
     wanted = binding.parameters_of(found) or {}
     needed = binding.required(wanted)
     classes = [argument for argument in needed[1:2] if argument in _OPTIMIZER_CLASSES]
-    values = binding.values_given("--optimizer-arg", name, wanted, [*wanted][1:], given) if wanted else dict(given)
+    values = binding.values_given("--optimizer-arg", name, wanted, [*wanted][1:], given)
     others = [argument for argument in needed[1:] if argument not in ("lr", *classes, *values)]
     if others:
         remedy = f"; give it with --optimizer-arg {others[0]}=VALUE"

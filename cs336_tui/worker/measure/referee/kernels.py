@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
-from cs336_tui.events.audit import AttentionCheck
+from cs336_tui.events.audit import AttentionCheck, Difference
 from cs336_tui.worker.measure.referee.results import differences, part_of
 from cs336_tui.worker.workload.attention import core_of
 from cs336_tui.worker.workload.compile_and_capture import nothing_compiled
@@ -36,16 +36,15 @@ def attention_checks(spec: CellSpec, device: torch.device, autocast: Context) ->
             if perf_counter() - began > _MOST_S:
                 return
             form = f"{'causal' if causal else 'not causal'}, {length} tokens"
+            spec = msgspec.structs.replace(spec, context_length=length, causal=causal)
             try:
-                yield _checked(
-                    form, msgspec.structs.replace(spec, context_length=length, causal=causal), device, autocast
-                )
+                yield AttentionCheck(form=form, differences=_differences(spec, device, autocast))
             except BaseException as error:
                 raise_interrupt(error)
                 yield AttentionCheck(form=form, error=in_one_line(error))
 
 
-def _checked(form: str, spec: CellSpec, device: torch.device, autocast: Context) -> AttentionCheck:
+def _differences(spec: CellSpec, device: torch.device, autocast: Context) -> tuple[Difference, ...]:
     recipe = RECIPES[spec.precision]
     dtype = recipe.parameters if spec.is_alone else recipe.autocast or recipe.parameters
     shape = (_SEQUENCES, min(spec.num_heads, _HEADS), spec.context_length, spec.head_dim)
@@ -62,17 +61,14 @@ def _checked(form: str, spec: CellSpec, device: torch.device, autocast: Context)
     expected = _run(naive, (q.float(), k.float(), v.float()), gradient, spec)
     names = ("output", "gradient of queries", "gradient of keys", "gradient of values")
     parts = list(map(part_of, names, own, expected))
-    found = (*differences("logits", parts[:1]), *differences("gradients", parts[1:]))
-    return AttentionCheck(form=form, differences=found)
+    return (*differences("logits", parts[:1]), *differences("gradients", parts[1:]))
 
 
-def _run(
-    attend: Callable[..., Tensor], inputs: tuple[Tensor, ...], gradient: Tensor, spec: CellSpec
-) -> tuple[Tensor, ...]:
+def _run(attend: Callable[..., Tensor], given: tuple[Tensor, ...], gradient: Tensor, spec: CellSpec) -> list[Tensor]:
     """Output and gradients, which an attention need not have in a cell without a backward."""
-    inputs = tuple(each.detach().requires_grad_() for each in inputs)
+    inputs = [each.detach().requires_grad_() for each in given]
     with torch.enable_grad():
         out = attend(*inputs)
     if spec.pass_ in WITHOUT_BACKWARD and not out.requires_grad:
-        return (out,)
-    return (out.detach(), *torch.autograd.grad(out, inputs, gradient.to(out.dtype)))
+        return [out]
+    return [out.detach(), *torch.autograd.grad(out, inputs, gradient.to(out.dtype))]
