@@ -35,7 +35,7 @@ def kernels() -> Iterator[Any]:
     modules = [each for name, each in sys.modules.copy().items() if name.partition(".")[0] not in _OTHERS]
     seen: set[int] = set()
     for each in (value for module in modules if isinstance(module, ModuleType) for value in [*vars(module).values()]):
-        while type(each).__module__.startswith("triton.runtime.") and id(each) not in seen:
+        while str(type(each).__module__).startswith("triton.runtime.") and id(each) not in seen:
             seen.add(id(each))
             yield each
             each = getattr(each, "fn", None)

@@ -108,6 +108,16 @@ from triton.runtime.jit import JITFunction
 kernel = JITFunction(0.2)
 tuned = Autotuner(kernel)
 
+
+class Metaclass(type):
+    __module__ = property(lambda _: "of no text")
+
+
+class Odd(metaclass=Metaclass): ...
+
+
+odd = Odd()
+
 def flash(q, k, v, is_causal=False, BLOCK_M: int = 16):
     kernel.run(BLOCK_M)
     tuned.choose((q.shape[-2], "torch.float32"))
