@@ -226,7 +226,7 @@ def _check(results: Sequence[Result], named: Sequence[str], taken: Mapping[str, 
     together = {part for key in named for part in one_by_one(results, key)}
     missing = [key for key in varying(results) if FIELDS[key].kind == "choice" and key not in together]
     if missing:
-        raise PivotError(_left_out(missing, taken, "different cells"))
+        raise PivotError(_left_out(missing, {key: values(results, key) for key in missing}, "different cells"))
 
 
 def _left_out(keys: Sequence[str], taken: Mapping[str, Key], what: str) -> str:

@@ -118,7 +118,7 @@ def test_repeats_whose_autotuner_chose_otherwise_are_told_with_their_times() -> 
     for each in cells:
         holds, text = evidence(each, "autotuned-differently")
         assert holds is True
-        assert text.startswith("attn_fwd: BLOCK_M: 64 (cell 1 at 2.00 ms, a step ")
+        assert text.startswith("attn_fwd: BLOCK_M: 64 (cell 1 at 2.000 ms, a step ")
         assert "; BLOCK_M: 128 (cell 2, a step " in text
         (check,) = (check for check in each.checks if check.name == "autotuned-differently")
         assert check.advice == "pin it: leave one triton.Config in the configs of its triton.autotune"

@@ -125,6 +125,7 @@ SWEEPS: Mapping[str, Mapping[str, Any]] = {
     "kernels": {
         "attentions": ("mine:flash", "sdpa"),
         "attention_args": (("BLOCK_M", "16,32"), ("BLOCK_N", "32,64")),
+        "passes": ("forward",),
     },
     "models": {"models": ("my_gpt:GPT", "reference")},
     "graphs": {"cuda_graphs": ("off", "step"), "passes": ("forward", "train-step")},

@@ -4,6 +4,7 @@ the choices of their autotuners. Triton's own classes stand in for it, as far as
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -43,6 +44,11 @@ def flash(q, k, v, is_causal=False, wrong: str = "", block: int = 16):
         out = out.detach() + (out - out.detach()) * 1.5
     return out.detach() if wrong == "no backward" else out
 """
+
+
+@pytest.fixture
+def folder(folder: Path) -> UsersFolder:
+    return UsersFolder(folder)
 
 
 def checked(folder: UsersFolder, wrong: str = "", **choices: Any) -> tuple[CellSpec, tuple[AttentionCheck, ...]]:
