@@ -220,8 +220,9 @@ def gains_table(race: Race) -> Table | None:
     if not any(gain.alone or gain.beside for gain in gains):
         return None
     columns: list[Source[Gain]] = [
-        lambda gain: {"choice": AXES[gain.field].option, "in_best": gain.is_best},
+        lambda gain: {"choice": AXES[gain.field].option},
         lambda gain: {"value": value_words(gain.value) if isinstance(gain.value, tuple) else gain.value},
+        lambda gain: {"in_best": gain.is_best},
         Column("choice", left=True, text=lambda gain: choice_words({gain.field: gain.value})),
         lambda gain: attributes(gain.alone, "ratio", "low", "high", prefix="alone_"),
         lambda gain: attributes(gain.beside, "ratio", "low", "high", prefix="beside_"),
