@@ -16,6 +16,8 @@ from cs336_tui.stats.quantities import counted
 
 AXES = axes_of(axes.Choices, vars(axes))
 """Every choice by its field of a cell."""
+ARGUMENTS = {field: axis.arguments_of for field, axis in AXES.items() if axis.arguments_of}
+"""Choices that are arguments of a user's own code, each with the choice that names the code."""
 FLOAT8_MULTIPLE = 16
 """Float8 matrix products of the hardware need dimensions that are multiples of this."""
 

@@ -250,6 +250,18 @@ class StepsTimed(CellEvent, frozen=True):
     """Of several ranks with a phase `GRADIENT_SYNC`: that of each. The rank that comes to it last waits for none."""
 
 
+class Autotuned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An autotuner's choice among several configurations of a kernel, or among kernels of a product."""
+
+    by: Literal["triton", "inductor"]
+    kernel: str
+    chosen: str
+    key: str = ""
+    """The inputs for which it was chosen."""
+    times_s: dict[str, float] = {}
+    """By the autotuner, the fastest first; empty if it keeps none."""
+
+
 class CellFinished(CellEvent, frozen=True):
     """A cell is over. `stage`, `step` and `phase` (forward, ...) are those that failed unless its status is ``ok``."""
 
@@ -283,6 +295,8 @@ class CellFinished(CellEvent, frozen=True):
     """The largest delay of one of these threads; a step waits for its slowest thread."""
     usable_cores: int | None = None
     """Cores that the cell's process may run on; None if the system does not tell."""
+    autotuned: tuple[tuple[Autotuned, ...], ...] = ()
+    """The choices of autotuners in each rank; empty where no rank has any."""
     remarks: tuple[str, ...] = ()
     """Notes on its number, such as why an automatic number of steps ended."""
     summary: Summary | None = None

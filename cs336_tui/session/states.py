@@ -113,6 +113,8 @@ class CellState:
         self.window = Window()
         self._surroundings: Surroundings | None = Surroundings(self.window)
         self.output = ""
+        self.tuned: dict[int, ev.CellFinished] = {}
+        """The ends of all repeats of its spec in which autotuners chose, its own among them, by their numbers."""
 
     def start_again(self) -> None:
         """Wait again; the attempt so far goes to `earlier`."""

@@ -173,7 +173,9 @@ def test_json_and_its_format_are_one(command: str, tmp_path: Path) -> None:
     assert (both.exit_code, "contradict" in both.output) == (2, True)
 
 
-_VALUES = {"--interval": "2%", "--model-arg": "a=b", "--annotate": "softmax=a:b", "--edition": "2026"}
+_VALUES = {"--interval": "2%", "--annotate": "softmax=a:b", "--edition": "2026"} | {
+    f"--{kind}-arg": "a=b" for kind in ("model", "attention", "optimizer")
+}
 """Of options that do not take `1`."""
 
 

@@ -165,6 +165,7 @@ NEEDS: Mapping[str, str] = {
     "--layout checkpointing": "checkpointing",
     "--layout optimizers": "optimizers",
     "--pivot pass:model": "models",
+    "attention-arg.BLOCK_M": "kernels",
     "--pivot pass:cuda-graph": "graphs",
 }
 """The session that a command with these words reads; the others read the usual one."""
@@ -178,6 +179,11 @@ SWEEPS: Mapping[str, Mapping[str, Any]] = {
     "compiled": {"compiles": ("off", "default")},
     "checkpointing": {"passes": ("train-step",), "checkpoints": (0, 1)},
     "optimizers": {"passes": ("train-step",), "optimizers": ("adamw-fused", "adamw-foreach")},
+    "kernels": {
+        "attentions": ("mine:flash", "sdpa"),
+        "attention_args": (("BLOCK_M", "16,32"), ("BLOCK_N", "32,64")),
+        "passes": ("forward",),
+    },
     "models": {"models": ("my_gpt:GPT", "reference")},
     "graphs": {"cuda_graphs": ("off", "step"), "passes": ("forward", "train-step")},
 }

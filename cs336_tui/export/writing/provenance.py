@@ -166,7 +166,7 @@ def _sizes(cells: Sequence[CellState]) -> Iterator[str]:
         spec = cell.spec
         if spec.is_alone:
             continue
-        kind = (spec.model, *spec.args_given) if is_imported(spec.model) else (spec.edition, spec.arch)
+        kind = (spec.model, *map("=".join, spec.model_args)) if is_imported(spec.model) else (spec.edition, spec.arch)
         model = (
             f"{spec.size_label} ({', '.join(kind)})",
             f"d_model {spec.d_model}, d_ff {spec.d_ff}",

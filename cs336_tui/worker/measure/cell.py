@@ -21,6 +21,7 @@ from cs336_tui.events.audit import Audit, Books, Inputs
 from cs336_tui.events.events import Status, StepKind
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure import settings, timing
+from cs336_tui.worker.measure.autotuned import autotuned
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
 from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, is_out_of_memory
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
@@ -118,7 +119,8 @@ class CellRun:
         assert self._meter is not None
         self.step, preparation = prepare(
             step, self.spec, self.device, self.reporter.enter, go_on,
-            settled=self.group.all, compiled=self._meter.reset,  # else autotuning is in the peaks of what has graphs
+            settled=self.group.all, tried_s=self.workload.tried_s if self.workload else 0.0,
+            compiled=self._meter.reset,  # else autotuning is in the peaks of what has graphs
         )  # fmt: skip
         self.reporter.prepared(preparation, self.spec)
         self._compare_compiled(step)
@@ -368,6 +370,8 @@ class _SingleRun(CellRun):
             self._measure(timer)
         self.close_books()
         self.report_changed_settings("while it was measured")
+        if choices := autotuned():
+            reporter.end["autotuned"] = (choices,)
         if spec.steps_auto is not None and self.group.place.rank == 0:
             reporter.notice(timing.why_stopped(reporter.times_s["measured"], spec.steps_auto))
         self.report_remarks()
