@@ -135,7 +135,9 @@ _ATTENTION = (Answer("layout", "attention", where=_ALONE),)
 _AS_WRITTEN = (Answer("layout", "attention", where=(*_ALONE, ("attention", "naive"), ("compile", "off"))),)
 _COMPILED_ALONE = (Answer("layout", "attention", where=(*_ALONE, ("attention", "naive")), over="compile"),)
 _DO_BENCH_ALONE = (Answer("layout", "do_bench", where=_ALONE), *_ATTENTION)
+_PLACE = Answer("layout", "leaderboard")
 _LEADERBOARD = (
+    _PLACE,
     Answer("layout", "do_bench", where=_MODEL),
     Answer(
         "results",
@@ -307,7 +309,7 @@ LEADERBOARDS: tuple[Problem, ...] = (
         "forward and backward of attention, as do_bench times it",
         Part(
             "time of forward and backward together: 16 heads of width 64, 16,384 tokens",
-            _DO_BENCH_ALONE,
+            (_PLACE, *_DO_BENCH_ALONE),
             "your kernel is named with --attention package.module:function; its time is yours to submit",
         ),
     ),
@@ -318,7 +320,8 @@ LEADERBOARDS: tuple[Problem, ...] = (
         Part(
             "time of a training step, and the whole run from empty compile caches beside its 10 minutes",
             _LEADERBOARD,
-            "the handout times two GPUs, this one; your model is named with --model; its time is yours to submit",
+            "the handout times two GPUs: --ranks 2 with --parallel; your model is named with --model; its time is "
+            "yours to submit",
         ),
         gpu="180 GB and its times",
     ),

@@ -166,8 +166,9 @@ def _message(cell: Choices) -> Iterator[SpecError]:
         return
     if cell.pass_ != "forward":
         yield SpecError("pass", cell.pass_, "a collective has none; leave it out")
-    if cell.sync != "each-step":
-        yield SpecError("sync", cell.sync, "the ranks of a collective begin each step together; leave it out")
+    for field in ("sync", "timer"):
+        if (value := getattr(cell, field)) != AXES[field].default:
+            yield SpecError(field, value, "the ranks of a collective begin each step together; leave it out")
     if not message_bytes((cell.d_model, cell.d_ff), cell.precision, cell.ranks):
         yield SpecError(
             "size", cell.size, f"less than one {cell.precision} number for each of {counted(cell.ranks, 'rank')}"
@@ -256,10 +257,10 @@ def _one_optimizer(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("parallel", cell.parallel, why)
 
 
-@_between("ranks", "cuda_graph", "timer", "sync")
+@_between("ranks", "cuda_graph", "sync")
 def _by_one_rank_only(cell: Choices) -> Iterator[SpecError]:
     if cell.ranks == 1:
         return
-    for field in ("cuda_graph", "timer", "sync"):
+    for field in ("cuda_graph", "sync"):
         if (value := getattr(cell, field)) != AXES[field].default:
             yield SpecError(field, value, "is of one rank; leave it out, or choose --ranks 1")

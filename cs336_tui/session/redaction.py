@@ -34,15 +34,12 @@ _PATH = re.compile(r"(?:(?<![\w./-])|(?<=\s-[A-Za-z]))(?:file://)?~?(?:/(?!/)[\w
 _HOME = re.compile(rb"/(?:home|Users)/([\w.-]+)")
 _SHORT = 4
 """A name of fewer letters is replaced only where it is a whole word."""
-_WORDS = frozenset(
-    word
-    for text in (
-        *(value for axis in AXES.values() for value in axis.values), *chain.from_iterable(map(size_names, EDITIONS)), *REPORTS,
-        *get_args(ev.Status), *get_args(ev.Stage), *get_args(ev.StepKind), *get_args(ev.JobStage), ev.GRADIENT_SYNC,
-        "slurm local ssh cuda cpu mps MB MiB GB GiB",
-    )
-    for word in re.findall("[A-Za-z]+", text)
+_VOCABULARY = (
+    *(value for axis in AXES.values() for value in axis.values), *chain.from_iterable(map(size_names, EDITIONS)),
+    *REPORTS, *get_args(ev.Status), *get_args(ev.Stage), *get_args(ev.StepKind), *get_args(ev.JobStage),
+    ev.GRADIENT_SYNC, "slurm local ssh cuda cpu mps MB MiB GB GiB",
 )  # fmt: skip
+_WORDS = frozenset(re.findall("[A-Za-z]+", " ".join(_VOCABULARY)))
 """The words of the vocabulary: a text of nothing else stays, whatever the user is called."""
 
 

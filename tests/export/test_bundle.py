@@ -71,9 +71,8 @@ def test_a_changed_byte_is_found(number: int) -> None:
 def changed_step(members: dict[str, bytes], field: str, place: int) -> None:
     """A time of a line of steps, which `LOG` has many of."""
     lines = members[LOG].split(b"\n")
-    at = [
-        n for n, line in enumerate(lines) if line.startswith(b'{"type":"StepsTimed"') and f'"{field}"'.encode() in line
-    ]
+    words = [b'"type":"StepsTimed"', b'"kind":"measured"', f'"{field}"'.encode()]
+    at = [number for number, line in enumerate(lines) if all(word in line for word in words)]
     line = json.loads(lines[at[place]])
     times = line[field] if isinstance(line[field], list) else next(iter(line[field].values()))
     times[0] *= 1.001

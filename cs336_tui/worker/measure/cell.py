@@ -376,7 +376,9 @@ class _SingleRun(CellRun):
         spec = self.spec
         assert self.step is not None
         step_s, first_s = timing.estimate_step(self.step, clock_for(self.device), self.flush)
-        self._steps = (spec.warmup_steps_of(step_s), spec.measure_steps_of(step_s))
+        self._steps = (
+            self.group.agree(spec.warmup_steps_of(step_s)), self.group.agree(spec.measure_steps_of(step_s)),
+        )  # fmt: skip
         ahead = f"{1 + timing.ESTIMATING_RUNS} steps ran ahead, untimed: the first took {first_s:.3g} s"
         flushed = " with its flush" if self.flush else ""
         took = f"{ahead}, a step{flushed} takes about {step_s * 1e3:.4g} ms"
@@ -385,7 +387,8 @@ class _SingleRun(CellRun):
             asked.append(f"{counted(self._steps[0], 'warm-up step')} for {duration_words(spec.warmup_for)}")
         if spec.steps_for is not None:
             asked.append(f"{counted(self._steps[1], 'measured step')} for {duration_words(spec.steps_for)}")
-        self.reporter.notice(f"{took}, so {' and '.join(asked)}")
+        if self.group.place.rank == 0:
+            self.reporter.notice(f"{took}, so {' and '.join(asked)}")
         if self.reporter.recompilations:
             self.reporter.recompilations.step_begins()
 
@@ -430,8 +433,9 @@ class _SingleRun(CellRun):
             self._time_window("measured", self._steps[1], WindowTiming(self.flush))
 
     def _time_window(self, kind: StepKind, count: int, how: WindowTiming) -> None:
-        """Time so many steps back to back."""
+        """Time so many steps back to back, which all ranks begin together."""
         assert self.step is not None
+        self.group.barrier()
         try:
             with self._around("warm-up" if kind == "warm-up" else f"steps 1 to {count}"):
                 times = timing.time_window(self.step, clock_for(self.device), count, self._go_on, how)
