@@ -18,6 +18,7 @@ from cs336_tui.cli.streams import shown
 from cs336_tui.config.reading import open_regular
 from cs336_tui.export.bundle import Again, BundleError, Verified, again_table, make_bundle, sha256, verified
 from cs336_tui.export.writing.files import write_atomically
+from cs336_tui.export.writing.tables import Table
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.trust import check_log, files_of
 from cs336_tui.session import store
@@ -108,10 +109,10 @@ def _run_again(
         bench.add([(spec, 1) for spec, reason in zip(specs, reasons, strict=True) if not reason])
         bench.work()
 
-    def again(state: SessionState) -> list[Again]:
-        after = iter(results_of(state))
+    def again(after: SessionState) -> Table:
+        ran = iter(results_of(after))
         pairs = zip(before, reasons or [""] * len(before), strict=True)
-        return [Again(old, None if reason else next(after, None), reason) for old, reason in pairs]
+        return again_table([Again(old, None if reason else next(ran, None), reason) for old, reason in pairs])
 
-    code = carry_out(bench, run, work, Outputs(lambda state: shown([again_table(again(state))], to.format), to))
-    return code or (EXIT_OK if all(each.answer == "yes" for each in again(run.state)) else EXIT_CELL_FAILED)
+    code = carry_out(bench, run, work, Outputs(lambda state: shown([again(state)], to.format), to))
+    return code or (EXIT_OK if {*again(run.state).texts("answer")} <= {"yes"} else EXIT_CELL_FAILED)

@@ -30,6 +30,7 @@ from cs336_tui.export.writing.verdicts import cell_names, judgement_of, limits_o
 from cs336_tui.session.log import DAMAGE
 from cs336_tui.session.redaction import redacted
 from cs336_tui.session.state import SessionState, fold
+from cs336_tui.stats.intervals import MeanInterval
 from cs336_tui.stats.quantities import UNKNOWN
 from cs336_tui.stats.summaries import skews, summarize
 
@@ -242,40 +243,43 @@ class Again(NamedTuple):
     after: Result | None
     reason: str
 
-    @property
-    def mean_s(self) -> float | None:
-        return self.after.cell.running.mean if self.after and self.after.is_measured else None
-
-    @property
-    def answer(self) -> str:
-        """``yes`` if the new mean lies in the interval of the old one, ``no``, or why that is not known."""
-        judgement = judgement_of(self.before.cell, self.before.state)
-        if self.mean_s is None:
-            return f"not known: {self.after.ending if self.after else self.reason or 'not run'}"
-        if judgement is None or judgement.interval is None:
-            return "not known: fewer than 10 steps have no interval"
-        return "yes" if judgement.interval.low <= self.mean_s <= judgement.interval.high else "no"
-
 
 def again_table(cells: Sequence[Again]) -> Table:
-    """A row a cell: its old mean and interval, the new mean, and whether it lies in the interval."""
+    """A row a cell: its old mean and interval, the new mean, and as `answer` whether it lies in the interval: ``yes``,
+    ``no``, or why that is not known."""
     names = cell_names([each.before for each in cells])
+    judgements = {id(each.before.cell): judgement_of(each.before.cell, each.before.state) for each in cells}
 
-    def milliseconds(time_s: float | None) -> str:
-        return UNKNOWN if time_s is None else f"{time_s * 1e3:.3f}"
+    def interval(each: Again) -> MeanInterval | None:
+        judgement = judgements[id(each.before.cell)]
+        return judgement.interval if judgement else None
 
-    def limits(each: Again) -> str:
-        judgement = judgement_of(each.before.cell, each.before.state)
-        found = judgement.interval if judgement else None
-        return limits_of(found.low, found.high, found.mean) if found else UNKNOWN
+    def mean_s(each: Again) -> float | None:
+        return each.after.cell.running.mean if each.after and each.after.is_measured else None
+
+    def answer(each: Again) -> str:
+        new_s, old = mean_s(each), interval(each)
+        if new_s is None:
+            return f"not known: {each.after.ending if each.after else each.reason or 'not run'}"
+        if old is None:
+            return "not known: fewer than 10 steps have no interval"
+        return "yes" if old.low <= new_s <= old.high else "no"
 
     columns: tuple[Source[Again], ...] = (
         lambda each: {"number": each.before.cell.cell + 1, **cell_record(each.before.spec)},
         Column("cell", left=True, text=lambda each: names[each.before.source, each.before.cell.cell]),
-        Column("old_mean_s", "old mean (ms)", read=lambda each: each.before.cell.running.mean, show=milliseconds),
-        Column("interval", "its 95 % CI (ms)", text=limits),
-        Column("mean_s", "new mean (ms)", show=milliseconds),
-        Column("answer", "in the interval", left=True),
+        Column("old_mean_s", "old mean (ms)", read=lambda each: each.before.cell.running.mean, show=_milliseconds),
+        Column(
+            "interval",
+            "its 95 % CI (ms)",
+            text=lambda each: limits_of(old.low, old.high, old.mean) if (old := interval(each)) else UNKNOWN,
+        ),
+        Column("mean_s", "new mean (ms)", read=mean_s, show=_milliseconds),
+        Column("answer", "in the interval", left=True, read=answer),
     )
     note = "the interval is of one run's mean; from run to run a machine may drift by more"
     return Table.of(cells, columns, caption="Measured again", footnotes=(note,), label="again")
+
+
+def _milliseconds(time_s: float | None) -> str:
+    return UNKNOWN if time_s is None else f"{time_s * 1e3:.3f}"

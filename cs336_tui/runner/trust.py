@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import NamedTuple
@@ -90,36 +89,17 @@ def imports_of(specs: Iterable[CellSpec]) -> tuple[Import, ...]:
 
 
 def files_of(specs: Iterable[CellSpec]) -> dict[str, bytes]:
-    """The sources of all code in the users' folders that these cells import, by their paths below these: the modules
-    named, and what they import of there. Imports nothing."""
+    """The sources of the users' packages that these cells import, of a single module those beside it, by their paths
+    below the folder that has them. Imports nothing."""
     found: dict[str, bytes] = {}
     for name, folders in dict.fromkeys((name, spec.model_path) for spec in specs for name in names_of(spec)):
-        roots = [str(Path(folder).resolve()) for folder in folders]
-        waiting, seen = [name.partition(":")[0]], set[str]()
-        while waiting:
-            module = waiting.pop()
-            files = [] if module in seen else [place for place in _chain(module, roots) if place.suffix == ".py"]
-            seen.add(module)
-            for file in files:
-                home = next(root for root in roots if file.resolve().is_relative_to(root))
-                found[str(file.resolve().relative_to(home))] = text = file.read_bytes()
-                package = module if file.stem == "__init__" else module.rpartition(".")[0]
-                waiting += _imported(text, package)
+        for place in _chain(
+            name.partition(":")[0].partition(".")[0], [str(Path(folder).resolve()) for folder in folders]
+        ):
+            files = place.rglob("*.py") if place.is_dir() else place.parent.glob("*.py")
+            home = place.parent if place.is_dir() or place.stem != "__init__" else place.parent.parent
+            found |= {str(file.relative_to(home)): file.read_bytes() for file in files}
     return found
-
-
-def _imported(text: bytes, package: str) -> Iterator[str]:
-    """The modules that a source may import, with what it takes from them; those of a text that Python cannot read are
-    not known."""
-    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        for statement in ast.walk(ast.parse(text)):
-            match statement:
-                case ast.Import(names=names):
-                    yield from (each.name for each in names)
-                case ast.ImportFrom(names=names, level=level):
-                    above = package.split(".")[: 1 - level or None] if level else []
-                    home = ".".join([*above, *filter(None, [statement.module])])
-                    yield from (home, *(f"{home}.{each.name}" for each in names))
 
 
 def check_log(session: str, specs: Iterable[CellSpec], *, trusted: bool) -> tuple[Import, ...]:

@@ -33,7 +33,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository-of-somebody")
     (folder / "mine.py").write_text(MINE)
     (folder / "parts.py").write_text("def halves(width):\n    return width\n")
-    (folder / "unused.py").write_text("")
     words = [*DIMS, *"--context 8 --batch 1 --warmup 2 --steps 12 --device cpu --threads 1 --pass forward".split()]
     done = call_bench(*words, "--model", "mine:LM", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -53,7 +52,6 @@ def test_nothing_private_is_in_the_members(home: Path) -> None:
     assert b"PATH/mine.py" in members["session.jsonl"]
     assert b'"mine.py": ' in members["code.json"]
     assert b'"parts.py": ' in members["code.json"]
-    assert b"unused" not in members["code.json"]
     assert b"cs336-tui bench" in members["commands.txt"]
 
 
