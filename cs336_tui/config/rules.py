@@ -11,7 +11,7 @@ from cs336_tui.config import axes
 from cs336_tui.config.axes import Choices
 from cs336_tui.config.axis import SpecError, axes_of
 from cs336_tui.config.values import BYTES_OF_ELEMENT, CAPTURING, COMPUTING, LANGUAGE_MODEL, message_bytes
-from cs336_tui.config.variants import is_imported, option_of, short
+from cs336_tui.config.variants import IN_MODEL, is_imported, option_of, short
 from cs336_tui.stats.quantities import counted
 
 AXES = axes_of(axes.Choices, vars(axes))
@@ -81,6 +81,14 @@ def _arguments_not_given_twice(cell: Choices) -> Iterator[SpecError]:
         if option := option_of(argument):
             why = f"{argument} comes from {option}; leave --model-arg {argument} out"
             yield SpecError("model_args", f"{argument}={text}", why)
+
+
+@_between("loss", "model", "pass_")
+def _loss_in_the_model(cell: Choices) -> Iterator[SpecError]:
+    if cell.loss == IN_MODEL and not is_imported(cell.model):
+        yield SpecError("loss", cell.loss, "the reference model returns logits; name a model of your own with --model")
+    elif cell.loss == IN_MODEL and cell.pass_ in ("inference", "forward"):
+        yield SpecError("pass", cell.pass_, "the model's forward computes the loss, too; choose forward+loss")
 
 
 @_between("checkpoint", "size")
