@@ -226,7 +226,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = "adamw"
     loss: Annotated[str, Axis(
         values=(CROSS_ENTROPY, IN_MODEL), own="function", group="variants",
-        help="Loss: {values} (what your model's forward(tokens, targets) returns)",
+        help="Loss: {values}; in-model: forward(tokens, targets) of your model returns it",
         widget="text", hint=CROSS_ENTROPY, workloads=_OF_MODEL, said=_own_words,
         tip="Your own: package.module:function; in-model: forward(tokens, targets) returns it.",
     )] = CROSS_ENTROPY
