@@ -396,7 +396,7 @@ class _SingleRun(CellRun):
         """Run the warm-up steps of the spec; if automatic, run until they are steady and `AFTER_LOOK` more."""
         most = self.spec.warmup_steps
         if self.spec.timer == "do_bench":  # which does not flush before these
-            self._time_window("warm-up", self._steps[0], WindowTiming(whole=True))
+            self._time_window("warm-up", self._steps[0], WindowTiming(whole=True, barrier=self.group.barrier))
             return
         if self.spec.warmup_for is not None:
             self._time_for(timer, "warm-up", most, self.spec.warmup_for)
@@ -417,7 +417,9 @@ class _SingleRun(CellRun):
     def _measure(self, timer: StepTimer) -> None:
         spec = self.spec
         if spec.timer == "do_bench":
-            self._time_window("measured", self._steps[1], WindowTiming(self.flush, whole=True))
+            self._time_window(
+                "measured", self._steps[1], WindowTiming(self.flush, whole=True, barrier=self.group.barrier)
+            )
         elif spec.steps_auto is not None:
             for count in timing.step_looks(spec.measure_steps):
                 self._time_each(timer, "measured", count)
@@ -433,9 +435,8 @@ class _SingleRun(CellRun):
             self._time_window("measured", self._steps[1], WindowTiming(self.flush))
 
     def _time_window(self, kind: StepKind, count: int, how: WindowTiming) -> None:
-        """Time so many steps back to back, which all ranks begin together."""
+        """Time so many steps back to back."""
         assert self.step is not None
-        self.group.barrier()
         try:
             with self._around("warm-up" if kind == "warm-up" else f"steps 1 to {count}"):
                 times = timing.time_window(self.step, clock_for(self.device), count, self._go_on, how)
