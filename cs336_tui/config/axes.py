@@ -45,7 +45,7 @@ from cs336_tui.config.values import (
     lacks_graphs,
     lacks_precision,
 )
-from cs336_tui.config.variants import CROSS_ENTROPY, REFERENCE, is_imported, short
+from cs336_tui.config.variants import CROSS_ENTROPY, IN_MODEL, REFERENCE, is_imported, short
 from cs336_tui.stats.quantities import counted
 
 _OF_MODEL = (LANGUAGE_MODEL,)
@@ -225,9 +225,10 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="torch's AdamW: adamw leaves the implementation to torch, the others are chosen by name.",
     )] = "adamw"
     loss: Annotated[str, Axis(
-        values=(CROSS_ENTROPY,), own="function", help="Loss, or your own as package.module:function", group="variants",
+        values=(CROSS_ENTROPY, IN_MODEL), own="function", group="variants",
+        help="Loss: {values}; in-model: forward(tokens, targets) of your model returns it",
         widget="text", hint=CROSS_ENTROPY, workloads=_OF_MODEL, said=_own_words,
-        tip="Your own: package.module:function of logits and targets.",
+        tip="Your own: package.module:function; in-model: forward(tokens, targets) returns it.",
     )] = CROSS_ENTROPY
     compile: Annotated[Compile, Axis(
         searched=True, tried=("off", "default"),

@@ -135,9 +135,11 @@ _ATTENTION = (Answer("layout", "attention", where=_ALONE),)
 _AS_WRITTEN = (Answer("layout", "attention", where=(*_ALONE, ("attention", "naive"), ("compile", "off"))),)
 _COMPILED_ALONE = (Answer("layout", "attention", where=(*_ALONE, ("attention", "naive")), over="compile"),)
 _DO_BENCH_ALONE = (Answer("layout", "do_bench", where=_ALONE), *_ATTENTION)
+_PLACE = Answer("layout", "leaderboard")
 _JUDGED_ALONE: Pairs = (("timer", "do_bench"), ("pass", "forward+backward"), *_ALONE)
 _JUDGED: Pairs = (("timer", "do_bench"), ("pass", "train-step"), *_MODEL)
 _LEADERBOARD = (
+    _PLACE,
     Answer("layout", "do_bench", where=_JUDGED),
     Answer(
         "results",
@@ -310,7 +312,7 @@ LEADERBOARDS: tuple[Problem, ...] = (
         "forward and backward of attention, as do_bench times it",
         Part(
             "time of forward and backward together: 16 heads of width 64, 16,384 tokens",
-            tuple(each._replace(where=_JUDGED_ALONE) for each in _DO_BENCH_ALONE),
+            (_PLACE, *(each._replace(where=_JUDGED_ALONE) for each in _DO_BENCH_ALONE)),
             "your kernel is named with --attention package.module:function; its time is yours to submit",
         ),
     ),
@@ -321,7 +323,8 @@ LEADERBOARDS: tuple[Problem, ...] = (
         Part(
             "time of a training step, and the whole run from empty compile caches beside its 10 minutes",
             _LEADERBOARD,
-            "the handout times two GPUs, this one; your model is named with --model; its time is yours to submit",
+            "the handout times two GPUs: --ranks 2 with --parallel; your model is named with --model; its time is "
+            "yours to submit",
         ),
         gpu="180 GB and its times",
     ),

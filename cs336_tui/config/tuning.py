@@ -112,9 +112,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{warmup} warm-up and {counted(measured, 'measured step')}"
 
     def as_run(self, spec: CellSpec) -> CellSpec:
-        """A candidate with the steps and the timer of `run`; several ranks keep the timer of visits."""
-        fields = [*COUNTS, *(("timer",) if spec.ranks == 1 else ())]
-        return msgspec.structs.replace(spec, **{field: getattr(self.run or self.base, field) for field in fields})
+        """A candidate with the steps and the timer of `run`."""
+        return msgspec.structs.replace(
+            spec, **{field: getattr(self.run or self.base, field) for field in (*COUNTS, "timer")}
+        )
 
 
 class LeftOut(msgspec.Struct, frozen=True):

@@ -27,7 +27,8 @@ RANGES: tuple[str, ...] = get_args(Range)
 
 REFERENCE = "reference"
 """The model that comes with the product, as the name of a model."""
-CROSS_ENTROPY = "cross-entropy"
+CROSS_ENTROPY, IN_MODEL = "cross-entropy", "in-model"
+"""Losses; the second is returned by a user's model, from tokens and targets."""
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "vocab_size": ("n_vocab", "num_embeddings", "vocabulary_size"),

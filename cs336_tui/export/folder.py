@@ -17,7 +17,7 @@ from cs336_tui.analysis.fields import PivotError, varies
 from cs336_tui.analysis.merge import Result, measured, results_of, without_visits
 from cs336_tui.analysis.pivot import pivot, suggest
 from cs336_tui.analysis.published import ReferenceFileError
-from cs336_tui.analysis.roofline import points
+from cs336_tui.analysis.roofline import PeakLookup, points
 from cs336_tui.config.reading import NO_NAME
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.events.reports import REPORTS
@@ -97,12 +97,12 @@ def write_summary(
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def tables_of(results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
+def tables_of(results: Sequence[Result], peaks: PeakLookup | None = None) -> dict[str, tuple[Table, ...]]:
     """Every table that these results give, by the name of its file: results, verdicts, pivots, the layouts of
-    write-ups, reference points. Visits of a race are in the first two alone."""
+    write-ups, reference points. Visits of a race are in the first two alone. `peaks`: see `results_table`."""
     found: dict[str, tuple[Table, ...]] = {}
     with contextlib.suppress(TableError):
-        found["results"] = (results_table(results),)
+        found["results"] = (results_table(results, peaks=peaks),)
     if (verdicts := verdict_table(results)).rows:
         found["verdicts"] = (verdicts,)
     results = without_visits(results)

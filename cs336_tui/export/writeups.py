@@ -36,6 +36,7 @@ from cs336_tui.export.subjects.layout import (
     tables_of,
     value,
 )
+from cs336_tui.export.subjects.leaderboard import leaderboard_tables
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.subjects.scaling import scaling_tables
 from cs336_tui.export.subjects.variants import OPTIMIZERS, checkpointing_tables, compiled_tables
@@ -354,6 +355,9 @@ LAYOUTS: Mapping[str, WriteUp] = {
     "checkpointing": WriteUp(
         "peak memory and step time by how many blocks are recomputed together; the best is marked",
         checkpointing_tables,
+    ),
+    "leaderboard": WriteUp(
+        "an entry of a handout's leaderboard among the published ones, with the text to submit", leaderboard_tables
     ),
     "optimizers": WriteUp("the optimizer phase and its share of the step for each optimizer", OPTIMIZERS.tables),
 }

@@ -154,7 +154,10 @@ MICRO: dict[str, object] = {"accumulations": (1, 2), "passes": ("train-step",)}
             SEVERAL | {"parallels": ("zero1",), "optimizers": ("a:B",), "passes": ("train-step",)},
             "parallel zero1: shards torch's AdamW by ZeroRedundancyOptimizer; with an optimizer of your own choose ddp",
         ),
-        (SEVERAL | {"timers": ("do_bench",)}, "timer do_bench: is of one rank; leave it out, or choose --ranks 1"),
+        (
+            {"workload": "collective", "timers": ("do_bench",), "ranks": (2,)},
+            "timer do_bench: the ranks of a collective begin each step together; leave it out",
+        ),
         (
             SEVERAL | {"reports": ("memory", "precision")},
             "reports precision: of one rank, not of 2; leave it out of --reports, or give --ranks 1",

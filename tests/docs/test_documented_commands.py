@@ -23,10 +23,12 @@ import pytest
 from cs336_tui.cli.bench import examples
 from cs336_tui.cli.main import COMMANDS, cli
 from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.presets import preset
 from cs336_tui.config.spec import AXES, CellSpec
-from cs336_tui.events.codec import to_line
+from cs336_tui.events.codec import from_line, to_line
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Event
+from cs336_tui.export.bundle import make_bundle
 from cs336_tui.runner.bench import Bench
 from tests.analysis.test_agreement import report_of
 from tests.analysis.test_scaling import events_of
@@ -164,6 +166,7 @@ NEEDS: Mapping[str, str] = {
     "--layout compiled": "compiled",
     "--layout checkpointing": "checkpointing",
     "--layout optimizers": "optimizers",
+    "--layout leaderboard": "leaderboard",
     "--pivot pass:model": "models",
     "attention-arg.BLOCK_M": "kernels",
     "--pivot pass:cuda-graph": "graphs",
@@ -201,6 +204,8 @@ def rounds_in_turns() -> list[Event]:
 
 
 def cells_of(name: str) -> tuple[CellSpec, ...]:
+    if name == "leaderboard":
+        return preset("2026/leaderboard").sweep.with_devices(("cuda:0",)).cells()
     return sweep_from(devices=("cuda:0",), **SWEEPS[name]).cells()
 
 
@@ -270,6 +275,8 @@ def outcome(
     snapshot = {"segments": [], "device_traces": [[{"action": "alloc", "addr": 0, "size": 512, "stream": 0}]]}
     (cwd / "step.pickle").write_bytes(pickle.dumps(snapshot))
     export(cwd / "step.nsys-rep", A_STEP)  # as nsys itself would export it
+    if "run.zip" in line:
+        (cwd / "run.zip").write_bytes(make_bundle([*map(from_line, log.splitlines())], {})[0])
     for name in ("cs336-basics", "FOLDER"):
         (cwd / name).mkdir()
     for home, module in itertools.product((cwd, cwd / "FOLDER", cwd.parent / "cs336-basics"), CODE.findall(line)):

@@ -381,7 +381,9 @@ class _SingleRun(CellRun):
         spec = self.spec
         assert self.step is not None
         step_s, first_s = timing.estimate_step(self.step, clock_for(self.device), self.flush)
-        self._steps = (spec.warmup_steps_of(step_s), spec.measure_steps_of(step_s))
+        self._steps = (
+            self.group.agree(spec.warmup_steps_of(step_s)), self.group.agree(spec.measure_steps_of(step_s)),
+        )  # fmt: skip
         ahead = f"{1 + timing.ESTIMATING_RUNS} steps ran ahead, untimed: the first took {first_s:.3g} s"
         flushed = " with its flush" if self.flush else ""
         took = f"{ahead}, a step{flushed} takes about {step_s * 1e3:.4g} ms"
@@ -390,7 +392,8 @@ class _SingleRun(CellRun):
             asked.append(f"{counted(self._steps[0], 'warm-up step')} for {duration_words(spec.warmup_for)}")
         if spec.steps_for is not None:
             asked.append(f"{counted(self._steps[1], 'measured step')} for {duration_words(spec.steps_for)}")
-        self.reporter.notice(f"{took}, so {' and '.join(asked)}")
+        if self.group.place.rank == 0:
+            self.reporter.notice(f"{took}, so {' and '.join(asked)}")
         if self.reporter.recompilations:
             self.reporter.recompilations.step_begins()
 
@@ -398,7 +401,7 @@ class _SingleRun(CellRun):
         """Run the warm-up steps of the spec; if automatic, run until they are steady and `AFTER_LOOK` more."""
         most = self.spec.warmup_steps
         if self.spec.timer == "do_bench":  # which does not flush before these
-            self._time_window("warm-up", self._steps[0], WindowTiming(whole=True))
+            self._time_window("warm-up", self._steps[0], WindowTiming(whole=True, barrier=self.group.barrier))
             return
         if self.spec.warmup_for is not None:
             self._time_for(timer, "warm-up", most, self.spec.warmup_for)
@@ -419,7 +422,9 @@ class _SingleRun(CellRun):
     def _measure(self, timer: StepTimer) -> None:
         spec = self.spec
         if spec.timer == "do_bench":
-            self._time_window("measured", self._steps[1], WindowTiming(self.flush, whole=True))
+            self._time_window(
+                "measured", self._steps[1], WindowTiming(self.flush, whole=True, barrier=self.group.barrier)
+            )
         elif spec.steps_auto is not None:
             for count in timing.step_looks(spec.measure_steps):
                 self._time_each(timer, "measured", count)

@@ -223,10 +223,12 @@ class StepTimer:
 
 class WindowTiming(NamedTuple):
     """The timing of a window of steps. `flush` is called before each step, outside of its time. `whole` steps have time
-    stamps round them and none between their phases, whose times are then unknown unless there is one only."""
+    stamps round them and none between their phases, whose times are then unknown unless there is one only. `barrier`
+    waits for other ranks before the first."""
 
     flush: Flush | None = None
     whole: bool = False
+    barrier: Callable[[], object] | None = None
 
 
 PLAIN = WindowTiming()
@@ -249,6 +251,7 @@ def time_window(
         rows.append([first, *(clock.mark() for _ in range(1 if how.whole else len(step.phases)))])
     done = 0
     clock.synchronize()
+    (how.barrier or _nothing)()
     try:
         for marks in rows:
             if not go_on(done):

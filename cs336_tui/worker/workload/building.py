@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import NO_MODEL
-from cs336_tui.config.variants import is_imported, short
+from cs336_tui.config.variants import IN_MODEL, is_imported, short
 from cs336_tui.worker.workload.attention import core_of
 from cs336_tui.worker.workload.attention_only import AttentionOnly, attention_loss, attention_shape
 from cs336_tui.worker.workload.compile_and_capture import captures, compiled, nothing_compiled
@@ -68,6 +68,7 @@ class Workload(NamedTuple):
             opening=opening,
             shared=self.shared,
             accumulate=spec.accumulate,
+            loss_in_model=spec.loss == IN_MODEL,
         )
 
     def gradients(self) -> Iterator[Tensor]:
