@@ -148,7 +148,7 @@ def race(raced: Raced, known: Known, budget_s: float) -> Outcome:
     shared = ["--context", str(raced.context), "--batch", str(raced.batch), "--device", "cpu", "--threads", "1"]
     shared += ["--warmup", str(WARMUP), "--steps", str(STEPS), "--budget", f"{budget_s:.1f}s", "--format", "json"]
     searched = tuning(raced)
-    over = [word for each in raced.over for word in ("--over", each.text)]
+    over = [word for each in raced.over for word in ("--over", each.texts[0])]
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
         command = [sys.executable, "-m", "cs336_tui", "tune", *dims, *shared, *over, "--session-dir", home]

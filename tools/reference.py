@@ -104,7 +104,7 @@ def _options() -> Iterator[str]:
             used.setdefault(record, []).append(title)
     shared = {record: titles for record, titles in used.items() if len(titles) >= _SHARED_BY}
     yield from ("# Commands and options", "")
-    yield "Each command's `--help` says the same. Options that several commands share come first."
+    yield "Each command's `--help-all`, or `--help` of a few, says the same. What several commands share comes first."
     yield from ("", "## Shared options", "")
     everywhere = [record for record, titles in shared.items() if len(titles) == len(of_command)]
     for heading in HEADINGS:

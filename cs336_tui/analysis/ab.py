@@ -11,18 +11,22 @@ import msgspec
 
 from cs336_tui.analysis.comparison import Pair, Side, compare, not_compared
 from cs336_tui.analysis.merge import Result, without_visits
+from cs336_tui.analysis.referee import disqualified
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.stats.quantities import counted
-from cs336_tui.stats.ratio import LEVEL, MARGIN, Ratio, explain, outcome, paired_ratio
+from cs336_tui.stats.ratio import LEVEL, MARGIN, Passing, Ratio, explain, outcome, paired_ratio, passing
 from cs336_tui.stats.summaries import Summary
 
 Pairs = tuple[tuple[float, float], ...]
+FIRST_LOOK = 5
+"""The first round of sides that are apart after which their interval may decide."""
 _MORE = "take more rounds (--rounds) or steps"
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     """One process that timed both, or was to. `number` is from 1; `pairs` are neighbouring steps of A and B in seconds,
-    in order, `ratio` is of these alone; `note` says why a round does not count, and is empty for one that does."""
+    in order, `ratio` is of these alone; `note` says why a round does not count, and is empty for one that does. If it
+    `is_apart`, each side had a process of its own."""
 
     number: int
     began: bool
@@ -31,6 +35,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     pairs: Pairs
     ratio: Ratio | None
     note: str = ""
+    is_apart: bool = False
 
 
 class Exposed(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,13 +64,21 @@ class Exposed(msgspec.Struct, frozen=True, kw_only=True):
 
 class Turns(Pair, frozen=True, kw_only=True):
     """A against B. `ratio`, and means and stds of `a` and `b`, are of all rounds that count. `a_judged` and `b_judged`
-    count rounds in which each verdict held."""
+    count rounds in which each verdict held. `passing` says if A is slower than B by more than the share `by`; both are
+    None if nobody asked."""
 
     rounds: tuple[Round, ...]
     a_judged: dict[str, int]
     b_judged: dict[str, int]
     level: float
     margin: float
+    by: float | None = None
+    passing: Passing | None = None
+
+    @property
+    def is_apart(self) -> bool:
+        """True if each side of a round had a process of its own."""
+        return any(each.is_apart for each in self.rounds)
 
     @property
     def counted(self) -> tuple[Round, ...]:
@@ -89,8 +102,10 @@ class Turns(Pair, frozen=True, kw_only=True):
         return self.b if self.exposed and self.exposed.side == "B" else self.a
 
 
-def turns_of(results: Sequence[tuple[Result, Result]]) -> Turns:
-    """The result of one round or more; one counts if both ended well in one process. Raises ValueError of none."""
+def turns_of(results: Sequence[tuple[Result, Result]], by: float | None = None) -> Turns:
+    """The result of one round or more; one counts if both ended well in turns. With `by`, also if A is slower than B by
+    more than this share: that cannot be told of a side whose time is not that of its work. Raises ValueError of no
+    round."""
     if not results:
         raise ValueError("no rounds: expected at least one")
     rounds = rounds_found(results)
@@ -98,10 +113,13 @@ def turns_of(results: Sequence[tuple[Result, Result]]) -> Turns:
     sides = [[both[side] for both in counted or results] for side in (0, 1)]
     comparison = compare(*sides)
     (pair,) = comparison.pairs
-    ratio, why_not = ratio_of_rounds(rounds), not_compared(*sides)
+    ratio = ratio_of_rounds(rounds)
+    why_not = not_compared(*sides) if counted else f"A and B cannot be compared: {rounds[0].note}"
     explanation = f"{why_not}." if why_not else explain(ratio, more=_MORE)
-    if not counted:
-        explanation = f"A and B cannot be compared: {rounds[0].note}."
+    passed = None if by is None else "cannot tell" if why_not else passing(ratio, by)
+    if by is not None:
+        explanation = explanation if why_not else f"A takes {ratio} times as long as B, and may take {1 + by:g} times."
+        explanation = f"{passed}: {explanation}"
     return Turns(
         a=pair.a,
         b=pair.b,
@@ -112,9 +130,21 @@ def turns_of(results: Sequence[tuple[Result, Result]]) -> Turns:
         differs=(*comparison.notes, *pair.differs),
         a_judged=_judged(sides[0]),
         b_judged=_judged(sides[1]),
-        level=LEVEL,
+        level=ratio.level if ratio else LEVEL,
         margin=MARGIN,
+        by=by,
+        passing=passed,
     )
+
+
+def is_decided(results: Sequence[tuple[Result, Result]], by: float) -> bool:
+    """True if another round cannot change if A is slower than B by more than this share: the interval of all rounds
+    says it, at the `FIRST_LOOK` or later, or the last round has a side that was not timed, or whose time is not that of
+    its work."""
+    last = results[-1]
+    if not all(side.is_measured and not disqualified(side.cell) for side in last):
+        return True
+    return len(results) >= FIRST_LOOK and passing(ratio_of_rounds(rounds_found(results)), by) != "cannot tell"
 
 
 def runs_in_turns(results: Sequence[Result]) -> tuple[tuple[tuple[Result, Result], ...], ...]:
@@ -139,8 +169,12 @@ def rounds_found(results: Sequence[tuple[Result, Result]]) -> tuple[Round, ...]:
 
 
 def ratio_of_rounds(rounds: Sequence[Round]) -> Ratio | None:
-    """The ratio of all rounds that count; None where none does."""
-    return paired_ratio([each.pairs for each in rounds if not each.note])
+    """The ratio of all rounds that count; None where none does. Rounds of sides that are apart go on until the interval
+    decides: after n of them its level is 1 - (1 - `LEVEL`) / n. So all looks together, from `FIRST_LOOK` on, are wrong
+    on either side no more often than one interval at `LEVEL` is, as simulated over 100 rounds."""
+    kept = [each for each in rounds if not each.note]
+    looks = len(kept) if any(each.is_apart for each in kept) else 1
+    return paired_ratio([each.pairs for each in kept], 1 - (1 - LEVEL) / looks)
 
 
 def _is_without_communication(a: CellSpec, b: CellSpec) -> bool:
@@ -154,15 +188,25 @@ def _asked(a: Result, b: Result) -> tuple[int, CellSpec, CellSpec]:
 
 
 def _took_turns(a: Result, b: Result) -> bool:
-    return a.cell.in_turns and b.cell.in_turns and a.cell.pid is not None and a.cell.pid == b.cell.pid
+    is_one = a.cell.in_turns and b.cell.in_turns and a.cell.pid is not None and a.cell.pid == b.cell.pid
+    return is_one or _are_apart(a, b)
+
+
+def _are_apart(a: Result, b: Result) -> bool:
+    """True of two cells that were queued as a round and have a process each."""
+    is_round = a.cell.queued_in_turns and b.cell.queued_in_turns and a.cell.repeat == b.cell.repeat
+    return is_round and a.spec != b.spec and None not in (a.cell.pid, b.cell.pid) and a.cell.pid != b.cell.pid
 
 
 def _round(number: int, a: Result, b: Result) -> Round:
     a_ending, b_ending = _ending(a), _ending(b)
+    is_apart = _are_apart(a, b)
     note = "; ".join(f"{name} {each}" for name, each in (("A", a_ending), ("B", b_ending)) if each)
     if a_ending == b_ending != "":
         note = f"A and B {a_ending}"
-    elif not note and (a.cell.pid != b.cell.pid or len(a.cell.step_times_s) != len(b.cell.step_times_s)):
+    elif not note and (
+        (a.cell.pid != b.cell.pid and not is_apart) or len(a.cell.step_times_s) != len(b.cell.step_times_s)
+    ):
         note = "A and B ran one after the other, not in turns"
     pairs: Pairs = () if note else tuple(zip(a.cell.step_times_s, b.cell.step_times_s, strict=True))
     return Round(
@@ -173,6 +217,7 @@ def _round(number: int, a: Result, b: Result) -> Round:
         pairs=pairs,
         ratio=paired_ratio([pairs]) if pairs else None,
         note=note,
+        is_apart=is_apart,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -10,8 +11,8 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.counts import steps_words, warmup_words
 from cs336_tui.config.flops import parameters
-from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, has_choice
-from cs336_tui.config.variants import IN_EXPORT, REFERENCE, expected, is_imported, short
+from cs336_tui.config.spec import ARGUMENTS, AXES, CUSTOM_SIZE, CellSpec, has_choice
+from cs336_tui.config.variants import IN_EXPORT, REFERENCE, expected, is_imported, pairs_text, short
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import count
 
@@ -100,11 +101,11 @@ def values(results: Iterable[Result], key: str) -> tuple[str, ...]:
 def varies(results: Sequence[Result], key: str) -> bool:
     """True if results that have this field differ in it by more than what follows from their model."""
     results = _with(results, key)
-    if key == "model-args":
-        by_model: dict[str, set[str]] = {}
+    if of := owner(key):
+        by_code: dict[str, set[str]] = {}
         for result in results:
-            by_model.setdefault(result.spec.model, set()).add(FIELDS[key].show(result))
-        return any(len(taken) > 1 for taken in by_model.values())
+            by_code.setdefault(getattr(result.spec, of), set()).add(FIELDS[key].show(result))
+        return any(len(taken) > 1 for taken in by_code.values())
     return len({FIELDS[key].show(result) for result in results} - {OWN}) > 1
 
 
@@ -134,6 +135,8 @@ def shown_of(spec: CellSpec, key: str) -> str:
         return ""
     if key in _WORDS:
         return _WORDS[key](spec)
+    if key in ARGUMENT_COLUMNS:
+        return pairs_text(spec.arguments_given(ARGUMENT_COLUMNS[key])) or NO_ARGUMENTS
     value = getattr(spec, _OF_COLUMN[key].field)
     return _YES_NO[value] if isinstance(value, bool) else str(value)
 
@@ -168,7 +171,6 @@ _WORDS: Mapping[str, Callable[[CellSpec], str]] = {
     "edition": lambda spec: OWN if is_imported(spec.model) and spec.size == CUSTOM_SIZE else spec.edition,
     "arch": lambda spec: OWN if is_imported(spec.model) else spec.arch,
     "model": lambda spec: spec.model,
-    "model-args": lambda spec: ", ".join(spec.args_given) or NO_ARGUMENTS,
     "within": lambda spec: str(spec.within or "any"),
     "attention": lambda spec: OWN if is_imported(spec.model) else spec.attention,
     "norm": lambda spec: OWN if is_imported(spec.model) else spec.norm,
@@ -176,6 +178,8 @@ _WORDS: Mapping[str, Callable[[CellSpec], str]] = {
     "causal": lambda spec: _YES_NO[spec.causal or spec.workload != "attention"],
 }
 """Texts of choices that are not one attribute."""
+ARGUMENT_COLUMNS = {AXES[field].column: field for field in ARGUMENTS}
+"""Fields of the arguments of a user's own code; each argument is one, too: ``attention-arg.BLOCK_M``."""
 
 
 def _choice(key: str) -> Field:
@@ -266,7 +270,47 @@ _ALL = (
     Field("session", "session", "place", lambda result: result.session, lambda result: result.source),
     Field("repeat", "repeat", "run", lambda result: str(result.cell.repeat), lambda result: result.cell.repeat),
 )
-FIELDS: Mapping[str, Field] = {field.key: field for field in _ALL}
+_OPTIONS = {AXES[field].option: field for field in ARGUMENTS}
+
+
+class _Fields(dict[str, Field]):
+    """The fields, and on demand those of a user's own arguments, of which nobody knows which there are."""
+
+    def __missing__(self, key: str) -> Field:
+        option, _, argument = key.partition(".")
+        if not argument or option not in _OPTIONS:
+            raise KeyError(key)
+        field = _OPTIONS[option]
+
+        def show(result: Result) -> str:
+            return dict(result.spec.arguments_given(field)).get(argument, NO_ARGUMENTS)
+
+        def order(result: Result) -> tuple[bool, float, str]:
+            try:
+                return True, float(shown := show(result)), ""
+            except ValueError:
+                return shown != NO_ARGUMENTS, math.inf, shown
+
+        return Field(key, argument, "choice", show, order, usual=NO_ARGUMENTS)
+
+
+FIELDS: Mapping[str, Field] = _Fields((field.key, field) for field in _ALL)
+
+
+def owner(key: str) -> str:
+    """The choice whose arguments a field shows, all or one; empty for any other field."""
+    field = ARGUMENT_COLUMNS.get(key) or _OPTIONS.get(key.partition(".")[0] if "." in key else "")
+    return ARGUMENTS[field] if field else ""
+
+
+def one_by_one(results: Iterable[Result], key: str) -> tuple[str, ...]:
+    """The field of each argument that results have, for that of all together; any other as it is."""
+    if key not in ARGUMENT_COLUMNS:
+        return (key,)
+    field = ARGUMENT_COLUMNS[key]
+    names = dict.fromkeys(name for result in results for name, _ in result.spec.arguments_given(field))
+    return tuple(f"{AXES[field].option}.{name}" for name in names)
+
 
 VARIANTS = tuple(axis.column for axis in AXES.values() if axis.group == "variants" and axis.column)
 """Fields of what is run and how, which need be said only where it is not as usual."""
@@ -288,6 +332,8 @@ def field_named(name: str) -> Field:
     for field in FIELDS.values():
         if name in (field.key, field.title):
             return field
+    if owner(name):
+        return FIELDS[name]
     raise PivotError(f"field {name}: {expected(name, FIELDS, see=IN_EXPORT)}")
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.fields import values, varies
 from cs336_tui.analysis.grouping import PLACES, TELLING, groups, shown, telling
-from cs336_tui.analysis.measures import allocated_bytes, resident_bytes
+from cs336_tui.analysis.measures import allocated_bytes, resident_bytes, tensor_bytes
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, runs_of
 from cs336_tui.analysis.tuning import Race
 from cs336_tui.config.axis import SpecError
@@ -169,9 +169,14 @@ def along(cells: Sequence[Timed]) -> Iterator[Along]:
 
 def peaks(results: Sequence[Result]) -> tuple[Peak, Peak] | None:
     """The largest and the smallest peak of the measured cells: allocated on the device, or, where no cell's is known,
-    resident of the process. None where neither is known."""
-    for kind, read in (("allocated", allocated_bytes), ("RSS", resident_bytes)):
-        sizes = [(size, result) for result in measured(results) if (size := read(result.cell)) is not None]
+    of tensors by the memory report, or resident of the process. None where none is known."""
+    readings: Mapping[str, Callable[[Result], int | None]] = {
+        "allocated": lambda result: allocated_bytes(result.cell),
+        "tensors": tensor_bytes,
+        "RSS": lambda result: resident_bytes(result.cell),
+    }
+    for kind, read in readings.items():
+        sizes = [(size, result) for result in measured(results) if (size := read(result)) is not None]
         if sizes:
             by_size = grouped(sizes, lambda pair: pair[0])
             return tuple(  # type: ignore[return-value]

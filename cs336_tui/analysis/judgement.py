@@ -12,7 +12,7 @@ VerdictName = Literal[
     "steady", "still-warming", "drifting", "two-levels", "periodic", "quantised", "outliers", "too-few-steps",
     "throttled", "contended", "launch-bound", "allocator-retry", "slowed-by-settings",
     "work-outside-steps", "impossible", "less-work", "differs", "remembers-inputs", "other-precision", "more-work",
-    "checked", "unchecked",
+    "checked", "unchecked", "differs-elsewhere", "autotuned-differently",
 ]  # fmt: skip
 """Names of verdicts. Those of `DESCRIBING` describe it; all others are reasons to doubt it."""
 

@@ -4,6 +4,7 @@ Attention in a profiled step: its matrix products against its softmax, in time a
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from cs336_tui.analysis.kernels import (
     has_totals_alone,
     in_phases,
     matmul_share,
+    runs_of,
     share_of,
     top_row,
     total_ns,
@@ -25,7 +27,7 @@ from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled,
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import PHASES
 from cs336_tui.events import kernel_report
-from cs336_tui.events.kernel_report import FUSED, KernelGroup, KernelReport
+from cs336_tui.events.kernel_report import FUSED, KernelGroup, KernelReport, Runs
 from cs336_tui.events.prediction import report_key
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import Summary, summarize
@@ -121,18 +123,34 @@ _BY = ("size", "context", "batch", "pass", "precision", "device", "warmup")
 
 class Profiled(NamedTuple):
     """A part of a profiled step. `kernel_ns` is the sum of its kernels' times, `span_ns` from the first one's begin to
-    the last one's end; None where several of a step's phases make the part, or if it is not known. `softmax_share` is
-    of attention's softmax: all that runs in that named range, or kernels of this kind where nothing names it; None
-    within a fused kernel."""
+    the last one's end; None where several of a step's phases make the part, or if it is not known. Of a recording with
+    `runs` these, `instances` and those of `top` are the means over them. `softmax_share` is of attention's softmax: all
+    that runs in that named range, or kernels of this kind where nothing names it; None within a fused kernel."""
 
     kernel_ns: int
     span_ns: int | None
-    instances: int
+    instances: float
     top: KernelRow | None
     """The kernel with the most time."""
     matmul_share: float
     softmax_share: float | None
     optimizer_share: float
+    runs: Runs | None = None
+
+    @property
+    def times(self) -> str:
+        """``5 × step``; empty if nothing tells them apart."""
+        return self.runs.text if self.runs else ""
+
+    @property
+    def kernel_std_ns(self) -> float | None:
+        """The sample std of the kernels' time over `runs`."""
+        return _std(self.runs.total_ns) if self.runs else None
+
+    @property
+    def span_std_ns(self) -> float | None:
+        """The sample std of the span over `runs`."""
+        return _std(self.runs.span_ns) if self.runs else None
 
 
 class CellPart(NamedTuple):
@@ -223,15 +241,31 @@ def profiled(report: KernelReport, phases: Phases = None) -> Profiled:
         )
 
     span = report.span_ns if phases is None else report.phase_spans_ns.get(phases) if isinstance(phases, str) else None
+    kernel_ns, instances, runs = (
+        total_ns(groups),
+        float(sum(group.instances for group in groups)),
+        runs_of(report, phases),
+    )
+    top = top_row(groups, runs)
+    if runs:
+        kernel_ns, instances = round(statistics.fmean(runs.total_ns)), statistics.fmean(runs.launches)
+        span = round(statistics.fmean(runs.span_ns)) if runs.span_ns else None
+    if top and top.per_run is not None:
+        top = top._replace(instances=top.per_run, total_ns=round(top.avg_ns * top.per_run))
     return Profiled(
-        kernel_ns=total_ns(groups),
+        kernel_ns=kernel_ns,
         span_ns=span or None if has_totals_alone(report) else span,
-        instances=sum(group.instances for group in groups),
-        top=top_row(groups),
+        instances=int(instances) if instances.is_integer() else round(instances, 2),
+        top=top,
+        runs=runs,
         matmul_share=matmul_share(groups),
         softmax_share=None if fuses_attention(report) else share_of(groups, is_softmax),
         optimizer_share=share_of(groups, lambda group: group.phase in OPTIMIZER_PHASES),
     )
+
+
+def _std(times_ns: Sequence[int]) -> float | None:
+    return statistics.stdev(times_ns) if len(times_ns) > 1 else None
 
 
 def _parts_of(cells: Sequence[Result], report: KernelReport | None, ddof: int) -> Iterator[CellPart]:

@@ -16,7 +16,7 @@ from cs336_tui.analysis.merge import grouped
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import RANGES
-from cs336_tui.events.kernel_report import FUSED, KINDS, KernelGroup, KernelKind, KernelReport
+from cs336_tui.events.kernel_report import FUSED, KINDS, KernelGroup, KernelKind, KernelReport, Runs
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.session.state import SessionState
 
@@ -32,19 +32,20 @@ OPTIMIZER_PHASES = ("zero_grad", "optimizer")
 
 class KernelRow(NamedTuple):
     """Every launch of one kernel; `share` is of what was selected, `std_ns` is 0.0 for one launch. None is not
-    known, of a recording without single launches."""
+    known, of a recording without single launches; `per_run` is its launches in one of a recording's `Runs`."""
 
     name: str
     short: str
     kind: KernelKind
     share: float
     total_ns: int
-    instances: int
+    instances: float
     avg_ns: float
     med_ns: float | None
     min_ns: int | None
     max_ns: int | None
     std_ns: float | None
+    per_run: float | None = None
 
 
 class TimeShare(NamedTuple):
@@ -93,14 +94,28 @@ def rows(
 ) -> tuple[KernelRow, ...]:
     """A row per kernel, largest total first; shares are of all that was selected. Stds divide by n - `ddof`."""
     groups = in_phases(report, phase)
-    return rows_of([each for each in groups if range_ in (None, each.range) and kind in (None, each.kind)], ddof)
+    chosen = [each for each in groups if range_ in (None, each.range) and kind in (None, each.kind)]
+    return rows_of(chosen, ddof, runs_of(report, phase))
 
 
-def rows_of(groups: Sequence[KernelGroup], ddof: int = 1) -> tuple[KernelRow, ...]:
+def rows_of(groups: Sequence[KernelGroup], ddof: int = 1, runs: Runs | None = None) -> tuple[KernelRow, ...]:
     """A row per kernel of these groups, largest total first; shares are of all of them."""
-    time_ns = total_ns(groups)
-    made = (_row(name, of_name, time_ns, ddof) for name, of_name in grouped(groups, lambda group: group.name).items())
+    time_ns, by_name = total_ns(groups), grouped(groups, lambda group: group.name)
+    made = (_row(name, of_name, time_ns, ddof, runs) for name, of_name in by_name.items())
     return tuple(sorted(made, key=lambda row: (-row.total_ns, row.name)))
+
+
+def runs_of(report: KernelReport, phases: Phases) -> Runs | None:
+    """The times that a recording ran these phases, or all of a step; None if nothing tells them apart, and of a profile
+    of one's own, which is one step."""
+    if phases is None or isinstance(phases, str):
+        return report.runs.get("recording" if phases is None else phases)
+    parts = [runs for phase in phases if (runs := report.runs.get(phase))]
+    if len(parts) < len(phases) or len({len(runs.launches) for runs in parts}) > 1:
+        return None
+    launches = tuple(map(sum, zip(*(runs.launches for runs in parts), strict=True)))
+    totals = tuple(map(sum, zip(*(runs.total_ns for runs in parts), strict=True)))
+    return Runs(unit=parts[0].unit, launches=launches, total_ns=totals, span_ns=())
 
 
 class RangeError(UserError, ValueError):
@@ -173,20 +188,23 @@ def matmul_shares(report: KernelReport) -> MatmulShares:
     )
 
 
-def launches_in_forward(report: KernelReport, name: str) -> int | None:
-    """The number of times that one forward launches a kernel; None of a step without a forward."""
-    if "forward" not in report.phase_spans_ns:
+def launches_in_forward(report: KernelReport, name: str) -> float | None:
+    """The number of times that one forward launches a kernel; None of a step without a forward, and of a recording
+    whose forwards cannot be told apart."""
+    runs = runs_of(report, "forward")
+    if "forward" not in report.phase_spans_ns or (report.spec.recording and runs is None):
         return None
-    return _instances(group for group in in_phases(report, "forward") if group.name == name)
+    groups = [group for group in in_phases(report, "forward") if group.name == name]
+    return _per_run(groups, runs) if runs else _instances(groups)
 
 
-def top_row(groups: Sequence[KernelGroup]) -> KernelRow | None:
+def top_row(groups: Sequence[KernelGroup], runs: Runs | None = None) -> KernelRow | None:
     """The row of the kernel with the most time in these groups, the first of `rows_of`."""
     by_name = grouped(groups, lambda group: group.name)
     if not by_name:
         return None
     name = min(by_name, key=lambda name: (-total_ns(by_name[name]), name))
-    return _row(name, by_name[name], total_ns(groups), ddof=1)
+    return _row(name, by_name[name], total_ns(groups), 1, runs)
 
 
 def by_step(report: KernelReport) -> tuple[StepUse, ...]:
@@ -261,7 +279,16 @@ def total_ns(groups: Iterable[KernelGroup]) -> int:
     return sum(group.total_ns for group in groups)
 
 
-def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int, ddof: int) -> KernelRow:
+def _per_run(groups: Sequence[KernelGroup], runs: Runs) -> float:
+    """Launches in one of the times, on average."""
+    is_own = all(group.phase == runs.unit for group in groups)
+    launches = sum(group.instances if is_own or group.stepped is None else group.stepped for group in groups)
+    whole, rest = divmod(launches, len(runs.launches))
+    return round(launches / len(runs.launches), 2) if rest else whole
+
+
+def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int, ddof: int, runs: Runs | None) -> KernelRow:
+    per_run = _per_run(groups, runs) if runs else None
     total, count = total_ns(groups), _instances(groups)
     known = name, short_name(name), groups[0].kind, _of(total, whole_ns), total, count
     if summaries := [group.summary for group in groups if group.summary]:
@@ -269,13 +296,13 @@ def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int, ddof: int) -> 
         if len(summaries) == 1:
             (only,) = summaries
             mean = mean if only.avg_ns is None else only.avg_ns
-            return KernelRow(*known, mean, only.med_ns, only.min_ns, only.max_ns, only.std_ns)
+            return KernelRow(*known, mean, only.med_ns, only.min_ns, only.max_ns, only.std_ns, per_run)
         least, greatest = _all_known(each.min_ns for each in summaries), _all_known(each.max_ns for each in summaries)
-        return KernelRow(*known, mean, None, min(least, default=None), max(greatest, default=None), None)
+        return KernelRow(*known, mean, None, min(least, default=None), max(greatest, default=None), None, per_run)
     durations = [duration for group in groups for duration in group.durations_ns]
     mean = total / count
     std = math.sqrt(math.fsum((d - mean) ** 2 for d in durations) / (count - ddof)) if count > 1 else 0.0
-    return KernelRow(*known, mean, statistics.median(durations), min(durations), max(durations), std)
+    return KernelRow(*known, mean, statistics.median(durations), min(durations), max(durations), std, per_run)
 
 
 def _all_known(values: Iterable[int | None]) -> list[int]:

@@ -3,7 +3,7 @@ its name, its unit, how it is read and how several runs are pooled. The energy o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from statistics import fmean
@@ -206,6 +206,12 @@ def tensor_bytes(result: Result) -> int | None:
     return report.peak_bytes if report else None
 
 
+def _predicted_bytes(result: Result) -> int | None:
+    """The predicted peak of a cell's tensors, where they are in the host's memory and nothing counts them."""
+    prediction = result.state.prediction_of(result.spec)
+    return prediction.peak_bytes if prediction and resident_bytes(result.cell) is not None else None
+
+
 class Quantity(NamedTuple):
     """A kind of number: the name of its unit in headings, a number in base units as text, and `per` base units."""
 
@@ -253,8 +259,8 @@ class Measure(NamedTuple):
     """True if a session's JSON and CSV have it for each cell under its key, beside the cell's summary."""
     missing: str = ""
     """The reason, in a few words, why a measured cell has none."""
-    substitute: tuple[str, Callable[[Runs], float | None]] | None = None
-    """The title and reading of what takes its place where it is not known."""
+    substitutes: Mapping[str, Callable[[Runs], float | None]] = {}
+    """The readings, by title, of which the first that is known takes its place."""
     remark: Callable[[Runs], str] | None = None
     """The remark that belongs to a number, such as how it is known."""
     note: str = ""
@@ -274,9 +280,8 @@ class Measure(NamedTuple):
         number = self.read(runs)
         if number is not None:
             return number, self.remark(runs) if self.remark else ""
-        title, read = self.substitute or ("", self.read)
-        number = read(runs)
-        return number, "" if number is None else title
+        others = ((read(runs), title) for title, read in self.substitutes.items())
+        return next((other for other in others if other[0] is not None), (None, ""))
 
 
 def tokens_per_s(spec: CellSpec, step_s: float) -> float | None:
@@ -344,7 +349,11 @@ _ALL = (
     *map(_statistic, ("min", "max", "p95", *QUANTILES)),
     Measure("memory", "peak_allocated_bytes", "peak allocated", SIZE, _of_end("peak_allocated_bytes"), pivoted=True,
             missing="not counted", note="1 GB is 10⁹ bytes; peak allocated is counted after warm-up",
-            substitute=("peak RSS of the whole process", lambda runs: largest(map(resident_bytes, runs.cells)))),
+            substitutes={
+                "peak of tensors, recorded": lambda runs: largest(map(tensor_bytes, runs.counted)),
+                "peak of tensors, predicted": lambda runs: largest(map(_predicted_bytes, runs.counted)),
+                "peak RSS of the whole process": lambda runs: largest(map(resident_bytes, runs.cells)),
+            }),
     Measure("tokens", "tokens_per_s", "tokens/s", RATE, _of_mean(tokens_per_s), pivoted=True, missing="no tokens",
             note="tokens/s: tokens of one step over the mean step time"),
     Measure("skew", "skew_s", "skew", TIME, _field(_SKEW, "mean_s"), summary=_SKEW, recorded=False),

@@ -219,12 +219,18 @@ def phase_peaks(report: MemoryReport) -> dict[str, int | None]:
     }
 
 
+def tells_activations(report: MemoryReport) -> bool:
+    """False of what others recorded without a backward: nothing tells what its forward keeps."""
+    return not report.spec.recording or any(span.phase == "backward" for span in report.phases)
+
+
 def activation_peak(report: MemoryReport) -> int | None:
     """The most bytes of activations and temporary memory that the step allocated and that live at once in forward, loss
-    or backward: the peak apart from parameters, gradients, optimizer state and buffers. None without such a phase."""
+    or backward: the peak apart from parameters, gradients, optimizer state and buffers. None without such a phase, and
+    if `tells_activations` is False."""
     if report.activation_peak_bytes is not None:
         return report.activation_peak_bytes
-    spans = [span for span in report.phases if span.phase in ACTIVE_PHASES]
+    spans = [span for span in report.phases if span.phase in ACTIVE_PHASES and tells_activations(report)]
     if not spans:
         return None
     timeline = Timeline(report)

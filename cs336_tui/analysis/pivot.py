@@ -16,6 +16,8 @@ from cs336_tui.analysis.fields import (
     field_named,
     in_common,
     in_words,
+    one_by_one,
+    owner,
     values,
     values_meant,
     varies,
@@ -38,7 +40,7 @@ def baseline_of(figures: Iterable[Key], named: Sequence[str], chosen: dict[str, 
     figure or several fit."""
     choices = [key for key in named if FIELDS[key].kind in ("choice", "run") and key not in chosen]
     shows = {figure: dict(zip(named, figure, strict=True)) for figure in figures}
-    loose = [key for key in choices if key == _ARGUMENTS or any(fields[key] == OWN for fields in shows.values())]
+    loose = [key for key in choices if owner(key) or any(fields[key] == OWN for fields in shows.values())]
 
     def fixed(figure: Key) -> Key:
         return tuple(shows[figure][key] for key in choices if key not in loose)
@@ -61,12 +63,9 @@ def baseline_of(figures: Iterable[Key], named: Sequence[str], chosen: dict[str, 
     return found
 
 
-_ARGUMENTS = "model-args"
-
-
 def _fits(key: str, fields: Mapping[str, str], base: Mapping[str, str]) -> bool:
     """True if both show the same, or what follows from the model of one of them."""
-    of_others = key == _ARGUMENTS and fields.get("model") != base.get("model")
+    of_others = bool(of := owner(key)) and fields.get(of) != base.get(of)
     return of_others or fields[key] == base[key] or OWN in (fields[key], base[key])
 
 
@@ -163,7 +162,7 @@ def pivot(
         raise PivotError("nothing to pivot: no cell has a result yet")
     row_keys, column_keys = (tuple(field_named(name).key for name in names) for names in (rows, columns))
     named = (*row_keys, *column_keys)
-    taken = {key: values(results, key) for key in FIELDS}
+    taken = {key: values(results, key) for key in (*FIELDS, *named)}
     _check(results, named, taken)
     groups = grouped(results, lambda result: shown(result, named))
     if mixed := _mixed(results, named):
@@ -183,7 +182,13 @@ def pivot(
         row_keys=_in_order(row_keys, {key[:split]: cells[0] for key, cells in groups.items()}),
         column_keys=_in_order(column_keys, {key[split:]: cells[0] for key, cells in groups.items()}),
         figures={(key[:split], key[split:]): figure for key, figure in figures.items()},
-        fixed={key: text for key in FIELDS if FIELDS[key].kind != "run" and (text := in_common(results, key))},
+        fixed={
+            each: text
+            for key in FIELDS
+            if FIELDS[key].kind != "run"
+            for each in one_by_one(results, key)
+            if (text := in_common(results, each))
+        },
         value=value,
         baseline=chosen,
         ddof=ddof,
@@ -194,7 +199,8 @@ def pivot(
 
 def varying(results: Sequence[Result]) -> tuple[str, ...]:
     """Keys of the fields that differ between results and can be pivoted on; not what only follows from the model."""
-    return tuple(key for key in FIELDS if varies(results, key))
+    varied = (key for key in FIELDS if varies(results, key))
+    return tuple(each for key in varied for each in one_by_one(results, key) if varies(results, each))
 
 
 def suggest(results: Sequence[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -217,9 +223,10 @@ def _check(results: Sequence[Result], named: Sequence[str], taken: Mapping[str, 
         if len(texts) == 1:
             others = ", ".join(FIELDS[other].title for other, several in taken.items() if len(several) > 1)
             raise PivotError(f"pivot on {title}: every cell has {texts[0]}; fields that vary: {others or 'none'}")
-    missing = [key for key in varying(results) if FIELDS[key].kind == "choice" and key not in named]
+    together = {part for key in named for part in one_by_one(results, key)}
+    missing = [key for key in varying(results) if FIELDS[key].kind == "choice" and key not in together]
     if missing:
-        raise PivotError(_left_out(missing, taken, "different cells"))
+        raise PivotError(_left_out(missing, {key: values(results, key) for key in missing}, "different cells"))
 
 
 def _left_out(keys: Sequence[str], taken: Mapping[str, Key], what: str) -> str:

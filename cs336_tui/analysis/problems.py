@@ -18,9 +18,10 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted
 
-_MADE_OF: Mapping[str, type[Report]] = {
+MADE_OF: Mapping[str, type[Report]] = {
     "kernels-over-cells": KernelReport,
     "memory-timeline": MemoryReport,
+    "flame-graph": KernelReport,
     "residual-stream": MemoryReport,
 }
 """The contents of reports that tables and figures are made of, whose names do not say so."""
@@ -70,7 +71,7 @@ def is_answered(answer: Answer, material: Material) -> bool:
         return False
     kind, _, table = answer.name.partition("/")
     content = REPORTS[kind].content if answer.source == "report" else None
-    made_of = _MADE_OF.get(table) or _MADE_OF.get(kind) or content
+    made_of = MADE_OF.get(table) or MADE_OF.get(kind) or content
     return bool(material.reports(made_of, answer.where) if made_of else measured(chosen.results))
 
 

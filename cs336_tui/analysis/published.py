@@ -31,7 +31,7 @@ _TIMED = ("source", "device", "edition", "size", "context", "batch", "pass", "pr
           "mean_ms", "std_ms", "note")  # fmt: skip
 """Columns that every file has."""
 COLUMNS = (*_TIMED, "part", "peak", "top_kernel", "top_launches", *_PERCENTS, "op", "backend", "ranks",
-           "parallel", "communication_ms")  # fmt: skip
+           "parallel", "communication_ms", "board")  # fmt: skip
 """Columns of the published and of a person's own file; what is unstated is empty."""
 PARTS = ("forward", "loss", "backward", "optimizer", "forward+backward")
 """The parts of a step that a peak or kernels may be of."""
@@ -91,6 +91,8 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pas
     """The way in which several ranks share a step, one of `WAYS`, perhaps with its buckets: ``bucketed:10MB``."""
     communication_ms: float | None = None
     """Time in which gradients were communicated, after backward."""
+    board: str = ""
+    """Of an entry of a handout's leaderboard ``verified`` or ``not marked``; its `size` is in no table of sizes."""
     own: bool = False
 
     @property
@@ -124,6 +126,17 @@ def arch_of(edition: str) -> str:
 @cache
 def published() -> tuple[Published, ...]:
     """The reference points that come with the product, each with its source."""
+    return tuple(row for row in _packaged() if not row.board)
+
+
+def leaderboard(edition: str) -> tuple[Published, ...]:
+    """The published entries of a handout's leaderboard, the fastest first."""
+    entries = (row for row in _packaged() if row.board and row.edition == edition)
+    return tuple(sorted(entries, key=lambda row: row.mean_ms or 0.0))
+
+
+@cache
+def _packaged() -> tuple[Published, ...]:
     return parse(packaged("published.csv"), "published.csv")
 
 
@@ -197,7 +210,7 @@ def _parsed(fields: dict[Any, Any]) -> Published:
         raise ValueError(f"part {part}: expected one of {', '.join(PARTS)}, or nothing for the whole pass")
     if op:
         message_dims(fields["size"])
-    else:
+    elif not fields.get("board"):
         dims_of(fields["size"], fields["edition"])
     texts = {name: fields.get(name, "").strip() for name in (*_COUNTS, "top_launches", *_TIMES, *_PERCENTS)}
     numbers = {name: _count(name, texts[name]) for name in (*_COUNTS, "top_launches")}

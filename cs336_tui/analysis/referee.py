@@ -4,14 +4,16 @@ checks that the cell's process made (`events.audit`). `docs/referee.md` has each
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
+
+import msgspec
 
 from cs336_tui.analysis.agreement import tolerance_of
 from cs336_tui.analysis.judgement import Finding, VerdictName
 from cs336_tui.config.flops import step_flops, surely_moved
 from cs336_tui.config.spec import Precision
-from cs336_tui.events.audit import AFTER_S, FASTER, SLOWER, Audit, Books, Inputs, Results, Work
+from cs336_tui.events.audit import AFTER_S, FASTER, SLOWER, AttentionCheck, Audit, Books, Inputs, Results, Work
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import counted, named, percent, two_digit_percent
 
@@ -62,6 +64,7 @@ def refereed(cell: CellState) -> Mapping[VerdictName, Finding]:
     differs = _differs(cell, audit.results)
     why = _unchecked(audit.results)
     return {
+        **({"differs-elsewhere": _elsewhere(cell, audit.attention)} if audit.attention else {}),
         "work-outside-steps": _outside(cell, audit.books),
         "impossible": _impossible(cell, audit),
         "less-work": _less(cell, audit),
@@ -196,6 +199,35 @@ def _differs(cell: CellState, results: Results | None) -> Finding:
     if found:
         return Finding(True, f"from {results.reference}: {', '.join(dict.fromkeys(found))}", "do not compare its time")
     return Finding(False, f"its results are those of {results.reference}")
+
+
+def agreeing(cell: CellState) -> tuple[int, int] | None:
+    """The forms in which a user's own attention is naive attention, and all that were tried; None of no such."""
+    checks = cell.finished.audit.attention if cell.finished and cell.finished.audit else ()
+    return (sum(not (each.error or _wrong(cell, each)) for each in checks), len(checks)) if checks else None
+
+
+def _wrong(cell: CellState, check: AttentionCheck) -> str:
+    """The difference from naive attention that rounding does not explain; empty if it explains all."""
+    alone = msgspec.structs.replace(cell.spec, num_layers=1)
+    tolerance = tolerance_of(alone, alone)
+    wrong = [each for each in check.differences if not each.worst_error <= tolerance.part]
+    text = " and ".join(f"{each.worst} by {_share(each.worst_error)}" for each in wrong)
+    in_tf32 = tolerance_of(rounded := msgspec.structs.replace(alone, precision="tf32"), rounded).part
+    explained = cell.spec.precision == "fp32" and all(each.worst_error <= in_tf32 for each in wrong)
+    return f"{text}, which products in TF32 would explain" if text and explained else text
+
+
+def _elsewhere(cell: CellState, checks: Sequence[AttentionCheck]) -> Finding:
+    wrong = [f"{each.form}: {text}" for each in checks if (text := _wrong(cell, each))]
+    failed = [f"{each.form}: {each.error}" for each in checks if each.error]
+    right, every = agreeing(cell) or (0, 0)
+    text = f"its attention is naive attention in {right} of {every} forms"
+    if failed:
+        text += f"; no result in {len(failed)}, {failed[0]}"
+    if not wrong:
+        return Finding(False, text)
+    return Finding(True, f"{text}; it differs in {len(wrong)}, {'; '.join(wrong)}", "mask what is beyond the length")
 
 
 def _seconds(time_s: float) -> str:

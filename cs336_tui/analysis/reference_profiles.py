@@ -108,7 +108,11 @@ def kernels_said(beside: KernelsBeside) -> Said:
     if part.profiled and part.report:
         top = part.profiled.top
         matmul = part.profiled.matmul_share * 100
-        own = _figures(top.short, top.instances, top.share * 100, matmul) if top else _figures("", None, None, matmul)
+        own = (
+            _figures(top.short, round(top.instances), top.share * 100, matmul)
+            if top
+            else _figures("", None, None, matmul)
+        )
         here = f"{own} here{'' if part.report.activity == 'kernels' else ' (operators by self time)'}"
     there = []
     for row in (match.row for match in beside.matches):

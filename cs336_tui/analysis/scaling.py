@@ -9,7 +9,7 @@ https://jax-ml.github.io/scaling-book/training.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
@@ -49,6 +49,10 @@ class Work(NamedTuple):
     """Of one tensor (B, D) between layers."""
     all_reduces: int
     """Of such tensors under TP, in a forward and as many in a backward."""
+
+    @property
+    def backward_flops(self) -> int:
+        return _FORWARDS["backward"] * self.forward_flops
 
 
 class Device(NamedTuple):
@@ -307,6 +311,73 @@ def plan(
         rows=tuple(rank_row(work, device, each) for each in ranks),
         sources=tuple(sources),
     )
+
+
+class Mesh(NamedTuple):
+    """Ranks of FSDP and of TP, and the links of a device along either axis."""
+
+    data: int
+    tensor: int
+    data_links: int
+    tensor_links: int
+
+
+class Account(NamedTuple):
+    """A quantity of the 2025 handout's ``communication_accounting``: the problem's part, and how it comes about."""
+
+    part: str
+    quantity: str
+    derivation: str
+    value: float
+    unit: str
+    """``bytes``, ``tokens``, ``devices``, ``FLOPs`` or ``numbers``."""
+
+
+def accounts(spec: CellSpec, device: Device, mesh: Mesh, memories: Sequence[int]) -> Iterator[Account]:
+    """Memory and forward's communication of blocks of two linear layers (D x F, F x D) alone, without attention,
+    embeddings and activation functions, for B tokens a device in (a) and (b).
+
+    Weights, gradients and AdamW's two moments are float32, activations and communication bfloat16; a linear layer saves
+    its input. In (b) all but half of the activations is sharded over N devices. (c) has communication along the axes
+    overlap, as "How to Scale Your Model" has it, and then add up; W counts once for each link.
+    """
+    width, wide, blocks, tokens = spec.d_model, spec.d_ff, spec.num_layers, spec.tokens_per_step
+    numbers = 2 * blocks * width * wide
+    saved = 2 * blocks * (width + wide) * tokens
+    of_blocks = f"{blocks} × {width} × {wide}"
+    yield Account("a", "numbers P", f"2 L D F = 2 × {of_blocks}", numbers, "numbers")
+    for quantity, each in (("master weights", 4), ("accumulated gradients", 4), ("optimizer state", 8)):
+        yield Account("a", quantity, f"{each} P", each * numbers, "bytes")
+    yield Account("a", "all three", "4 P + 4 P + 8 P = 16 P", 16 * numbers, "bytes")
+    derivation = f"A = 2 L (D + F) B = 2 × {blocks} × ({width} + {wide}) × {tokens}"
+    yield Account("a", "saved for backward", derivation, saved, "bytes")
+    for memory in memories:
+        of = f"{memory / 1e9:g} GB"
+        yield Account(
+            "a", f"devices of {of}", f"(16 P + A) / {of}", math.ceil((16 * numbers + saved) / memory), "devices"
+        )
+    for memory in memories:
+        of, left = f"{memory / 1e9:g} GB", 2 * memory - saved
+        least = math.floor((32 * numbers + saved) / left) + 1 if left > 0 else math.inf
+        derivation = f"(16 P + A / 2) / N + A / 2 < {of}, N > (16 P + A / 2) / ({of} - A / 2)"
+        yield Account("b", f"N_FSDP for less than {of}", derivation, least, "devices")
+    speed = device.flops_per_s / device.bytes_per_s
+    data = mesh.data * speed / mesh.data_links
+    share = mesh.tensor * speed / (mesh.tensor_links * wide)
+    ranks = f"X = {mesh.data}, Y = {mesh.tensor}, M_X = {mesh.data_links}, M_Y = {mesh.tensor_links}"
+    yield Account("c", "forward's FLOPs of a block", "4 B D F", 4 * tokens * width * wide, "FLOPs")
+    yield Account("c", "backward's FLOPs of a block", "8 B D F", 8 * tokens * width * wide, "FLOPs")
+    derivation = f"4 D F / (Y W M_X) <= 4 B D F / (X Y C): B >= X C / (W M_X); {ranks}"
+    yield Account("c", "whole batch, FSDP", derivation, data, "tokens")
+    derivation = "4 B D / (X W M_Y) <= 4 B D F / (X Y C): F >= Y C / (W M_Y), whatever B is"
+    yield Account("c", "F at least, TP", derivation, share * wide, "numbers")
+    both = data if share <= 1 else math.inf
+    yield Account("c", "whole batch, axes overlap", "the larger of the two; none if TP's does not hold", both, "tokens")
+    yield Account("c", "batch a device, axes overlap", "B / (X Y)", both / mesh.data / mesh.tensor, "tokens")
+    added = data / (1 - share) if share < 1 else math.inf
+    derivation = "B >= X C / (W M_X) / (1 - Y C / (W M_Y F))"
+    yield Account("c", "whole batch, axes add up", derivation, added, "tokens")
+    yield Account("c", "batch a device, axes add up", "B / (X Y)", added / mesh.data / mesh.tensor, "tokens")
 
 
 _RINGS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}

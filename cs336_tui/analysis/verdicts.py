@@ -27,11 +27,11 @@ from cs336_tui.analysis.contention import contention, milliseconds, ran_beside, 
 from cs336_tui.analysis.judgement import Check, Finding, Judgement, VerdictName, limited_note
 from cs336_tui.analysis.referee import refereed
 from cs336_tui.config.counts import duration_words
-from cs336_tui.config.processes import BLOCKING, slowing
+from cs336_tui.config.processes import BLOCKING, CACHE_FOLDER, INTERPRETED, slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.intervals import MeanInterval, mean_interval
-from cs336_tui.stats.quantities import TOO_NOISY, change_percent, counted, is_too_noisy
+from cs336_tui.stats.quantities import TOO_NOISY, change_percent, counted, is_too_noisy, named
 from cs336_tui.stats.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling
 
 LEAST_SHARE = 0.9
@@ -193,6 +193,7 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
         "allocator-retry": _allocator_retry(cell),
         "slowed-by-settings": _slowed(cell),
         **refereed(cell),
+        **({"autotuned-differently": _autotuned(cell)} if cell.finished.autotuned else {}),
     }
     return Judgement(
         checks=tuple(Check(name=name, **msgspec.structs.asdict(found)) for name, found in findings.items()),
@@ -367,6 +368,8 @@ def _slowed(cell: CellState) -> Finding:
     variables = cell.in_force.variables if cell.in_force else None
     if variables is None:
         return Finding(None, "environment variables were not recorded", unknown_because="not recorded")
+    if not cell.spec.brings_own_code:  # nothing to interpret
+        variables = tuple(said for said in variables if not said.startswith(f"{INTERPRETED}="))
     if not (found := slowing(variables)):
         return Finding(False, "no environment variable is set that makes steps slower")
     text = ", and ".join(f"{said} is set: {how}" for said, how in found.items())
@@ -374,7 +377,38 @@ def _slowed(cell: CellState) -> Finding:
     return Finding(True, text, f"unset {names} and repeat it")
 
 
+def _autotuned(cell: CellState) -> Finding:
+    """By autotuners that chose otherwise in another repeat of the same cell, or in another rank."""
+    kernels: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    runs = [(n, rank, end) for n, end in sorted(cell.tuned.items()) for rank in range(len(end.autotuned))]
+    for number, rank, end in runs:
+        of_rank = f" rank {rank}" if len(end.autotuned) > 1 else ""
+        step = f", a step {milliseconds(end.summary.mean_s)}" if end.summary and end.summary.mean_s else ""
+        for each in end.autotuned[rank]:
+            time_s = each.times_s.get(each.chosen)
+            own = f" at {milliseconds(time_s)}" if time_s is not None else ""
+            choices = kernels.setdefault((each.by, each.kernel, each.key), {})
+            choices.setdefault(each.chosen, []).append(f"cell {number + 1}{of_rank}{own}{step}")
+    differ = {key: choices for key, choices in kernels.items() if len(choices) > 1}
+    if not differ:
+        alike = f"alike in {len(runs)} runs" if len(runs) > 1 else "in one run; --repeats 2 shows whether they stay"
+        return Finding(False, f"{counted(len(kernels), 'choice')} of autotuners, {alike}")
+    (by, kernel, _), choices = next(iter(differ.items()))
+    said = "; ".join(f"{chosen} ({', '.join(where)})" for chosen, where in choices.items())
+    more = f", and {len(differ) - 1} more" if len(differ) > 1 else ""
+    advice = (
+        "pin it: leave one triton.Config in the configs of its triton.autotune"
+        if by == "triton"
+        else f"pin it: set {CACHE_FOLDER} to a folder of your own, which keeps the first choice for all runs"
+    )
+    return Finding(True, f"{kernel}: {said}{more}", advice)
+
+
 def _notes(cell: CellState, steadiness: Steadiness | None) -> Iterator[str]:
+    for rank, choices in enumerate(cell.finished.autotuned if cell.finished else ()):
+        of_rank = f", rank {rank}" if cell.spec.ranks > 1 else ""
+        chosen = [f"{each.kernel}{f' ({each.key})' if each.key else ''}: {each.chosen}" for each in choices]
+        yield f"chosen by autotuners{of_rank}: {named(chosen, 3, '; ')}"
     around = cell.surroundings
     if beside := ran_beside(cell):
         yield beside

@@ -14,14 +14,16 @@ import msgspec
 
 from cs336_tui.cli import suggestions
 from cs336_tui.cli.flags import session_dir_option
-from cs336_tui.cli.help import Group, option_under
+from cs336_tui.cli.help import Choice, Group, option_under
 from cs336_tui.cli.suggestions import of_setting, offer
 from cs336_tui.config import settings
 from cs336_tui.config.choices import command_of
-from cs336_tui.config.presets import all_presets, to_toml, user_preset_dir
+from cs336_tui.config.presets import QUICK, all_presets, bundled, to_toml, user_preset_dir
+from cs336_tui.config.problems import EDITIONS, every_problem
 from cs336_tui.config.settings import KEYS, Found, SettingError
 from cs336_tui.config.variants import expected
 from cs336_tui.export.writing.texts import one_line
+from cs336_tui.stats.quantities import counted
 
 
 @click.group("config", cls=Group, invoke_without_command=True)
@@ -113,23 +115,29 @@ def _shown(value: Any) -> str:
 
 
 @click.group("presets", cls=Group, invoke_without_command=True)
+@option_under("Output", "--edition", "Handout edition. [default: the newest]", type=Choice(EDITIONS))
+@option_under("Output", "--all", "Every preset, also those that are of no problem.", name="every", is_flag=True)
 @session_dir_option
 @click.pass_context
-def presets(context: click.Context, session_dir: Path) -> None:  # noqa: ARG001  # every command takes it
-    """List the presets: named sweeps of each handout edition, and your own."""
+def presets(context: click.Context, edition: str | None, every: bool, session_dir: Path) -> None:  # noqa: ARG001
+    """List the presets: those of a handout's problems, and your own."""
     from tabulate import tabulate
 
     if context.invoked_subcommand is not None:
         return
     found = all_presets()
-    rows = [(one_line(preset.name), one_line(preset.about)) for preset in found.presets]
+    of_problems = {row.preset(of) for of, row in every_problem() if of == (edition or EDITIONS[0])} | {QUICK.name}
+    aside = {preset.name for preset in bundled() if not every} - of_problems
+    shown = [preset for preset in found.presets if preset.name not in aside]
+    rows = [(one_line(preset.name), one_line(preset.about)) for preset in shown]
     if sys.stdout.isatty():
         listed = click.HelpFormatter(width=shutil.get_terminal_size().columns)
         listed.write_dl(rows)
         text = listed.getvalue().rstrip()
     else:
         text = tabulate(rows, ["preset", "what it runs"], tablefmt="plain", disable_numparse=True)
-    click.echo(f"{text}\n\nYour own: {user_preset_dir()} (a TOML file each; `presets show NAME` is a start)")
+    more = f"\n\n{counted(len(aside), 'preset')} more: --edition, or --all" if aside else ""
+    click.echo(f"{text}{more}\n\nYour own: {user_preset_dir()} (a TOML file each; `presets show NAME` is a start)")
     for problem in found.problems:
         click.echo(f"cs336-tui: {problem}", err=True)
 

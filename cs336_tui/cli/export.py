@@ -13,7 +13,7 @@ import click
 from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.fields import PivotError, field_named, select
 from cs336_tui.analysis.merge import Result, results_of
-from cs336_tui.analysis.pivot import VALUES, pivot
+from cs336_tui.analysis.pivot import VALUES, Pivot, pivot
 from cs336_tui.analysis.problems import Material
 from cs336_tui.cli.files import Destination, file_options, is_given, say_written
 from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, refuse, session_dir_option, sessions_argument
@@ -23,6 +23,7 @@ from cs336_tui.cli.suggestions import columns, conditions, layouts, pivots, prob
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.catalogue import axes_of
+from cs336_tui.export.figures import heat_map
 from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.problems import WITHOUT_FILES, export_problem
@@ -193,7 +194,8 @@ def export(
     if drawn and figures is None:
         click.echo(f"{counted(len(drawn), 'figure')}: {WITHOUT_FILES}", err=True)
     if figures is not None:
-        found = figures_of(states, results) if drawn is None else drawn
+        asked = choice.pivot(results)
+        found = (heat_map(asked),) if asked else figures_of(states, results) if drawn is None else drawn
         write_figures(found, figures, overwrite=to.overwrite)
     if to.file is not None:
         written[to.file], text = text, ""
@@ -280,13 +282,15 @@ def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite:
     name="overwrite",
     default=True,
 )
+@option("--every-format", "Tables also as LaTeX, Typst and CSV, figures as PDF and PNG.", is_flag=True)
 @session_dir_option
-def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, overwrite: bool) -> None:
+def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, overwrite: bool, every_format: bool) -> None:
     """Write the summary of SESSION... as a folder: summary.md and summary.html, tables/, figures/ and the logs."""
     if format_of(output) is not None:
         raise FormatError(f"-o {output}: the summary is a folder; name one, such as {output.with_suffix('')}")
     forced = overwrite and is_given("overwrite")
-    write_summary(output, read(sessions, session_dir), overwrite=overwrite, with_logs=forced)
+    sources = read(sessions, session_dir)
+    write_summary(output, sources, overwrite=overwrite, with_logs=forced, every_format=every_format)
     say_written(output)
 
 
@@ -353,12 +357,17 @@ class TableChoice(NamedTuple):
         """True if nothing but the results was asked for."""
         return not self._given
 
+    def pivot(self, results: Sequence[Result]) -> Pivot | None:
+        """The pivot that is asked for; None without one."""
+        if not self.pivot_on:
+            return None
+        rows, columns = axes_of(self.pivot_on, results)
+        return pivot(results, rows, columns, self.value or "mean", pairs_of("--baseline", self.baseline) or None)
+
     def tables(self, results: Sequence[Result], states: Sequence[SessionState]) -> Sequence[Table]:
         """The chosen tables of these sessions. Raises the errors of the tables, or `click.UsageError`."""
         notation = Notation(self.unit or "ms", self.digits)
-        if self.pivot_on:
-            rows, columns = axes_of(self.pivot_on, results)
-            made = pivot(results, rows, columns, self.value or "mean", pairs_of("--baseline", self.baseline) or None)
+        if made := self.pivot(results):
             return [pivot_table(made, results, notation=notation, caption=self.caption)]
         if self.layout:
             published = self.style is not None

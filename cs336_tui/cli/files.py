@@ -51,12 +51,16 @@ def _settled(usual: str) -> Callable[[click.Context, click.Parameter, str | None
         output: Path | None = context.params.get("output")
         if asked is None and output is None and sys.stdout.isatty():
             return TERMINAL
-        found = settled_format(asked, output, usual)
+        found = settled_format("markdown" if asked == GITHUB else asked, output, usual)
         if output is not None and not context.resilient_parsing:
             check_writable(output, overwrite=context.params.get("overwrite", True))
-        return found
+        return GITHUB if asked == GITHUB else found
 
     return settle
+
+
+GITHUB = "github"
+"""Markdown as GitHub folds it, which some commands write."""
 
 
 verbose_option = option_under(
@@ -138,9 +142,9 @@ def say_written(path: Path) -> None:
     click.echo(f"wrote {path}" + (f", as {given['format_']}" if unnamed else ""), err=True)
 
 
-def file_options(usual: str = "markdown") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The file and its format: that of the file's name, else the usual one. The command gets both as `to`; and the
-    folder of the sessions."""
+def file_options(usual: str = "markdown", *more: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The file and its format, one of `FORMATS` or `more`: that of the file's name, else the usual one. The command
+    gets both as `to`; and the folder of the sessions."""
     of_file: Callable[[Callable[..., Any]], Callable[..., Any]] = under(
         "Output",
         option(
@@ -153,7 +157,7 @@ def file_options(usual: str = "markdown") -> Callable[[Callable[..., Any]], Call
             "--format",
             f"Format of the output. [default: by the suffix of -o, else {usual}; on a terminal a table of its width]",
             name="format_",
-            type=_FormatChoice((usual, *(each for each in FORMATS if each != usual)), case_sensitive=False),
+            type=_FormatChoice((usual, *(each for each in FORMATS if each != usual), *more), case_sensitive=False),
             callback=_settled(usual),
         ),
         option(

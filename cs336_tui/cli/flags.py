@@ -16,6 +16,7 @@ from cs336_tui.config.counts import INTERVAL, USUAL_MOST, Counted, auto_of, shar
 from cs336_tui.config.order import Order
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.sweep import ASKED_REPORTS, NO_OOM_SKIP, LaneCount
+from cs336_tui.config.variants import module_named
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -104,6 +105,8 @@ def _option(axis: Axis) -> Callable[[F], F]:
         both = f"--{axis.option}/--no-{axis.option}"
         return option_under(axis.heading, both, _text(axis), name=name, default=None)
     of_value: Any = comma_list(axis.kind) if axis.several else axis.kind
+    if axis.own and axis.several:
+        of_value = Parsed("LIST", lambda text: tuple(map(module_named, WORDS.parse(text))), several=True)
     if axis.field in USUAL_MOST:
         of_value = _count(axis.field, several=axis.several)
     elif axis.kind is tuple:

@@ -45,6 +45,14 @@ _PLAINER = {"INTEGER": " N", "FLOAT": " NUMBER", "TEXT": " NAME"}
 _HELD = "\xa0"
 """A blank at which no line breaks, while it is laid out."""
 _KEY = "cs336_tui.heading"
+_ALL = "cs336_tui.help_all"
+_MOST = 35
+"""Options that help shows at once; of a command with more only those that are `_FIRST`."""
+_FIRST = frozenset(
+    "--a --b --base --head --by --over --goal --budget --replay --theme --preset --size --context --batch --pass "
+    "--precision --device --warmup --steps --rounds --model --attention --compile --repeats --gpu --phase --part "
+    "--min-mb --figures --save-preset --output --format --version --help --help-all".split()
+)
 
 
 def heading(title: Heading) -> Callable[[F], F]:
@@ -155,13 +163,19 @@ def write_sections(formatter: click.HelpFormatter, sections: Iterable[tuple[str,
     formatter.write_many_sections(made)
 
 
-def _show(context: click.Context, _option: click.Parameter, value: bool) -> None:
+def _show(context: click.Context, option: click.Parameter, value: bool) -> None:
     """Print help and end, as click does, with its colours."""
+    context.meta[_ALL] = option is _HELP_ALL
     if value and not context.resilient_parsing:
         from cs336_tui.cli.streams import Styled
 
         click.echo(Styled(f"{context.get_help()}\n"), nl=False)
         context.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show, help="Show all options and exit."
+)
 
 
 class Choice(click.Choice[str]):
@@ -182,9 +196,25 @@ class Command(click.Command):
             option.callback = _show
         return option
 
+    @property
+    def is_long(self) -> bool:
+        """True if help shows the first of its options alone."""
+        return sum(isinstance(each, click.Option) and not each.hidden for each in self.params) > _MOST
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), *([_HELP_ALL] if self.is_long else [])]
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        found = under_headings(self, ctx).items()
-        write_sections(formatter, [(title, [record_of(each, ctx) for each in of]) for title, of in found])
+        left, is_whole = 0, ctx.meta.get(_ALL) or not self.is_long
+        sections: list[tuple[str, list[tuple[str, str]]]] = []
+        for title, of in under_headings(self, ctx).items():
+            kept = [each for each in of if is_whole or not _FIRST.isdisjoint(each.opts)]
+            sections.append((title, [record_of(each, ctx) for each in kept]))
+            left += len(of) - len(kept)
+        write_sections(formatter, sections)
+        if left:
+            formatter.write_paragraph()
+            formatter.write_text(f"{left} more options: {ctx.command_path} --help-all")
 
 
 class Group(Command, click.Group):

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, Listed] = {
     "bench": Listed("bench", "Run", "Run benchmarks without the app; data on standard output."),
     "ab": Listed("ab", "Run", "Run two cells in turns, step by step, and say which is faster."),
+    "gate": Listed("ab", "Run", "Run two commits of your own code in turns, and exit by which is slower."),
     "tune": Listed("tune", "Run", "Search the choices that make a step fastest, and say by how much."),
     "comm": Listed("bench", "Run", "Time collectives of several ranks: all-reduce and others, over sizes."),
     "resume": Listed("bench", "Run", "Run the cells of a session that have no result yet."),
@@ -56,6 +57,8 @@ COMMANDS: dict[str, Listed] = {
     "compare": Listed("compare", "Results", "Compare two sessions or two cells."),
     "export": Listed("export", "Results", "Tables and figures of sessions, for a write-up."),
     "summary": Listed("export", "Results", "Write a folder with text, tables, figures and logs of sessions."),
+    "bundle": Listed("bundle", "Results", "Pack a session as evidence that travels: log, tables, hashes."),
+    "verify": Listed("bundle", "Results", "Check a bundle: hashes, every table from the raw steps, a new run."),
     "reference": Listed("compare", "Results", "Published times, peaks and kernels beside a session's own."),
     "open": Listed("sessions", "Results", "Open a session, or traces, memory snapshots and nsys reports of others."),
     "estimate": Listed("estimate", "Look ahead", "Predict memory, FLOPs and time; runs nothing."),

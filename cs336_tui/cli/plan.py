@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import msgspec
 
 from cs336_tui.analysis.merge import Result, results_of
 from cs336_tui.analysis.roofline import IN_RINGS, PRECISIONS_OF, Format, link_rates, speed_of
-from cs336_tui.analysis.scaling import PARTS, Device, Part
+from cs336_tui.analysis.scaling import PARTS, Device, Mesh, Part, accounts
 from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.export import write_figures
@@ -25,9 +26,24 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import bytes_per_s_of, flops_per_s_of, rank_counts_of
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.export.subjects.scaling import limit_table, plan_document, plan_figure, rank_table
+from cs336_tui.export.subjects.scaling import account_table, limit_table, plan_document, plan_figure, rank_table
 from cs336_tui.session import store
 from cs336_tui.stats.quantities import bandwidth, rate_text
+
+
+def mesh_of(text: str) -> Mesh:
+    """Ranks and links of either axis, ``16x4:2x1``. Raises ValueError."""
+    found = re.fullmatch(r"(\d{1,6})x(\d{1,6}):(\d{1,2})x(\d{1,2})", text.strip())
+    numbers = [int(number) for number in found.groups()] if found else [0]
+    if min(numbers) < 1:
+        raise ValueError("expected ranks of FSDP and TP, and links of either, such as 16x4:2x1")
+    return Mesh(*numbers)
+
+
+def memory_of(text: str) -> int:
+    """Bytes of ``80GB``. Raises ValueError."""
+    return round(bytes_per_s_of(f"{text.strip()}/s"))
+
 
 _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
 
@@ -83,6 +99,18 @@ _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
     type=Choice(tuple(_BYTES)),
     default="bf16",
 )
+@option(
+    "--mesh",
+    "Memory and communication of blocks of two linear layers on FSDP x TP ranks over these links: 16x4:2x1.",
+    type=Parsed("XxY:MxN", mesh_of),
+)
+@option(
+    "--memory",
+    "Memory of a device, with --mesh, such as 80GB; may be repeated.",
+    name="memories",
+    multiple=True,
+    type=Parsed("SIZE", memory_of),
+)
 @option("--shared-link", "FSDP's and TP's communication share a link, so that their times add up.", is_flag=True)
 @option_under("Output", "--figures DIR", "Also write figures here, as SVG, PDF and PNG.", type=DIRECTORY)
 @file_options("table")
@@ -96,6 +124,8 @@ def plan(
     ranks: tuple[int, ...],
     part: Part,
     precision: Format,
+    mesh: Mesh | None,
+    memories: Sequence[int],
     shared_link: bool,
     figures: Path | None,
     to: Destination,
@@ -117,6 +147,13 @@ def plan(
         raise click.UsageError("--measured takes the place of --link and of --gpu or --flops; leave one of them out")
     is_given = not sessions or link_bytes_per_s
     link = _given_link(gpu, link_bytes_per_s) if is_given else _measured_link(results, names)
+    if mesh is not None:
+        speed, _ = _given_speed(gpu, flops_per_s, precision)
+        device = Device(speed, link.bytes_per_s, link.by_operation)
+        tables = [account_table(each, device, accounts(each, device, mesh, memories)) for each in sweep.cells()]
+        if to.format == "json":
+            return to.deliver(json_text({"accounting": [record for table in tables for record in table.records]}))
+        return to.show(tables)
     plans = []
     for spec in (msgspec.structs.replace(each, precision=precision) for each in sweep.cells()):
         if sessions and gpu is None and flops_per_s is None:

@@ -20,15 +20,13 @@ from cs336_tui.cli.suggestions import problems as named
 from cs336_tui.cli.targets import AskedCells, Counter, best_device, predicting
 from cs336_tui.config.order import relative_work, rough_peak_bytes
 from cs336_tui.config.problem import Problem
-from cs336_tui.config.problems import PROBLEMS, every_problem, problem_named
+from cs336_tui.config.problems import EDITIONS, every_problem, problem_named
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.problems import Needs, parts_table, problems_table
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError
 from cs336_tui.session.state import SessionState
-
-EDITIONS = tuple(sorted({edition for row in PROBLEMS for edition in row.editions}, reverse=True))
 
 
 @command("problems")

@@ -54,7 +54,7 @@ def report_command(
         raise click.UsageError(f"{option}: JSON has every phase and part, in groups; leave it out, or use --format csv")
     sweep = with_model(sweep_from(**choices), f"report of {kind}")
     if figures is not None:
-        _check_folder(figures, overwrite=to.overwrite)
+        _check_folder(figures, "flame-graph" if kind == "kernels" else "memory-timeline", overwrite=to.overwrite)
     run = HeadlessRun()
     bench = Bench(run.sink, session_dir=session_dir, timeout_s=timeout_s, device_interval_s=0, check_fit=check_fit)
 
@@ -86,17 +86,18 @@ def _contents(state: SessionState, kind: ReportKind) -> list[Report]:
     return [report.content for report in state.reports.values() if report.kind == kind and report.content]
 
 
-def _check_folder(folder: Path, *, overwrite: bool) -> None:
-    """Raise `click.UsageError` now for figures that could not be written when all is done."""
+def _check_folder(folder: Path, name: str, *, overwrite: bool) -> None:
+    """Raise `click.UsageError` now for figures, whose names begin so, that could not be written when all is done."""
     try:
         make_folder(folder)
-        check_writable(folder / "memory-timeline.svg", overwrite=overwrite)
-        if not overwrite and (there := sorted(folder.glob("memory-timeline-*"))):
+        check_writable(folder / f"{name}.svg", overwrite=overwrite)
+        if not overwrite and (there := sorted(folder.glob(f"{name}-*"))):
             raise AlreadyThere(there[0])
     except ExportError as error:
         raise click.UsageError(f"--figures {error}") from None
 
 
+_FIGURES = option_under("Output", "--figures", "Also write the figures here, as SVG, PDF and PNG.", type=DIRECTORY)
 _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "kernels": (
         option_under(
@@ -111,6 +112,7 @@ _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
             "Only the kernels of this part of the model, as one table.",
             type=Choice((*RANGES, FUSED)),
         ),
+        _FIGURES,
         file_options(),
         fit_check_option,
     ),
@@ -118,7 +120,7 @@ _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
         option_under(
             "Output", "--min-mb MB", "Leave out allocations below this.", type=click.FloatRange(min=0), default=0.0
         ),
-        option_under("Output", "--figures", "Also write the figures here, as SVG, PDF and PNG.", type=DIRECTORY),
+        _FIGURES,
         file_options(),
         fit_check_option,
     ),

@@ -45,7 +45,7 @@ from cs336_tui.config.values import (
     lacks_graphs,
     lacks_precision,
 )
-from cs336_tui.config.variants import CROSS_ENTROPY, REFERENCE, is_imported, short
+from cs336_tui.config.variants import CROSS_ENTROPY, IN_MODEL, REFERENCE, is_imported, short
 from cs336_tui.stats.quantities import counted
 
 _OF_MODEL = (LANGUAGE_MODEL,)
@@ -187,10 +187,10 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=_own_words,
     )] = REFERENCE
     model_args: Annotated[tuple[tuple[str, str], ...], Axis(
-        section="Your model",
+        section="Your model", arguments_of="model",
         option="model-arg", column="model-args", label="arguments", group="variants", widget="pairs",
-        help="Argument of your model besides the dimensions, such as rope_theta=10000 "
-        "(for one model of several Class.rope_theta=10000); may be repeated.",
+        help="Argument of your model besides the dimensions, such as rope_theta=10000, or several values as "
+        "10000,50000 (for one model of several Class.rope_theta=10000); may be repeated.",
         hint="none, as dropout=0", workloads=_OF_MODEL,
         applies=lambda spec: is_imported(spec.model), said=lambda pairs: tuple(map("=".join, pairs)),
         tip="Arguments that your model wants beside the dimensions: rope_theta=10000, dropout=0.",
@@ -225,9 +225,10 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="torch's AdamW: adamw leaves the implementation to torch, the others are chosen by name.",
     )] = "adamw"
     loss: Annotated[str, Axis(
-        values=(CROSS_ENTROPY,), own="function", help="Loss, or your own as package.module:function", group="variants",
+        values=(CROSS_ENTROPY, IN_MODEL), own="function", group="variants",
+        help="Loss: {values}; in-model: forward(tokens, targets) of your model returns it",
         widget="text", hint=CROSS_ENTROPY, workloads=_OF_MODEL, said=_own_words,
-        tip="Your own: package.module:function of logits and targets.",
+        tip="Your own: package.module:function; in-model: forward(tokens, targets) returns it.",
     )] = CROSS_ENTROPY
     compile: Annotated[Compile, Axis(
         searched=True, tried=("off", "default"),
@@ -378,6 +379,23 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         help="Operation of --workload collective: {values}",
         tip="What the ranks do with a message of the size, such as 10MB.",
     )] = "all-reduce"
+    attention_args: Annotated[tuple[tuple[str, str], ...], Axis(
+        section="Your model", arguments_of="attention", before="norm",
+        option="attention-arg", column="attention-args", label="attn args", group="variants", widget="pairs",
+        help="Argument of your attention: one value or several, such as BLOCK_M=16,32,64; may be repeated.",
+        hint="none, as BLOCK_M=64", workloads=(*_OF_MODEL, "attention"),
+        applies=lambda spec: is_imported(spec.attention), said=lambda pairs: tuple(map("=".join, pairs)),
+        tip="Arguments that your attention takes besides queries, keys, values and mask.",
+    )] = ()
+    optimizer_args: Annotated[tuple[tuple[str, str], ...], Axis(
+        section="Your model", arguments_of="optimizer", before="loss",
+        option="optimizer-arg", column="optimizer-args", label="opt args", group="variants", widget="pairs",
+        help="Argument of your optimizer: one value or several, such as lr=0.001,0.01; may be repeated.",
+        hint="none, as lr=0.001", workloads=_OF_MODEL,
+        applies=lambda spec: is_imported(spec.optimizer) and spec.pass_ == "train-step",
+        said=lambda pairs: tuple(map("=".join, pairs)),
+        tip="Arguments that your optimizer takes besides the parameters.",
+    )] = ()
     recording: Annotated[str, Axis(
         sweep="-", option="-", column="recording", kinds=(*_AS_VARIANT, "pace"), recorded=True,
         applies=lambda spec: bool(spec.recording),

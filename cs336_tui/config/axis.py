@@ -69,6 +69,10 @@ class Cell(Protocol):
     @property
     def model(self) -> str: ...
     @property
+    def attention(self) -> str: ...
+    @property
+    def optimizer(self) -> str: ...
+    @property
     def checkpoint(self) -> int: ...
     @property
     def timer(self) -> str: ...
@@ -109,6 +113,8 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[str, ...] = ()
     own: str = ""
     """Kind of a user's own value, ``package.module:`` and this; empty if only `values` are allowed."""
+    arguments_of: str = ""
+    """Field of the user's own code whose arguments these pairs are; several values of one are a sweep's."""
     least: float = 1
     """Minimum of a number."""
     check: Callable[[Any], None] | None = None

@@ -14,10 +14,10 @@ import msgspec
 from cs336_tui.config.axis import Axis
 from cs336_tui.config.counts import MOST_BY_TIME, Auto, auto_words, share_words
 from cs336_tui.config.presets import preset
-from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
+from cs336_tui.config.spec import ARGUMENTS, AXES, CUSTOM_SIZE, RAW_DIMS, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import NO_OOM_SKIP, NOT_OF_COLLECTIVES, OF_COLLECTIVES, Sweep
 from cs336_tui.config.values import LANGUAGE_MODEL, NO_MODEL, sharing_of
-from cs336_tui.config.variants import is_imported, short, why_no_folder, why_no_module, why_not_there
+from cs336_tui.config.variants import is_imported, pairs_of, short, why_no_folder, why_no_module, why_not_there
 
 
 def sweep_from(
@@ -67,6 +67,8 @@ def sweep_from(
     elif preset_name and given.get("edition", base.edition) != base.edition and "sizes" not in given:
         raise SpecError("edition", given["edition"], f"changes what the sizes of {preset_name} mean; give --size too")
     sweep = msgspec.structs.replace(base, **given)
+    if "checkpoints" not in given:
+        sweep = sweep.with_fitting_groups()
     sweep.check()
     for field, error in _without_effect(sweep, asked).items():
         if field not in of_another_too:
@@ -117,9 +119,12 @@ USUAL_ALONE: dict[str, dict[str, Any]] = {
 def _without_effect(sweep: Sweep, given: dict[str, Any]) -> dict[str, SpecError]:
     """The given choices that have no effect in this sweep, each with the reason."""
     alone, own = sweep.workload != LANGUAGE_MODEL, bool(sweep.own_code)
-    own_model = any(map(is_imported, sweep.models))
     reasons = {
-        "model_args": not own_model and "only a model of your own has arguments; give --model too",
+        **{
+            field: not any(map(is_imported, getattr(sweep, AXES[of].sweep)))
+            and f"only {'an' if of[0] in 'ao' else 'a'} {of} of your own has arguments; give --{of} too"
+            for field, of in ARGUMENTS.items()
+        },
         "model_path": not own and "nothing of your own to look for there; give --model too",
         "annotations": not own and "nothing of your own that could call it; give --model too",
         "head_dims": not sweep.has_widths and "only with --workload attention or norm; a model's comes from its size",
@@ -173,7 +178,7 @@ def sweep_of(specs: Sequence[CellSpec]) -> Sweep:
         for field, axis in AXES.items()
         if axis.sweep
     }
-    found["model_args"] = _arguments(specs)
+    found |= {field: _arguments(specs, field) for field in ARGUMENTS}
     if first.warmup_auto:
         found["warmups"] = (first.warmup_steps,)
     if first.is_alone and not first.is_collective:
@@ -182,12 +187,16 @@ def sweep_of(specs: Sequence[CellSpec]) -> Sweep:
     return Sweep(**found, dims=next((spec.dims for spec in specs if spec.size == CUSTOM_SIZE), None))
 
 
-def _arguments(specs: Sequence[CellSpec]) -> tuple[tuple[str, str], ...]:
-    """Arguments of users' models; named ``Class.name`` if they differ between models."""
-    given = dict.fromkeys((spec.model, spec.model_args) for spec in specs if is_imported(spec.model))
-    if len({arguments for _, arguments in given}) <= 1:
-        return next((arguments for _, arguments in given), ())
-    return tuple((f"{short(model)}.{name}", value) for model, arguments in given for name, value in arguments)
+def _arguments(specs: Sequence[CellSpec], field: str) -> tuple[tuple[str, str], ...]:
+    """Arguments of users' own code; named ``Class.name`` if they differ between classes."""
+    given: dict[str, list[tuple[tuple[str, str], ...]]] = {}
+    for spec in specs:
+        if is_imported(name := getattr(spec, ARGUMENTS[field])) and AXES[field].counts_in(spec):
+            given.setdefault(name, []).append(getattr(spec, field))
+    found = {name: pairs_of(settings) for name, settings in given.items()}
+    if len({*found.values()}) <= 1:
+        return next(iter(found.values()), ())
+    return tuple((f"{short(name)}.{argument}", values) for name, pairs in found.items() for argument, values in pairs)
 
 
 def command_of(sweep: Sweep, ddof: int = 1) -> str:
@@ -236,7 +245,7 @@ def _words_of(sweep: Sweep, axis: Axis) -> Iterator[str]:
             return
         case "model_path" | "annotations" if not sweep.own_code:
             return
-        case "model_args" if not any(map(is_imported, sweep.models)):
+        case field if field in ARGUMENTS and not any(map(is_imported, getattr(sweep, AXES[ARGUMENTS[field]].sweep))):
             return
         case "warmup_steps":
             given = sweep.warmup_words

@@ -93,7 +93,7 @@ _RANKS: Pairs = (("workload", "language-model"), ("ranks", "2+"))
 _COLLECTIVE: Pairs = (("workload", "collective"),)
 COMMENT = "write the comment yourself"
 _TWO_GPUS = "two GPUs and their times"
-_TWO_NODES = "2024's setting of two nodes is not here"
+_TWO_NODES = "2024's setting of two nodes: --launcher slurm --nodes 2 --gpus-per-node 1"
 
 _WRAPPERS = Answer("layout", "data-parallel", where=_RANKS)
 _SEVERAL_WRAPPERS = _WRAPPERS._replace(over="parallel")
@@ -160,8 +160,18 @@ _FSDP = (
         "pictures of Nsight Systems are taken in its window",
     ),
 )
+_ALL_REDUCE = (
+    Answer("layout", "collectives", where=_COLLECTIVE),
+    Answer("figure", "busbw", where=_COLLECTIVE, over="size"),
+)
 _FORMULAS = "the expressions are yours; the command has the numbers for given speeds"
 _PLAN = "cs336-tui plan --part ffn --size xl --gpu H100 --link 450GB/s"
+
+
+_ACCOUNTS = (
+    "cs336-tui plan --mesh 16x4:2x1 --memory 80GB --memory 95GB --arch gelu-learned --d-model 16384 --d-ff 53248 "
+    "--num-layers 126 --num-heads 128 --context 1 --batch 1 --flops 4.6e14 --link 180GB/s"
+)
 
 
 def _calculated(name: str, title: str, *asks: str, first: str = "", last_shares_link: bool = False) -> Problem:
@@ -185,13 +195,22 @@ SEVERAL_RANKS: tuple[Problem, ...] = (
         "all-reduce over sizes and ranks in one node",
         Part(
             "time of an all-reduce for each size, number of ranks and backend",
-            (
-                Answer("layout", "collectives", where=_COLLECTIVE),
-                Answer("figure", "busbw", where=_COLLECTIVE, over="size"),
-            ),
+            _ALL_REDUCE,
             COMMENT,
         ),
         gpu="up to 6 GPUs and their times",
+        preset_name="all_reduce",
+    ),
+    Problem.of(
+        "distributed_communication_multi_node",
+        ("2024",),
+        "all-reduce over sizes and ranks over two nodes",
+        Part(
+            "time of an all-reduce for each size, number of ranks and backend, between nodes",
+            _ALL_REDUCE,
+            f"its preset runs over nodes with --launcher slurm --nodes 2 --gpus-per-node 3; {COMMENT}",
+        ),
+        gpu="two nodes of 3 GPUs and their times",
         preset_name="all_reduce",
     ),
     *by_edition(
@@ -219,14 +238,17 @@ SEVERAL_RANKS: tuple[Problem, ...] = (
         "communication_accounting",
         ("2025",),
         "memory and communication of a model of 126 blocks, on paper",
-        Part("memory of one device", person="it is arithmetic on paper"),
-        Part("memory of a device with everything sharded", person="it is arithmetic on paper"),
-        Part(
-            "the batch from which on 16 x 4 devices are bound by computation",
-            person="the command takes a batch and says up to how many ranks it is bound by computation; its model "
-            "of links has no meshes",
-            command="cs336-tui plan --part ffn --arch gelu-learned --d-model 16384 --d-ff 53248 --num-layers 126 "
-            "--num-heads 128 --context 1 --batch 65536 --flops 4.6e14 --link 180GB/s --ranks 64",
+        *(
+            Part(
+                asks,
+                person="the sentences are yours; the command has the numbers with their derivation",
+                command=_ACCOUNTS,
+            )
+            for asks in (
+                "memory of one device",
+                "memory of a device with everything but half of the activations sharded",
+                "the batch from which on 16 x 4 devices are bound by computation",
+            )
         ),
         Part("other ways to a smaller batch", person="it is an argument"),
         gpu="",

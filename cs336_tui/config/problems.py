@@ -135,11 +135,15 @@ _ATTENTION = (Answer("layout", "attention", where=_ALONE),)
 _AS_WRITTEN = (Answer("layout", "attention", where=(*_ALONE, ("attention", "naive"), ("compile", "off"))),)
 _COMPILED_ALONE = (Answer("layout", "attention", where=(*_ALONE, ("attention", "naive")), over="compile"),)
 _DO_BENCH_ALONE = (Answer("layout", "do_bench", where=_ALONE), *_ATTENTION)
+_PLACE = Answer("layout", "leaderboard")
+_JUDGED_ALONE: Pairs = (("timer", "do_bench"), ("pass", "forward+backward"), *_ALONE)
+_JUDGED: Pairs = (("timer", "do_bench"), ("pass", "train-step"), *_MODEL)
 _LEADERBOARD = (
-    Answer("layout", "do_bench", where=_MODEL),
+    _PLACE,
+    Answer("layout", "do_bench", where=_JUDGED),
     Answer(
         "results",
-        where=_MODEL,
+        where=_JUDGED,
         columns=tuple(
             "size context batch pass precision n median compile_time first_step whole within memory status".split()
         ),
@@ -196,8 +200,9 @@ ONE_DEVICE: tuple[Problem, ...] = (
         ("2024",),
         "shares of parts of the model in forward",
         Part(
-            "a flame graph",
-            person="another program draws the picture; the Chrome trace beside the session's log opens in Perfetto",
+            "a flame graph, and where its cycle comes from",
+            (Answer("figure", "flame-graph", where=_FORWARD),),
+            "where the cycle comes from is yours to say",
         ),
         Part("share of RMSNorm", (_RANGES._replace(rows=(("name", "norms"),)),)),
         Part("share of softmax", (_RANGES._replace(rows=(("name", "softmax"),)),)),
@@ -307,7 +312,7 @@ LEADERBOARDS: tuple[Problem, ...] = (
         "forward and backward of attention, as do_bench times it",
         Part(
             "time of forward and backward together: 16 heads of width 64, 16,384 tokens",
-            _DO_BENCH_ALONE,
+            (_PLACE, *(each._replace(where=_JUDGED_ALONE) for each in _DO_BENCH_ALONE)),
             "your kernel is named with --attention package.module:function; its time is yours to submit",
         ),
     ),
@@ -318,7 +323,8 @@ LEADERBOARDS: tuple[Problem, ...] = (
         Part(
             "time of a training step, and the whole run from empty compile caches beside its 10 minutes",
             _LEADERBOARD,
-            "the handout times two GPUs, this one; your model is named with --model; its time is yours to submit",
+            "the handout times two GPUs: --ranks 2 with --parallel; your model is named with --model; its time is "
+            "yours to submit",
         ),
         gpu="180 GB and its times",
     ),
@@ -327,6 +333,8 @@ LEADERBOARDS: tuple[Problem, ...] = (
 
 PROBLEMS: tuple[Problem, ...] = (*ONE_DEVICE, *SEVERAL_RANKS, *LEADERBOARDS)
 """In the order of the handouts. A name has one row for each way in which editions ask for it."""
+EDITIONS = tuple(sorted({edition for row in PROBLEMS for edition in row.editions}, reverse=True))
+"""The newest first."""
 
 
 def problem_named(name: str, editions: tuple[str, ...] = ()) -> tuple[Problem, str]:
@@ -335,7 +343,7 @@ def problem_named(name: str, editions: tuple[str, ...] = ()) -> tuple[Problem, s
     asked, slash, word = name.rpartition("/")
     rows = {
         edition: row
-        for row in PROBLEMS
+        for row in reversed(PROBLEMS)  # of those with the same preset the first
         if plain(word) in (plain(row.name), plain(row.preset_name or row.name))
         for edition in row.editions
     }
@@ -353,5 +361,5 @@ def problem_of_preset(name: str) -> str:
 
 def every_problem() -> Iterator[tuple[str, Problem]]:
     """Each edition with each of its problems, the newest edition first."""
-    for edition in sorted({edition for row in PROBLEMS for edition in row.editions}, reverse=True):
+    for edition in EDITIONS:
         yield from ((edition, row) for row in PROBLEMS if edition in row.editions)

@@ -36,6 +36,7 @@ def lives(pid: int, since: float | None = None) -> bool:
 CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 USERS_CACHE_FOLDER = os.environ.get(CACHE_FOLDER)
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
+INTERPRETED = "TRITON_INTERPRET"
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Settings of torch's CUDA allocator; the first that is set counts, from torch 2.9 on. Before, the second."""
 MOST_CHARACTERS = 100
@@ -92,6 +93,7 @@ KNOWN: tuple[TimingVariable, ...] = (
     ),
     *(TimingVariable(name, ("cuda",), _LOGS) for name in ("CUBLAS_LOGINFO_DBG", "CUBLASLT_LOG_LEVEL")),
     *(TimingVariable(name, ("cuda",), _LOGS) for name in ("CUDNN_LOGINFO_DBG", "CUDNN_LOGLEVEL_DBG")),
+    TimingVariable(INTERPRETED, (), "Triton's kernels are interpreted, so that their times mean nothing"),
     *_changing("cuda", "NVIDIA_TF32_OVERRIDE", "CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS"),
     *_changing("cuda", "CUDA_FORCE_PTX_JIT", "CUDA_DISABLE_PTX_JIT", "CUDA_CACHE_DISABLE", "CUDA_AUTO_BOOST"),
     *_changing("cuda", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),

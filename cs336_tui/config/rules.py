@@ -11,11 +11,13 @@ from cs336_tui.config import axes
 from cs336_tui.config.axes import Choices
 from cs336_tui.config.axis import SpecError, axes_of
 from cs336_tui.config.values import BYTES_OF_ELEMENT, CAPTURING, COMPUTING, LANGUAGE_MODEL, message_bytes
-from cs336_tui.config.variants import is_imported, option_of, short
+from cs336_tui.config.variants import IN_MODEL, is_imported, option_of, short
 from cs336_tui.stats.quantities import counted
 
 AXES = axes_of(axes.Choices, vars(axes))
 """Every choice by its field of a cell."""
+ARGUMENTS = {field: axis.arguments_of for field, axis in AXES.items() if axis.arguments_of}
+"""Choices that are arguments of a user's own code, each with the choice that names the code."""
 FLOAT8_MULTIPLE = 16
 """Float8 matrix products of the hardware need dimensions that are multiples of this."""
 
@@ -81,6 +83,14 @@ def _arguments_not_given_twice(cell: Choices) -> Iterator[SpecError]:
         if option := option_of(argument):
             why = f"{argument} comes from {option}; leave --model-arg {argument} out"
             yield SpecError("model_args", f"{argument}={text}", why)
+
+
+@_between("loss", "model", "pass_")
+def _loss_in_the_model(cell: Choices) -> Iterator[SpecError]:
+    if cell.loss == IN_MODEL and not is_imported(cell.model):
+        yield SpecError("loss", cell.loss, "the reference model returns logits; name a model of your own with --model")
+    elif cell.loss == IN_MODEL and cell.pass_ in ("inference", "forward"):
+        yield SpecError("pass", cell.pass_, "the model's forward computes the loss, too; choose forward+loss")
 
 
 @_between("checkpoint", "size")
@@ -166,8 +176,9 @@ def _message(cell: Choices) -> Iterator[SpecError]:
         return
     if cell.pass_ != "forward":
         yield SpecError("pass", cell.pass_, "a collective has none; leave it out")
-    if cell.sync != "each-step":
-        yield SpecError("sync", cell.sync, "the ranks of a collective begin each step together; leave it out")
+    for field in ("sync", "timer"):
+        if (value := getattr(cell, field)) != AXES[field].default:
+            yield SpecError(field, value, "the ranks of a collective begin each step together; leave it out")
     if not message_bytes((cell.d_model, cell.d_ff), cell.precision, cell.ranks):
         yield SpecError(
             "size", cell.size, f"less than one {cell.precision} number for each of {counted(cell.ranks, 'rank')}"
@@ -236,11 +247,16 @@ def _equal_micro_batches(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("accumulate", cell.accumulate, why)
 
 
+def lacks_gpu(backend: str, device: str) -> bool:
+    """True of NCCL on a device that is no GPU of CUDA."""
+    return backend == "nccl" and not device.startswith("cuda")
+
+
 @_between("ranks", "device", "backend")
 def _where_ranks_run(cell: Choices) -> Iterator[SpecError]:
     if cell.ranks > 1 and cell.device == "mps":
         yield SpecError("ranks", cell.ranks, "torch has no communication on mps; choose cpu or cuda")
-    if cell.backend == "nccl" and not cell.device.startswith("cuda"):
+    if lacks_gpu(cell.backend, cell.device):
         yield SpecError("backend", cell.backend, f"runs on cuda, not on {cell.device}; choose gloo")
 
 
@@ -256,10 +272,10 @@ def _one_optimizer(cell: Choices) -> Iterator[SpecError]:
         yield SpecError("parallel", cell.parallel, why)
 
 
-@_between("ranks", "cuda_graph", "timer", "sync")
+@_between("ranks", "cuda_graph", "sync")
 def _by_one_rank_only(cell: Choices) -> Iterator[SpecError]:
     if cell.ranks == 1:
         return
-    for field in ("cuda_graph", "timer", "sync"):
+    for field in ("cuda_graph", "sync"):
         if (value := getattr(cell, field)) != AXES[field].default:
             yield SpecError(field, value, "is of one rank; leave it out, or choose --ranks 1")

@@ -15,7 +15,7 @@ from cs336_tui.config import axes
 from cs336_tui.config.axes import Choices
 from cs336_tui.config.axis import MAX_COUNT, SpecError
 from cs336_tui.config.counts import least_s, steps_in
-from cs336_tui.config.rules import AXES, RULES
+from cs336_tui.config.rules import ARGUMENTS, AXES, RULES
 from cs336_tui.config.values import (
     ARCHES,
     EDITIONS,
@@ -32,11 +32,11 @@ from cs336_tui.config.values import (
     message_bytes,
     sharing_of,
 )
-from cs336_tui.config.variants import did_you_mean, expected, is_imported, short
+from cs336_tui.config.variants import Pairs, did_you_mean, expected, is_imported, short
 
 __all__ = [
-    "ARCHES", "AXES", "EDITIONS", "MAX_COUNT", "PASSES", "PRECISIONS", "SYNCS", "Arch", "CellSpec", "Edition",
-    "ModelDims", "Pass", "Precision", "SpecError", "Sync", "canonical_device", "dims_of", "known_choices",
+    "ARCHES", "ARGUMENTS", "AXES", "EDITIONS", "MAX_COUNT", "PASSES", "PRECISIONS", "SYNCS", "Arch", "CellSpec",
+    "Edition", "ModelDims", "Pass", "Precision", "SpecError", "Sync", "canonical_device", "dims_of", "known_choices",
     "recorded_spec", "size_names",
 ]  # fmt: skip
 
@@ -142,10 +142,10 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
         """The way in which an operation alone is computed, such as ``naive`` or ``rmsnorm``; empty of a model."""
         return getattr(self, self.workload) if self.is_alone else ""
 
-    @property
-    def args_given(self) -> tuple[str, ...]:
-        """Arguments of a user's own model, such as ``dropout=0.1``; empty for the reference model."""
-        return tuple(f"{name}={value}" for name, value in self.model_args) if is_imported(self.model) else ()
+    def arguments_given(self, field: str) -> Pairs:
+        """Arguments of a user's own model, attention or optimizer; empty where it is not the user's own."""
+        given: Pairs = getattr(self, field)
+        return given if is_imported(getattr(self, ARGUMENTS[field])) else ()
 
     @property
     def variants(self) -> tuple[str, ...]:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import msgspec
 
 from cs336_tui.config.axes import Choices
-from cs336_tui.config.axis import MAX_COUNT, Cell, SpecError
+from cs336_tui.config.axis import MAX_COUNT, Axis, Cell, SpecError
 from cs336_tui.config.counts import INTERVAL, Auto, Counted, check_most, share_words, warmup_words
-from cs336_tui.config.rules import RULES, Rule
+from cs336_tui.config.rules import ARGUMENTS, RULES, Rule, lacks_gpu
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, dims_of
 from cs336_tui.config.values import LANGUAGE_MODEL, canonical_device, message_dims
-from cs336_tui.config.variants import arguments_for, expected, is_imported, short
+from cs336_tui.config.variants import arguments_for, expected, is_imported, settings_of, short, values_in
 from cs336_tui.stats.quantities import counted
 
 UNRESOLVED = ("auto", "every")
@@ -35,10 +35,11 @@ NO_OOM_SKIP = "--no-oom-skip"
 LaneCount = int | Literal["auto"]
 """Lanes to run cells in, side by side; ``auto``: as many as the machine has devices, or whole cores."""
 
-_NOT_SHARED = ("vocab_size", "model_args")
+_NOT_SHARED = ("vocab_size", *ARGUMENTS)
 """Fields of a sweep that its cells do not take as they are."""
 _OUTER = (
-    "device", "precision", "size", "context_length", "batch_size", "model", "attention", "checkpoint", "optimizer",
+    "device", "precision", "size", "context_length", "batch_size", "model", "model_args", "attention",
+    "attention_args", "checkpoint", "optimizer", "optimizer_args",
 )  # fmt: skip
 _INNER = ("warmup_steps", "pass_")
 _IN_SWEEP = {field: axis for field, axis in AXES.items() if axis.sweep}
@@ -75,7 +76,7 @@ ONLY_BESIDE = {
     "backend": Beside("ranks", 1, ""),
 }
 """Choices that count only beside others: without them they have the default."""
-_DECIDING = tuple(field for field in _PRODUCT if hasattr(Cell, field))
+_DECIDING = tuple(f for f in _PRODUCT if hasattr(Cell, f) and (f == "model" or f not in ARGUMENTS.values()))
 """Choices by which `Axis.applies` tells whether others count."""
 _PLAIN = {field: axis.alike for field, axis in AXES.items()}
 _DEEP = ModelDims(d_model=2, d_ff=1, num_layers=MAX_COUNT, num_heads=1)
@@ -104,7 +105,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
 
     With workload ``attention`` the widths of `head_dims`, of `heads` heads each, take the place of sizes; with ``norm``
     they are the widths of rows; with ``collective`` `sizes` are those of messages, such as ``10MB``. `model_args`
-    are for every model of a user's own, or named ``Class.name`` for one of several. `reports` are made of the cells
+    are for every model of a user's own, or named ``Class.name`` for one of several; an argument may have several
+    values, with commas. So do those of attention and optimizer. `reports` are made of the cells
     that end well, after all. `oom_skip` skips cells not smaller than one that ran out of memory. With `lanes` other
     than 1 cells run side by side and `devices` are those that lanes share: each cell runs once, on any of them.
 
@@ -158,6 +160,12 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         """The sweep as if ``auto`` and ``every`` were this device."""
         return self.with_devices(tuple(device if name in UNRESOLVED else name for name in self.devices))
 
+    def with_fitting_groups(self) -> Sweep:
+        """The sweep without groups of more blocks than its smallest model has, if others are left."""
+        fewest = min((self._dims_of(size)[1].num_layers for size in self._sizes), default=0)
+        kept = tuple(blocks for blocks in self.checkpoints if blocks <= fewest)
+        return msgspec.structs.replace(self, checkpoints=kept or self.checkpoints)
+
     def counts(
         self, warmups: Auto | tuple[int, ...] | None, steps: Auto | int | None, interval: float | None
     ) -> dict[str, Any]:
@@ -188,11 +196,26 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def __len__(self) -> int:
         axes = self._axes()
         decided = math.prod(len(axes[field]) for field in _DECIDING)
-        lengths = {field: len(choices) for field, choices in axes.items() if field not in _DECIDING}
-        idle = self._idle(axes)
+        lengths, idle = _lengths(axes), self._idle(axes)
+        pairs, left_out = lengths["backend"] * lengths["device"], len(self._left_out)
         if not any(idle):
-            return decided * math.prod(lengths.values())
-        return sum(math.prod((lengths | dict.fromkeys(fields, 1)).values()) for fields in idle)
+            return decided * math.prod(lengths.values()) * (pairs - left_out) // pairs if pairs else 0
+        counts = (math.prod((lengths | fewer).values()) for fewer in idle)
+        return sum(
+            count if "backend" in fewer else count * (pairs - left_out) // pairs
+            for count, fewer in zip(counts, idle, strict=True)
+        )
+
+    @property
+    def _left_out(self) -> frozenset[tuple[str, str]]:
+        """Pairs of backend and device of which no cell is made, as NCCL needs GPUs: none if one of either would then
+        have no cell."""
+        devices = self._axes()["device"]
+        pairs = frozenset(itertools.product(self.backends, devices))
+        left_out = frozenset((backend, device) for backend, device in pairs if lacks_gpu(backend, device))
+        kept = pairs - left_out
+        is_whole = {backend for backend, _ in kept} >= {*self.backends} and {device for _, device in kept} >= {*devices}
+        return left_out if is_whole else frozenset()
 
     @property
     def once_words(self) -> str:
@@ -208,15 +231,28 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
             f"not {product}"
         )
 
-    def _idle(self, axes: dict[str, tuple[Any, ...]]) -> list[tuple[str, ...]]:
-        """For each combination of the choices that decide which others count, those of several values that do not."""
-        several = [AXES[field] for field, choices in axes.items() if len(choices) > 1 and field not in _DECIDING]
+    def _idle(self, axes: dict[str, tuple[Any, ...]]) -> list[dict[str, int]]:
+        """For each combination of the choices that decide which others count, those of several values that do not, or
+        not in all, each with the number that does."""
+        lengths = _lengths(axes)
+        several = [AXES[field] for field, length in lengths.items() if length > 1]
         deciding = [axes[field] for field in _DECIDING]
         if not several or math.prod(map(len, deciding)) > MOST_CELLS:  # then there are too many cells in any case
             return []
         plain = _PLAIN | {"workload": self.workload, "arch": self.arch}
         cells = (Choices(**plain | dict(zip(_DECIDING, each, strict=True))) for each in itertools.product(*deciding))
-        return [tuple(axis.field for axis in several if not axis.counts_in(cell)) for cell in cells]  # type: ignore[arg-type]
+
+        def counting(axis: Axis, cell: Choices) -> int:
+            if not axis.counts_in(cell):  # type: ignore[arg-type]
+                return 1
+            if axis.field != "model_args":
+                return lengths[axis.field]
+            return len({arguments_for(cell.model, pairs) for pairs in axes[axis.field]})
+
+        return [
+            {axis.field: count for axis in several if (count := counting(axis, cell)) < lengths[axis.field]}
+            for cell in cells
+        ]
 
     def cells(self) -> tuple[CellSpec, ...]:
         """The product, smallest models first; of cells that differ in nothing that counts, the first. Raises the first
@@ -226,13 +262,15 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         axes = self._axes()
         shared = {field: choices[0] for field, choices in self._values().items() if field not in axes}
         several = itertools.product(*axes.values())
-        cells = (self._cell(shared | dict(zip(axes, each, strict=True))) for each in several)
+        every, left_out = (shared | dict(zip(axes, each, strict=True)) for each in several), self._left_out
+        cells = (self._cell(values) for values in every if (values["backend"], values["device"]) not in left_out)
         idle = {field for fields in self._idle(axes) for field in fields if field not in ONLY_BESIDE}
-        return tuple(dict.fromkeys(_with_first(cell, {field: axes[field][0] for field in idle}) for cell in cells))
+        first = {field: axes[field][0] for field in idle} | dict.fromkeys(ARGUMENTS, ())
+        return tuple(dict.fromkeys(_with_first(cell, first) for cell in cells))
 
     def _cell(self, values: dict[str, Any]) -> CellSpec:
         size, dims = self._dims_of(values["size"])
-        values |= {"size": size, "model_args": arguments_for(values["model"], self.model_args)}
+        values |= {"size": size, **{f: arguments_for(values[of], values[f]) for f, of in ARGUMENTS.items()}}
         values |= {f: AXES[f].default for f, only in ONLY_BESIDE.items() if values[only.other] == only.without}
         return CellSpec(**values | msgspec.structs.asdict(dims))
 
@@ -263,7 +301,10 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         for field, choices in self._axes().items():
             if not choices:
                 yield SpecError(field.rstrip("_"), "(none)", "choose at least one")
-            if len(set(choices)) != len(choices):
+            for name, text in getattr(self, field) if field in ARGUMENTS else ():
+                if len(set(found := values_in(text))) != len(found):
+                    yield SpecError(field, f"{name}={text}", "names the same value twice")
+            if field not in ARGUMENTS and len(set(choices)) != len(choices):
                 yield SpecError(field.rstrip("_"), ",".join(map(str, choices)), "names the same value twice")
         if self.lanes != "auto" and self.lanes < 1:
             yield SpecError("lanes", self.lanes, "expected a whole number, at least 1, or auto")
@@ -310,12 +351,14 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         self, rule: Rule, values: dict[str, tuple[Any, ...]], dims: dict[str | int, ModelDims]
     ) -> Iterator[SpecError]:
         """Refusals of a rule for all combinations of its choices."""
-        several = [values[field] for field in rule.fields]
+        several, left_out = [values[field] for field in rule.fields], self._left_out
         if math.prod(map(len, several)) > MOST_CELLS:  # then there are too many cells, too
             return
         for combination in itertools.product(*several):
             cell = dict(zip(rule.fields, combination, strict=True))
-            cell["model_args"] = arguments_for(cell.get("model", ""), self.model_args)
+            if (cell.get("backend"), cell.get("device")) in left_out:
+                continue
+            cell |= {f: arguments_for(cell.get(ARGUMENTS[f], ""), cell[f]) for f in cell.keys() & ARGUMENTS.keys()}
             of_size = msgspec.structs.asdict(dims.get(cell.get("size", ""), _DEEP))
             yield from rule.refusals(Choices(**_PLAIN | {"workload": self.workload} | of_size | cell))
 
@@ -323,11 +366,12 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         """Values of every choice by the field of `CellSpec`."""
         without = () if self.own_code else ("model_path", "annotations")
         shared = {field: (getattr(self, AXES[field].sweep),) for field in _SHARED if field not in without}
-        return shared | self._axes() | {"measure_steps": (self.steps,), "model_args": (self.model_args,)}
+        return shared | self._axes() | {"measure_steps": (self.steps,)}
 
     def _axes(self) -> dict[str, tuple[Any, ...]]:
         """The choices whose product is run, by the field of `CellSpec` that each gives; the last varies fastest."""
         found = {field: getattr(self, AXES[field].sweep) for field in _PRODUCT if field != "size"}
+        found |= {field: settings_of(found[field]) for field in ARGUMENTS}
         devices = tuple(map(_one_spelling, self.devices if self.lanes == 1 else self.devices[:1]))
         return {field: found.get(field, self._sizes) for field in _PRODUCT} | {"device": devices}
 
@@ -374,12 +418,13 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         return str(size), custom or dims_of(str(size), self.edition, self.vocab_size)
 
     def _arguments_of_nobody(self) -> Iterator[SpecError]:
-        """Arguments for one of several models that is not here."""
-        models = [short(model) for model in self.models if is_imported(model)]
-        for name, value in self.model_args if models else ():
-            if "." in name and not any(name.startswith(f"{model}.") for model in models):
-                allowed = f"before the dot goes one of {', '.join(models)}, for that model alone"
-                yield SpecError("model_args", f"{name}={value}", allowed)
+        """Arguments for one of several models, attentions or optimizers that is not here."""
+        for field, of in ARGUMENTS.items():
+            named = [short(name) for name in getattr(self, AXES[of].sweep) if is_imported(name)]
+            for name, value in getattr(self, field) if named else ():
+                if "." in name and not any(name.startswith(f"{each}.") for each in named):
+                    allowed = f"before the dot goes one of {', '.join(named)}, for that {of} alone"
+                    yield SpecError(field, f"{name}={value}", allowed)
 
     def _ceilings(self) -> Iterator[SpecError]:
         """Problems of the maxima of automatic counts."""
@@ -400,9 +445,20 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         return tuple(warmup_words(warmup, self.warmup_auto, self.warmup_for) for warmup in self.warmups)
 
 
+def _lengths(axes: dict[str, tuple[Any, ...]]) -> dict[str, int]:
+    """The number of values of each choice that does not decide which others count. Code of a user's own and its
+    arguments are counted together, with the code."""
+    found = {field: len(choices) for field, choices in axes.items() if field not in _DECIDING}
+    for field, of in ARGUMENTS.items():
+        if of in found:
+            both = itertools.product(axes[of], axes[field])
+            found |= {of: len({(name, arguments_for(name, pairs)) for name, pairs in both}), field: 1}
+    return found
+
+
 def _with_first(spec: CellSpec, first: dict[str, Any]) -> CellSpec:
     """The cell with the first value of each of these choices that does not count in it."""
-    idle = {field: value for field, value in first.items() if not AXES[field].counts_in(spec)}
+    idle = {f: v for f, v in first.items() if getattr(spec, f) != v and not AXES[f].counts_in(spec)}
     return msgspec.structs.replace(spec, **idle) if idle else spec
 
 

@@ -12,11 +12,11 @@ import msgspec
 from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.choices import check_names, command_of, own_code_folders, sweep_of
 from cs336_tui.config.counts import MOST_BY_TIME, duration_words, share_words
-from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.config.spec import ARGUMENTS, AXES, CellSpec
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.config.tuning import COUNTS, SAME_TOKENS, Goal, Over, Tuning, Value, check_budget, check_goal, space_of
 from cs336_tui.config.values import canonical_device, size_words
-from cs336_tui.config.variants import expected, is_imported
+from cs336_tui.config.variants import Pairs, expected, is_imported, module_named, settings_of, values_in
 
 USUAL_OVER = tuple(axis.option for axis in AXES.values() if axis.searched)
 """The choices that are searched if none is named: those that do not change results."""
@@ -28,7 +28,7 @@ _NOT_SEARCHED = {
     "device", "warmup_steps", "measure_steps", "seed", "sync", "timer", "flush_l2", "within", "workload", "inputs",
     "check",
 }  # fmt: skip
-_NOT_SEARCHED |= {"size", "context_length", "pass_", "causal", "collective", "model_args", "model_path", "annotations"}
+_NOT_SEARCHED |= {"size", "context_length", "pass_", "causal", "collective", "model_path", "annotations"}
 _NOT_SEARCHED |= {"edition", "arch", "vocab_size", "batch_is"}
 """Choices of what is run and how it is timed."""
 
@@ -51,9 +51,18 @@ def over_of(texts: Iterable[str], base: CellSpec, goal: Goal) -> tuple[Over, ...
         raise SpecError("workload", base.workload, "a collective has nothing to search; cs336-tui comm times it")
     found: list[Over] = []
     named: dict[str, tuple[str, ...]] = {}
+    arguments: dict[str, list[tuple[str, str]]] = {}
     usual = ",".join(name for name in USUAL_OVER if _axis_of(name).counts_in(base))
     for name, values in _named(tuple(texts) or (usual,)):
-        field = _axis_of(name).field
+        field, argument = _axis_of(name).field, name.partition(".")[2]
+        if field in ARGUMENTS:
+            if not (argument and values):
+                example = (
+                    f"name an argument with its values, such as {AXES[field].option}.{argument or 'BLOCK_M'}=16,32"
+                )
+                raise SpecError("over", name, example)
+            arguments.setdefault(field, []).append((argument, ",".join(values)))
+            continue
         if field in named and bool(named[field]) == bool(values):
             raise SpecError("over", name, "named twice; give all of its values once")
         named[field] = values or named.get(field, ())
@@ -63,6 +72,11 @@ def over_of(texts: Iterable[str], base: CellSpec, goal: Goal) -> tuple[Over, ...
         if len(set(given)) != len(given):
             raise SpecError("over", f"{axis.option}={','.join(map(str, given))}", "names the same value twice")
         found.append(Over(field, given))
+    for field, pairs in arguments.items():
+        held: Pairs = getattr(base, field)
+        if len(dict(pairs)) < len(pairs) or any(len({*values_in(text)}) < len(values_in(text)) for _, text in pairs):
+            raise SpecError("over", AXES[field].option, "names the same value twice")
+        found.append(Over(field, tuple(tuple((dict(held) | dict(each)).items()) for each in settings_of(tuple(pairs)))))
     if "batch_size" in named and goal in SAME_TOKENS:
         if "accumulate" in named:
             why = f"with --goal {goal} the batch that is tried is a micro-batch; leave it out"
@@ -77,8 +91,8 @@ def _named(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     for text in texts:
         name, equals, values = text.partition("=")
         if equals:
-            words = tuple(word.strip() for word in values.split(","))
-            if not all(words):
+            words = values_in(values)
+            if not all(words) or "" in map(str.strip, values.split(",")):
                 raise SpecError("over", text, "expected NAME=VALUE,VALUE")
             if "," in name:
                 raise SpecError("over", text, "values are of one choice; repeat --over for the others")
@@ -90,6 +104,8 @@ def _named(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _axis_of(name: str) -> Axis:
     named = {axis.option: axis for axis in searched_axes()}
     axis = named.get(name) or named.get(name.replace("_", "-"))
+    whole = named.get(name.partition(".")[0])  # of arguments, each of which is named
+    axis = axis or (whole if whole and whole.arguments_of else None)
     if axis is None:
         raise SpecError("over", name or "(empty)", expected(name, named, see="`cs336-tui tune --help` says more"))
     return axis
@@ -98,7 +114,7 @@ def _axis_of(name: str) -> Axis:
 def _value_of(axis: Axis, word: str, words: Sequence[str]) -> Value:
     """The value of a choice that a word says. Raises `SpecError`; if one of the `words` is a choice, of that one."""
     try:
-        value: Value = axis.kind(word)
+        value: Value = axis.kind(module_named(word) if axis.own else word)
         axis.validate(value)
     except ValueError as error:
         names = [each.option for each in searched_axes()]
@@ -192,9 +208,7 @@ def search_of(
     `model_path` and `model_args` are of a user's own code among the values. Raises `SpecError`."""
     start = start_of(sweep, fields_of(texts) if texts else None)
     base = start.resolved_to("cpu").cells()[0]
-    several = {
-        axis.field: values for axis in searched_axes() if axis.several and len(values := getattr(sweep, axis.sweep)) > 1
-    }
+    several = {axis.field: values for axis in searched_axes() if len(values := _tried(sweep, axis)) > 1}
     over = tuple(map(Over, several, several.values())) if several and not texts else over_of(texts, base, goal)
     is_own = any(isinstance(value, str) and is_imported(value) for each in over for value in each.values)
     folders = own_code_folders(model_path or sweep.model_path, is_own or bool(sweep.own_code))
@@ -222,16 +236,23 @@ def start_of(sweep: Sweep, searched: Collection[str] | None = None) -> Sweep:
     fields = {axis.field for axis in searched_axes()} if searched is None else searched
     first: dict[str, Any] = {"reports": (), "lanes": 1}
     for field, axis in AXES.items():
-        values = getattr(sweep, axis.sweep) if axis.sweep and axis.several else ()
+        values = _tried(sweep, axis)
         if field == "size" and sweep.has_widths:
             values = sweep.head_dims
         if len(values) > 1 and field not in fields:
-            words = ",".join(map(str, values))
+            words = ("; " if field in ARGUMENTS else ",").join(Over(field, values).words)
             may = f", or search --over {axis.option}" if axis in searched_axes() else ""
             raise SpecError(axis.option, words, f"the starting point is one cell; give one of these{may}")
         if len(values) > 1:
-            first[axis.sweep] = values[:1]
+            first[axis.sweep] = values[0] if field in ARGUMENTS else values[:1]
     return msgspec.structs.replace(sweep, **first)
+
+
+def _tried(sweep: Sweep, axis: Axis) -> tuple[Any, ...]:
+    """The values of a choice in a sweep, if it may have several."""
+    if axis.field in ARGUMENTS:
+        return settings_of(getattr(sweep, axis.sweep))
+    return getattr(sweep, axis.sweep) if axis.sweep and axis.several else ()
 
 
 def command_of_search(tuning: Tuning) -> str:
@@ -240,7 +261,7 @@ def command_of_search(tuning: Tuning) -> str:
     if base.steps_for is not None:  # a number of steps, as ``--steps`` takes it; a `Search` gives it the time again
         base = msgspec.structs.replace(base, steps_for=None, measure_steps=VISIT[1])
     start = msgspec.structs.replace(sweep_of([base]), within=None)
-    words = [word for each in tuning.over for word in ("--over", each.text)]
+    words = [word for each in tuning.over for text in each.texts for word in ("--over", text)]
     words += ["--goal", tuning.goal]
     if tuning.within_share is not None:
         words += ["--within", share_words(tuning.within_share)]

@@ -11,11 +11,11 @@ import msgspec
 
 from cs336_tui.config.axis import SpecError
 from cs336_tui.config.counts import duration_of, duration_words, share_of
-from cs336_tui.config.rules import AXES, RULES
+from cs336_tui.config.rules import ARGUMENTS, AXES, RULES
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import ONLY_BESIDE
 from cs336_tui.config.values import LANGUAGE_MODEL, WITHOUT_BACKWARD, bytes_of
-from cs336_tui.config.variants import arguments_for, is_imported, short
+from cs336_tui.config.variants import Pairs, arguments_for, is_imported, pairs_of, pairs_text, short
 from cs336_tui.stats.quantities import counted, duration
 
 Goal = Literal["step", "tokens/s", "tokens/J", "memory"]
@@ -35,7 +35,7 @@ BUDGET_ENDED = "the budget ended"
 NOT_AFFORDED = "the budget did not allow a visit"
 """Why a candidate was never visited, if nothing else was in the way."""
 
-Value = int | float | str
+Value = int | float | str | Pairs
 
 COUNTS = ("warmup_steps", "measure_steps", "warmup_auto", "steps_auto", "warmup_for", "steps_for")
 """Choices that say how many steps a cell has."""
@@ -54,13 +54,21 @@ class Over(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The values as options take them."""
-        return tuple(map(str, self.values))
+        """The values as options take them, several arguments in one text."""
+        return tuple(map(value_words, self.values))
 
     @property
-    def text(self) -> str:
-        """As ``--over`` takes it: ``attention=naive,sdpa``."""
-        return f"{self.name}={','.join(self.words)}"
+    def texts(self) -> tuple[str, ...]:
+        """As ``--over`` takes them: ``attention=naive,sdpa``; of each argument ``attention-arg.BLOCK_M=16,32``."""
+        if self.field not in ARGUMENTS:
+            return (f"{self.name}={','.join(self.words)}",)
+        settings = [value for value in self.values if isinstance(value, tuple)]
+        return tuple(f"{self.name}.{argument}={values}" for argument, values in pairs_of(settings))
+
+
+def value_words(value: Value) -> str:
+    """The value in a text: ``16``, of arguments ``BLOCK_M=16, BLOCK_N=32``."""
+    return pairs_text(value) if isinstance(value, tuple) else str(value)
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -104,9 +112,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{warmup} warm-up and {counted(measured, 'measured step')}"
 
     def as_run(self, spec: CellSpec) -> CellSpec:
-        """A candidate with the steps and the timer of `run`; several ranks keep the timer of visits."""
-        fields = [*COUNTS, *(("timer",) if spec.ranks == 1 else ())]
-        return msgspec.structs.replace(spec, **{field: getattr(self.run or self.base, field) for field in fields})
+        """A candidate with the steps and the timer of `run`."""
+        return msgspec.structs.replace(
+            spec, **{field: getattr(self.run or self.base, field) for field in (*COUNTS, "timer")}
+        )
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -172,14 +181,15 @@ def candidate(tuning: Tuning, chosen: Mapping[str, Value]) -> CellSpec:
     """The starting point with these choices. Where every step trains the same tokens, a batch that is chosen is a
     micro-batch of a rank, and ranks share the starting point's batch. Raises `SpecError`."""
     base, changes = tuning.base, dict(chosen)
-    ranks = int(changes.get("ranks", base.ranks))
+    ranks = int(changes.get("ranks", base.ranks))  # type: ignore[arg-type]
     if tuning.keeps_tokens and ("batch_size" in changes or ranks != base.ranks):
         changes |= _same_tokens(base, ranks, changes.get("batch_size"))
     for field in tuple(changes):
         beside = ONLY_BESIDE.get(field)
         if beside and changes.get(beside.other, getattr(base, beside.other)) == beside.without:
             changes[field] = AXES[field].default
-    own = {"model_args": arguments_for(str(changes["model"]), tuning.model_args)} if "model" in changes else {}
+    others = "model" in changes and "model_args" not in changes
+    own = {"model_args": arguments_for(str(changes["model"]), tuning.model_args)} if others else {}
     spec = msgspec.structs.replace(base, **changes, **own)
     if spec.brings_own_code and not spec.model_path:
         spec = msgspec.structs.replace(spec, model_path=tuning.model_path)
@@ -199,10 +209,10 @@ def _same_tokens(base: CellSpec, ranks: int, micro: Value | None) -> dict[str, V
     found: dict[str, Value] = {"batch_size": whole if base.batch_is == "global" else whole // ranks}
     if micro is None:
         return found
-    if whole // ranks % int(micro):
+    if whole // ranks % int(micro):  # type: ignore[arg-type]
         of = f"{counted(whole, 'sequence')} of a step" + (f", shared by {ranks} ranks" if ranks > 1 else "")
         raise SpecError("batch", micro, f"is no micro-batch of the {of}")
-    return found | {"accumulate": whole // ranks // int(micro)}
+    return found | {"accumulate": whole // ranks // int(micro)}  # type: ignore[arg-type]
 
 
 def _check_sharing(base: CellSpec, spec: CellSpec) -> None:
@@ -246,7 +256,8 @@ def label(tuning: Tuning, spec: CellSpec) -> str:
 
 def choice_words(chosen: Mapping[str, Any]) -> str:
     """Values of choices, by field, in a line: ``attention sdpa, checkpoint 1``."""
-    return ", ".join(f"{AXES[field].option} {short(str(value))}" for field, value in chosen.items())
+    named = ((AXES[field].option, value) for field, value in chosen.items())
+    return ", ".join(pairs_text(v) if isinstance(v, tuple) else f"{option} {short(str(v))}" for option, v in named)
 
 
 def budget_of(text: str) -> float:

@@ -27,7 +27,8 @@ RANGES: tuple[str, ...] = get_args(Range)
 
 REFERENCE = "reference"
 """The model that comes with the product, as the name of a model."""
-CROSS_ENTROPY = "cross-entropy"
+CROSS_ENTROPY, IN_MODEL = "cross-entropy", "in-model"
+"""Losses; the second is returned by a user's model, from tokens and targets."""
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "vocab_size": ("n_vocab", "num_embeddings", "vocabulary_size"),
@@ -52,6 +53,7 @@ _MOST_FILES = 500
 """Files of a package that are searched for a name in the wrong place."""
 _FEW, _MOST_NEAR = 10, 5
 """Most names that are all said; most that are said of more."""
+_MOST_SETTINGS = 10_001
 _LONGEST = 80
 """Letters of a word that are compared with names."""
 _LIKE, _LIKER = 0.65, 0.15
@@ -113,6 +115,12 @@ def plain(name: str) -> str:
     return re.sub(r"[-_ ]", "", name).lower()
 
 
+def module_named(name: str) -> str:
+    """``mine:flash`` of ``mine.py:flash``, a file of the current folder; any other name as it is."""
+    file, _, attribute = name.partition(".py:")
+    return f"{file}:{attribute}" if attribute and file.isidentifier() and Path(f"{file}.py").is_file() else name
+
+
 def likely_meant(name: str) -> str:
     """Advice for a name that is not well formed, in a few words; empty if there is none."""
     module, colon, attribute = name.partition(":")
@@ -161,12 +169,52 @@ def option_of(argument: str) -> str | None:
     return field and _OPTIONS.get(field, f"--{field.replace('_', '-')}")
 
 
-def arguments_for(model: str, pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Arguments for this model: those for all models, and its own, written ``Class.name``."""
-    if not is_imported(model):
+Pairs = tuple[tuple[str, str], ...]
+"""Arguments of a user's own code: names and values, as texts."""
+
+
+def arguments_for(name: str, pairs: Pairs) -> Pairs:
+    """Arguments for this code of a user's own: those for all of its kind, and its own, written ``Class.name``."""
+    if not is_imported(name):
         return ()
-    own = f"{short(model)}."
-    return tuple((name.removeprefix(own), value) for name, value in pairs if "." not in name or name.startswith(own))
+    own = f"{short(name)}."
+    return tuple((each.removeprefix(own), value) for each, value in pairs if "." not in each or each.startswith(own))
+
+
+def values_in(text: str) -> tuple[str, ...]:
+    """The values of an argument that are separated by commas; those in brackets or quotes separate none. Text with an
+    empty value or an open bracket is one value."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        quote = "" if letter == quote else quote or (letter if letter in "'\"" else "")
+        depth += 0 if quote else (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    values = tuple(part.strip() for part in parts)
+    return values if all(values) and not depth and not quote else (text,)
+
+
+def settings_of(pairs: Pairs) -> tuple[Pairs, ...]:
+    """The product of the values of arguments: for each combination the arguments with one value each, up to more than
+    a sweep may have."""
+    several = [[(name, value) for value in values_in(text)] for name, text in pairs]
+    return tuple(itertools.islice(itertools.product(*several), _MOST_SETTINGS))
+
+
+def pairs_of(settings: Iterable[Pairs]) -> Pairs:
+    """The arguments whose product these settings are, the inverse of `settings_of`."""
+    found: dict[str, dict[str, None]] = {}
+    for name, value in itertools.chain.from_iterable(settings):
+        one = value if values_in(value) == (value,) else f"({value})"
+        found.setdefault(name, {})[one] = None
+    return tuple((name, ",".join(values)) for name, values in found.items())
+
+
+def pairs_text(pairs: Pairs) -> str:
+    """``BLOCK_M=16, BLOCK_N=32``."""
+    return ", ".join(map("=".join, pairs))
 
 
 def short(name: str) -> str:

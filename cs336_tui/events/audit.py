@@ -106,6 +106,15 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     why_fixed: str = ""
 
 
+class AttentionCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A user's own attention against naive attention, in a form such as ``causal, 129 tokens``: the differences of the
+    output and of the gradients, or the error without a result."""
+
+    form: str
+    differences: tuple[Difference, ...] = ()
+    error: str = ""
+
+
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
     """All of it; a part that could not be found out is None."""
 
@@ -114,5 +123,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     results: Results | None = None
     speed: Speed | None = None
     inputs: Inputs | None = None
+    attention: tuple[AttentionCheck, ...] = ()
+    """Of a user's own attention, apart from the cell's model."""
     took_s: float = 0.0
     """Of the checks, after the measurement."""

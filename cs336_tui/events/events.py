@@ -65,7 +65,7 @@ class EnvironmentRead(_EventBase, frozen=True):
 class CellsQueued(_EventBase, frozen=True):
     """Cells that will run, in order, numbered from `first`; `command` repeats them headless. `ddof` holds for all stds
     from here on. `repeats` is the number of each cell's run of its spec, from 1; empty if all are 1. `reports` are made
-    of the cells that end well. With `in_turns` two by two run in turns, in one process."""
+    of the cells that end well. With `in_turns` two by two run in turns, in one process or in one each."""
 
     first: int
     specs: tuple[CellSpec, ...]
@@ -250,6 +250,18 @@ class StepsTimed(CellEvent, frozen=True):
     """Of several ranks with a phase `GRADIENT_SYNC`: that of each. The rank that comes to it last waits for none."""
 
 
+class Autotuned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An autotuner's choice among several configurations of a kernel, or among kernels of a product."""
+
+    by: Literal["triton", "inductor"]
+    kernel: str
+    chosen: str
+    key: str = ""
+    """The inputs for which it was chosen."""
+    times_s: dict[str, float] = {}
+    """By the autotuner, the fastest first; empty if it keeps none."""
+
+
 class CellFinished(CellEvent, frozen=True):
     """A cell is over. `stage`, `step` and `phase` (forward, ...) are those that failed unless its status is ``ok``."""
 
@@ -283,6 +295,8 @@ class CellFinished(CellEvent, frozen=True):
     """The largest delay of one of these threads; a step waits for its slowest thread."""
     usable_cores: int | None = None
     """Cores that the cell's process may run on; None if the system does not tell."""
+    autotuned: tuple[tuple[Autotuned, ...], ...] = ()
+    """The choices of autotuners in each rank; empty where no rank has any."""
     remarks: tuple[str, ...] = ()
     """Notes on its number, such as why an automatic number of steps ended."""
     summary: Summary | None = None
@@ -297,6 +311,12 @@ class CellFinished(CellEvent, frozen=True):
     """True if its job ended and left it without a result; resuming the session runs it."""
     audit: Audit | None = None
     """The cell's own checks of its number; None in old logs, and with ``--check off``."""
+    tokens_digest: str | None = None
+    """Of the batch before the first step; None in old logs, as the next."""
+    weights_digest: str | None = None
+    """Of the initial weights: of the first and last numbers of each parameter."""
+    losses: tuple[float, ...] = ()
+    """Of the measured steps, where they are timed one by one."""
 
 
 class CellMeasured(CellEvent, frozen=True):

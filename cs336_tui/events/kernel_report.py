@@ -49,6 +49,10 @@ class KernelGroup(msgspec.Struct, frozen=True):
 
     summary: KernelSummary | None = None
     """In place of `durations_ns`, where a recording has no single launches."""
+    stack: tuple[str, ...] = ()
+    """Of a profile of one's own, every operator and annotation that encloses the launch, the outermost first."""
+    stepped: int | None = None
+    """Number of its launches within the steps of a recording; None: all."""
 
     @property
     def instances(self) -> int:
@@ -113,6 +117,23 @@ class AllGather(msgspec.Struct, frozen=True, kw_only=True):
     def early_ns(self) -> int | None:
         """Time from its end to that moment; None if it ended later."""
         return None if self.ready_ns is None or self.end_ns > self.ready_ns else self.ready_ns - self.end_ns
+
+
+class Runs(msgspec.Struct, frozen=True, kw_only=True):
+    """The times that a recording ran a phase, or all of a step: of each its launches, their time, and the time from the
+    first one's begin to the last one's end."""
+
+    unit: str
+    """The ranges that tell the times apart: ``step``, or a phase."""
+    launches: tuple[int, ...]
+    total_ns: tuple[int, ...]
+    span_ns: tuple[int, ...]
+    """Empty of several phases together."""
+
+    @property
+    def text(self) -> str:
+        """``5 × step``."""
+        return f"{len(self.launches)} × {self.unit}"
 
 
 class RankTraffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +201,8 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """None without communication."""
     steps_ns: dict[str, int] = {}
     """Host times of the steps that a recording names, such as ``step 3``."""
+    runs: dict[str, Runs] = {}
+    """Of a recording, by phase, and of all of it as ``recording``; empty if nothing tells its steps apart."""
     ranks: tuple[RankTraffic, ...] = ()
     """Of several ranks; all other fields are of the first."""
 

@@ -13,13 +13,15 @@ import msgspec
 from cs336_tui.analysis.effects import efficiency
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, settled, telling
-from cs336_tui.analysis.measures import allocated_bytes, peak_bytes
+from cs336_tui.analysis.measures import MEASURES, Runs
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.pivot import Pivot
 from cs336_tui.analysis.published import published
 from cs336_tui.analysis.roofline import curves, published_curves
 from cs336_tui.analysis.tuning import Entry, EntryStatus, Race, race_of
 from cs336_tui.config.tuning import COSTS
 from cs336_tui.config.values import Pass
+from cs336_tui.export.pivot import default_caption, figure_text
 from cs336_tui.export.subjects.data_parallel import wrapper_name
 from cs336_tui.export.subjects.scaling import SCALING, beside, several_ranks, times_of_one_rank
 from cs336_tui.export.subjects.tuning import BASELINE
@@ -104,6 +106,37 @@ def step_times(results: Sequence[Result]) -> Drawing | Absent:
     some = f": the first {len(shown)} of {len(timed)} cells" if len(shown) < len(timed) else ""
     title = titled(f"Step times{some}", timed)
     return Drawing("step-times", title, _on_a_page(max(4.5, 3 * columns), 1 + 2 * rows), draw)
+
+
+def heat_map(found: Pivot) -> Drawing | Absent:
+    """A pivot as a map, the brighter the larger; a crossing without a value says why."""
+    figures = [[found.figure(row, column) for column in found.column_keys] for row in found.row_keys]
+    numbers = [[math.nan if each is None or each.value is None else each.value for each in row] for row in figures]
+    known = [each for row in numbers for each in row if not math.isnan(each)]
+    if not known:
+        return Absent("heat-map", "no crossing has a value")
+
+    def draw(figure: Figure) -> None:
+        axis = figure.subplots()
+        middle = (min(known) + max(known)) / 2
+        axis.imshow(numbers, cmap="viridis", aspect="auto")
+        for row, several in enumerate(figures):
+            for column, each in enumerate(several):
+                if each is None:
+                    continue
+                text = each.note if each.value is None else figure_text(found, each).partition(" ±")[0]
+                colour = "black" if each.value is None or each.value > middle else "white"
+                axis.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
+        for along, keys, fields in (
+            (axis.xaxis, found.column_keys, found.columns),
+            (axis.yaxis, found.row_keys, found.rows),
+        ):
+            along.set_ticks(range(len(keys)), [" · ".join(key) for key in keys])
+            along.set_label_text(", ".join(FIELDS[field].title for field in fields))
+        axis.grid(visible=False)
+
+    size = (2.5 + 1.1 * len(found.column_keys), 1.5 + 0.4 * len(found.row_keys))
+    return Drawing("heat-map", default_caption(found), size, draw)
 
 
 def _first(shown: Sized, every: Sized, what: str) -> str:
@@ -241,7 +274,7 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
         legend_below(figure)
 
     firsts = [group[0] for group in memories.values()]
-    peaks = ["peak RSS of the process" if allocated_bytes(r.cell) is None else "peak allocated" for r in firsts]
+    peaks = [MEASURES["memory"].figure(Runs.of(first))[1] or "peak allocated" for first in firsts]
     kinds = "; ".join(dict.fromkeys(f"{r.spec.device}: {kind}" for r, kind in zip(firsts, peaks, strict=True)))
     what = f"Step time{' and memory' if memories else ''} against context length{_first(lines, every, ' lines')}"
     text = f"{what}\nerror bars: {std_kind(ddof)}{f'; {kinds}' if kinds else ''}"
@@ -291,7 +324,7 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
 
 
 def _peak_gb(result: Result) -> float:
-    return (peak_bytes(result.cell) or 0) / 1e9
+    return (MEASURES["memory"].figure(Runs.of(result))[0] or 0) / 1e9
 
 
 def _look(index: int) -> Any:

@@ -253,7 +253,8 @@ def _peaks(cells: NamedCells, most: Peak, least: Peak) -> str:
     of = most.capacity_bytes if most.kind == "allocated" else None
     share = f"{percent(most.bytes / of)} % of the {gigabytes(of)} GB of {most.results[0].spec.device}" if of else ""
     where = ", ".join(filter(None, (named(most), share)))
-    what = "allocated on the device" if most.kind == "allocated" else "resident in the cell's process (RSS)"
+    whats = {"allocated": "allocated on the device", "tensors": "held by tensors (memory report)"}
+    what = whats.get(most.kind, "resident in the cell's process (RSS)")
     text = f"At most {gigabytes(most.bytes)} GB {what}{f' ({where})' if where else ''}"
     return text if least.bytes == most.bytes else f"{text}, at least {gigabytes(least.bytes)} GB ({named(least)})"
 

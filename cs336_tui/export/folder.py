@@ -13,11 +13,11 @@ from itertools import count, product
 from pathlib import Path
 from typing import NamedTuple
 
-from cs336_tui.analysis.fields import PivotError
-from cs336_tui.analysis.merge import Result, results_of, without_visits
+from cs336_tui.analysis.fields import PivotError, varies
+from cs336_tui.analysis.merge import Result, measured, results_of, without_visits
 from cs336_tui.analysis.pivot import pivot, suggest
 from cs336_tui.analysis.published import ReferenceFileError
-from cs336_tui.analysis.roofline import points
+from cs336_tui.analysis.roofline import PeakLookup, points
 from cs336_tui.config.reading import NO_NAME
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.events.reports import REPORTS
@@ -41,6 +41,10 @@ from cs336_tui.session.state import SessionState
 TEXT, PAGE, TABLES, FIGURES = "summary.md", "summary.html", "tables", "figures"
 _RENAME = "choose another name for the folder"
 TABLE_FORMATS = ("markdown", "latex", "typst", "csv")
+_OTHER_LAYOUTS = ("forward-only", "min-max", "raw-steps", "by-mean")
+"""Layouts with nothing that the results table lacks; ``export --layout`` has them."""
+_NEEDED = {"warm-up": "warmup", "devices": "device"}
+"""Layouts, and the field in which cells must differ."""
 _CONTENTS: Mapping[str, str] = {
     "results": "every cell with every statistic",
     "verdicts": "the verdicts on every cell and the interval of its mean",
@@ -58,8 +62,16 @@ class Source(NamedTuple):
     state: SessionState
 
 
-def write_summary(path: Path, sources: Sequence[Source], *, overwrite: bool = False, with_logs: bool = False) -> None:
-    """Write the summary of one session or several to the folder `path`, whole or not at all.
+def write_summary(
+    path: Path,
+    sources: Sequence[Source],
+    *,
+    overwrite: bool = False,
+    with_logs: bool = False,
+    every_format: bool = False,
+) -> None:
+    """Write the summary of one session or several to the folder `path`, whole or not at all. Tables are markdown and
+    figures SVG, with `every_format` also all that there are.
 
     It is made beside `path` and then renamed. With `overwrite` an earlier summary is replaced; a folder that holds
     anything else never is, and one with the log of a session that is not among `sources` only `with_logs`. Raises
@@ -77,7 +89,7 @@ def write_summary(path: Path, sources: Sequence[Source], *, overwrite: bool = Fa
     draft = path.parent / f".cs336-tui-{secrets.token_hex(8)}.tmp"
     try:
         draft.mkdir()
-        _fill(draft, sources)
+        _fill(draft, sources, *((TABLE_FORMATS, FIGURE_FORMATS) if every_format else (TABLE_FORMATS[:1], ("svg",))))
         _put_in_place(draft, path)
     except OSError as error:
         raise problem_of(error, path) from None
@@ -85,12 +97,12 @@ def write_summary(path: Path, sources: Sequence[Source], *, overwrite: bool = Fa
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def tables_of(results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
+def tables_of(results: Sequence[Result], peaks: PeakLookup | None = None) -> dict[str, tuple[Table, ...]]:
     """Every table that these results give, by the name of its file: results, verdicts, pivots, the layouts of
-    write-ups, reference points. Visits of a race are in the first two alone."""
+    write-ups, reference points. Visits of a race are in the first two alone. `peaks`: see `results_table`."""
     found: dict[str, tuple[Table, ...]] = {}
     with contextlib.suppress(TableError):
-        found["results"] = (results_table(results),)
+        found["results"] = (results_table(results, peaks=peaks),)
     if (verdicts := verdict_table(results)).rows:
         found["verdicts"] = (verdicts,)
     results = without_visits(results)
@@ -116,29 +128,45 @@ def figures_of(states: Sequence[SessionState], results: Sequence[Result]) -> tup
     return *races, *of_cells, *report_drawings(states)
 
 
-def _fill(folder: Path, sources: Sequence[Source]) -> None:
+def _fits(name: str, results: Sequence[Result]) -> bool:
+    """True of a table that says something of these cells which no other table of the summary says."""
+    if name in _NEEDED:
+        return varies(measured(results), _NEEDED[name])
+    if name == "do_bench":
+        return any(result.spec.timer == "do_bench" for result in results)
+    return name not in _OTHER_LAYOUTS and (not name.startswith("pivot") or len(measured(results)) > 1)
+
+
+def _fill(folder: Path, sources: Sequence[Source], table_formats: Sequence[str], figure_formats: Sequence[str]) -> None:
     states = [source.state for source in sources]
     results = results_of(*states)
-    tables = {**tables_of(results), **report_tables(states, results)}
+    tables = {name: several for name, several in tables_of(results).items() if _fits(name, results)}
+    tables |= report_tables(states, results)
     (folder / TABLES).mkdir()
-    for (name, several), format_ in product(tables.items(), TABLE_FORMATS):
+    for (name, several), format_ in product(tables.items(), table_formats):
         _write(folder / TABLES / f"{name}.{SUFFIXES[format_]}", render_all(several, format_))
-    figures, logs = figures_of(states, results), _log_names(sources)
+    figures = [each for each in figures_of(states, results) if not each.name.startswith("flame-graph")]  # two a profile
+    logs = _log_names(sources)
     drawn = [figure for figure in figures if isinstance(figure, Drawing)]
     (folder / FIGURES).mkdir()
     for figure in drawn:
-        for format_, data in figure.files().items():
+        for format_, data in figure.files(figure_formats).items():
             (folder / FIGURES / f"{figure.name}.{format_}").write_bytes(data)
     for name, source in logs.items():
         shutil.copyfile(source.log, folder / name)
     shown = (f"![{markdown_escape(figure.title.splitlines()[0])}]({FIGURES}/{figure.name}.svg)" for figure in drawn)
-    parts = "\n\n".join(shown), bullets(_index(tables, figures, logs))
+    parts = "\n\n".join(shown), bullets(_index(tables, figures, logs, (table_formats, figure_formats)))
     _write(folder / TEXT, document(states, *parts))
     _write(folder / PAGE, _page(document(states, *parts, paging=False), folder))
 
 
-def _index(names: Iterable[str], figures: Sequence[Drawing | Absent], logs: Iterable[str]) -> Iterator[str]:
-    """Every file of the folder and what it is."""
+def _index(
+    names: Iterable[str],
+    figures: Sequence[Drawing | Absent],
+    logs: Iterable[str],
+    formats: tuple[Sequence[str], Sequence[str]],
+) -> Iterator[str]:
+    """Every file of the folder and what it is; `formats` are those of tables and of figures."""
 
     def files(folder: str, name: str, about: str, suffixes: Iterable[str]) -> str:
         links = ", ".join(f"[{suffix}]({folder}/{name}.{suffix})" for suffix in suffixes)
@@ -150,10 +178,10 @@ def _index(names: Iterable[str], figures: Sequence[Drawing | Absent], logs: Iter
     abouts = {key: report.title for key, report in REPORTS.items()}
     abouts |= {**{key: layout.about for key, layout in LAYOUTS.items()}, **_CONTENTS}
     for name in names:
-        yield files(TABLES, name, abouts[name], (SUFFIXES[format_] for format_ in TABLE_FORMATS))
+        yield files(TABLES, name, abouts[name], (SUFFIXES[format_] for format_ in formats[0]))
     for figure in figures:
         if isinstance(figure, Drawing):
-            yield files(FIGURES, figure.name, figure.title.splitlines()[0], FIGURE_FORMATS)
+            yield files(FIGURES, figure.name, figure.title.splitlines()[0], formats[1])
     for figure in figures:
         if isinstance(figure, Absent):
             yield f"no figure {figure.name}: {markdown_escape(figure.reason)}"

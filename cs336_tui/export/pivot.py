@@ -141,9 +141,9 @@ def _record(pivot: Pivot, row: Key, column: Key, figure: Figure) -> dict[str, Va
 def substitute_of(pivot: Pivot) -> str:
     """The title of the measure that every figure has in place of its own, as where no allocator counts."""
     measure = MEASURES.get(pivot.value)
-    title = measure.substitute[0] if measure and measure.substitute else ""
     known = [figure for figure in pivot.figures.values() if figure.value is not None]
-    return title if title and known and all(title in figure.marks for figure in known) else ""
+    titles = measure.substitutes if measure and known else ()
+    return next((title for title in titles if all(title in figure.marks for figure in known)), "")
 
 
 def _notes(pivot: Pivot) -> Iterable[str]:

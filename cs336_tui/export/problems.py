@@ -14,7 +14,7 @@ from cs336_tui.analysis.fields import FIELDS, NUMBERS, PivotError, varies
 from cs336_tui.analysis.measures import Runs
 from cs336_tui.analysis.merge import ddof_of, grouped, measured, without_visits
 from cs336_tui.analysis.pivot import pivot, suggest
-from cs336_tui.analysis.problems import Material, Progress, editions_of, is_answered
+from cs336_tui.analysis.problems import MADE_OF, Material, Progress, editions_of, is_answered
 from cs336_tui.config.problem import Answer, Part, Problem
 from cs336_tui.config.problems import every_problem, problem_named
 from cs336_tui.events.prediction import Prediction
@@ -208,8 +208,8 @@ def figures_for(answer: Answer, material: Material) -> tuple[Drawing, ...]:
     """The figures of an answer."""
     if answer.source != "figure" or not is_answered(answer, material):
         return ()
-    if answer.name == "memory-timeline":
-        return drawings_of_reports(material.reports(MemoryReport, answer.where))
+    if kind := MADE_OF.get(answer.name):
+        return drawings_of_reports(material.reports(kind, answer.where))
     found = figures_of(material.states, material.where(answer.where).results)
     return tuple(each for each in found if isinstance(each, Drawing) and each.name.startswith(answer.name))
 

@@ -139,6 +139,12 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """From the start of its process until its first step began."""
     whole_run_s: float | None
     """From the start of its process to its end."""
+    tokens_digest: str | None
+    """Of the batch before the first step: two cells with the same digests began with the same tokens and weights."""
+    weights_digest: str | None
+    """Of the initial weights."""
+    losses: tuple[float, ...]
+    """Of the measured steps, where they are timed one by one."""
     before_backward_bytes: int | None
     """In use by tensors between forward and backward, of an operation alone."""
     cpu_wait_s: float | None
@@ -175,7 +181,8 @@ class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
 _OF_CELL = ("cell", "spec", "repeat", "in_turns", "num_params", "num_params_without_head", "in_force", "job", "lanes")
 _OF_END = (
     "status", "rank_peak_bytes", "rank_nodes", "num_alloc_retries", "failed_allocation_bytes", "stage", "step", "error",
-    "measured_for_s", "recompilations", "before_backward_bytes", "cpu_wait_s",
+    "tokens_digest", "weights_digest", "losses", "measured_for_s", "recompilations", "before_backward_bytes",
+    "cpu_wait_s",
 )  # fmt: skip
 _MEASURES = {measure.data: measure.read for measure in MEASURES.values() if measure.recorded}
 _OTHERS = [(key, float | None) for key in _MEASURES if key not in RunRecord.__struct_fields__]

@@ -31,6 +31,7 @@ from cs336_tui.events.reports import (
 )
 from cs336_tui.export.subjects.comparison import agreement_tables, turns_table
 from cs336_tui.export.subjects.estimates import category_table, estimate_table
+from cs336_tui.export.subjects.flame_graph import NESTINGS, flame_figure
 from cs336_tui.export.subjects.kernel_cells import kernel_cells_table
 from cs336_tui.export.subjects.kernels import kernel_document, kernel_tables, pairs_table
 from cs336_tui.export.subjects.memory import memory_document, memory_tables
@@ -69,7 +70,9 @@ class _Exports(NamedTuple):
 
 
 _EXPORTS: Mapping[type[Report], _Exports] = {
-    KernelReport: _Exports(kernel_tables, kernel_document),
+    KernelReport: _Exports(
+        kernel_tables, kernel_document, lambda report: tuple(flame_figure(report, nesting) for nesting in NESTINGS)
+    ),
     MemoryReport: _Exports(
         memory_tables,
         memory_document,

@@ -36,6 +36,7 @@ from cs336_tui.export.subjects.layout import (
     tables_of,
     value,
 )
+from cs336_tui.export.subjects.leaderboard import leaderboard_tables
 from cs336_tui.export.subjects.results import TableError
 from cs336_tui.export.subjects.scaling import scaling_tables
 from cs336_tui.export.subjects.variants import OPTIMIZERS, checkpointing_tables, compiled_tables
@@ -184,18 +185,21 @@ _DO_BENCH = Layout(
 
 
 def _by_mean(results: Sequence[Result], decimals: int | None, *, published: bool = False) -> tuple[Table, ...]:
-    """Published with names such as ``small_forward_warmup_1_mixed_False``; a forward with the loss in it is a forward
-    where there is none without."""
+    """Published with names such as ``small_forward_backward_warmup_1_mixed_False``; a forward with the loss in it is a
+    forward where there is none without. The index is that of the rows before they are sorted, as they were run."""
     names = telling(results, but=("pass",)) or ("size",)
     kinds = {result.spec.precision: _is_mixed(result) for result in results}
     mixed = ["precision"] if len(set(kinds.values())) == len(kinds) else []  # it says each precision
     more, forward = telling(results, but=("size", "pass", "warmup", *mixed)), _forward_of(results)
 
+    index = {key: place for place, key in enumerate(dict.fromkeys(shown(each, (*names, "pass")) for each in results))}
+
     def computation(row: Runs) -> str:
-        return _FORWARD if published and row.spec.pass_ == forward else row.spec.pass_
+        pass_ = _FORWARD if published and row.spec.pass_ == forward else row.spec.pass_
+        return pass_.translate(str.maketrans("+-", "__"))
 
     def name(row: Runs) -> str:
-        """Published ``small_forward_warmup_1_mixed_False``, then in the same way the fields that tell more apart."""
+        """Published as above, then in the same way the fields that tell more apart."""
         if not published:
             return label(row.first, names)
         size, warmup = shown(row.first, ("size", "warmup"))
@@ -214,6 +218,7 @@ def _by_mean(results: Sequence[Result], decimals: int | None, *, published: bool
         "Step times in seconds, sorted by mean",
         (*names, "pass"),
         {
+            "" if published else "index": value(lambda row: index[shown(row.first, (*names, "pass"))]),
             "name": value(name, left=True),
             "computation": value(computation, left=True),
             "times": lambda header, notation: layout_column(
@@ -300,8 +305,8 @@ PLAIN_LAYOUTS: Mapping[str, WriteUp] = {
         _WARM_UP.tables,
     ),
     "by-mean": WriteUp(
-        "name, computation, times, mean_time, median_time, std_dev, min_time, max_time, total_time, profile_steps: "
-        "seconds, sorted by mean",
+        "index, name, computation, times, mean_time, median_time, std_dev, min_time, max_time, total_time, "
+        "profile_steps: seconds, sorted by mean",
         _by_mean,
         partial(_by_mean, published=True),
     ),
@@ -350,6 +355,9 @@ LAYOUTS: Mapping[str, WriteUp] = {
     "checkpointing": WriteUp(
         "peak memory and step time by how many blocks are recomputed together; the best is marked",
         checkpointing_tables,
+    ),
+    "leaderboard": WriteUp(
+        "an entry of a handout's leaderboard among the published ones, with the text to submit", leaderboard_tables
     ),
     "optimizers": WriteUp("the optimizer phase and its share of the step for each optimizer", OPTIMIZERS.tables),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -184,6 +185,21 @@ class Bench(Recording):
         self.add(rounds_of(a, b, rounds, first), command, in_turns=True)
         self._work(partial(run_rounds, self.queue, self._cells, first))
 
+    def run_apart(self, a: CellSpec, b: CellSpec, command: str, left_s: Callable[[], float]) -> None:
+        """As `run_ab`, with a process for each cell: one round, and others while more seconds are `left_s` than the
+        longest took. Cells are stopped when they are over, or after half a minute."""
+        check_sides(a, b)
+        stopped, longest_s, limit_s = threading.Event(), 0.0, self.timeout_s
+        with self.in_parts(stopped):
+            for number in itertools.count(1):
+                began = time.monotonic()
+                if stopped.is_set() or ((rest_s := left_s()) <= longest_s and number > 1):
+                    return
+                self.timeout_s = min(filter(None, (limit_s, max(rest_s, 30.0))))
+                self.add([(a, number), (b, number)], None if longest_s else command, in_turns=True)
+                self._work(partial(run_rounds, self.queue, self._cells, number, apart=True))
+                longest_s = max(longest_s, time.monotonic() - began)
+
     def lanes_of(self, sweep: Sweep) -> tuple[ev.Lane, ...]:
         """The lanes in which a resolved sweep asks to be run; none for one after the other. Raises `SpecError`."""
         return lanes_of(sweep.lanes, sweep.devices, sweep.cells())
@@ -200,7 +216,7 @@ class Bench(Recording):
     ) -> None:
         """Queue cells, each with the number of the run of its spec, from 1, under these `numbers` if given; `reports`
         are made of those that end well, when none waits or runs any more. They run in `lanes`, unless others run
-        already. `in_turns` is for `run_ab`. Raises like `run`."""
+        already. `in_turns` is for `run_ab` and `run_apart`. Raises like `run`."""
         if self._closed:
             return
         self.trust.name(*(spec for spec, _ in cells))

@@ -7,7 +7,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,10 @@ from cs336_tui.events.reports import RankMemoryReport, ReportRequest
 from cs336_tui.runner.child import IMPOSSIBLE
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.lanes import LaneFault, fault_of, in_lane
-from cs336_tui.runner.launcher import Launcher, StartError
+from cs336_tui.runner.launcher import Launcher, Rank, StartError
 from cs336_tui.runner.machine import device_fault
 from cs336_tui.runner.node_process import Work
-from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.pipes import StopSignal, beside
 from cs336_tui.runner.predictor import PredictionError, Predictor, SessionPredictions
 from cs336_tui.runner.queue import CellQueue, WaitingCell, WaitingReport, unstarted
 from cs336_tui.runner.ranks import RankFold, ReportFold, pace_of, run_here, run_ranks
@@ -287,10 +287,10 @@ def in_turns_bytes(a: Prediction, b: Prediction) -> int:
 BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `compare` need one at a time"
 
 
-def run_rounds(queue: CellQueue, cells: CellRunner, first: int = 1) -> None:
-    """Run the waiting cells two by two, the first of them A, each two as a round, until none waits. A begins in odd
-    rounds, counted from `first`, B in even ones. When one ran out of memory, or a user's own code could not be built,
-    the waiting rounds are skipped."""
+def run_rounds(queue: CellQueue, cells: CellRunner, first: int = 1, *, apart: bool = False) -> None:
+    """Run the waiting cells two by two, the first of them A, each two as a round, until none waits: in one process, or
+    `apart` in one each. A begins in odd rounds, counted from `first`, B in even ones. When one ran out of memory, or a
+    user's own code could not be built, the waiting rounds are skipped."""
     for number in itertools.count(first):
         a = queue.take()
         if not isinstance(a, WaitingCell):
@@ -299,7 +299,7 @@ def run_rounds(queue: CellQueue, cells: CellRunner, first: int = 1) -> None:
         if not isinstance(b, WaitingCell):  # stopped between the two
             cells.record([unstarted(a.cell)])
             return
-        endings = [*_run_round(a, b, cells, number % 2 == 0)]
+        endings = [*_run_round(a, b, cells, number % 2 == 0, apart)]
         for place, ending in enumerate(endings):
             if ending.status == "oom":
                 error = f"{ending.error or 'out of memory'} ({BOTH_IN_MEMORY})"
@@ -318,7 +318,9 @@ def run_rounds(queue: CellQueue, cells: CellRunner, first: int = 1) -> None:
             queue.skip(range(b.cell + 1, b.cell + 1 + len(queue)), reason)
 
 
-def _run_round(a: WaitingCell, b: WaitingCell, cells: CellRunner, b_first: bool) -> tuple[ev.CellFinished, ...]:
+def _run_round(
+    a: WaitingCell, b: WaitingCell, cells: CellRunner, b_first: bool, apart: bool
+) -> tuple[ev.CellFinished, ...]:
     """The ends of A and B."""
     if why := cells.why_not(a.spec):
         return _ended(a, "oom", why), _ended(b, "failed", "A was not tried")
@@ -330,18 +332,27 @@ def _run_round(a: WaitingCell, b: WaitingCell, cells: CellRunner, b_first: bool)
     assert cells.launcher is not None, "two cells in turns have a process"
     try:
         numbers = (a.cell, b.cell)
-        ranks = cells.launcher.start_round(numbers, (a.spec, b.spec), b_first=b_first)
+        start = cells.launcher.start_apart if apart else cells.launcher.start_round
+        ranks = start(numbers, (a.spec, b.spec), b_first=b_first)
     except StartError as error:
         status = cells.status_unstarted()
         return _ended(a, status, str(error)), _ended(b, status, str(error))
     pids = [rank.child.process.pid for rank in ranks]
-    cells.record([ev.CellStarted(at=started_at, cell=side.cell, pid=pids[0]) for side in (a, b)])
+    pid_of = {cell: pids[side if apart else 0] for side, cell in enumerate(numbers)}
+    cells.record([ev.CellStarted(at=started_at, cell=cell, pid=pid) for cell, pid in pid_of.items()])
     watched = (a if b.spec.device == "cpu" else b).spec
     environment = cells.environment
     cells.watch.point(environment.device(watched.device), *pids, others=environment.others_of(watched))
     ends: dict[int, ev.CellFinished] = {}
     record = _keeping(ends, cells.record)
-    run_here(ranks, [RankFold(cell, len(ranks)) for cell in numbers], record, cells.stop, cells.timeout_s())
+    parts = list(zip(zip(ranks), zip(numbers), strict=True)) if apart else [(ranks, numbers)]
+
+    def watch(ranks: Sequence[Rank], cells_there: Sequence[int]) -> None:
+        folds = [RankFold(cell, len(ranks)) for cell in cells_there]
+        run_here(ranks, folds, record, cells.stop, cells.timeout_s())
+
+    with beside("side B", lambda _: watch(*parts[1])) if apart else nullcontext():
+        watch(*parts[0])
     return ends[a.cell], ends[b.cell]
 
 

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -30,8 +31,10 @@ from cs336_tui.events.prediction import Prediction
 from cs336_tui.runner.pipes import write_frame
 from cs336_tui.runner.processes import end_offspring, offspring_of, remark_on_orphans
 from cs336_tui.worker import worker_entry
+from cs336_tui.worker.worker_entry import Place
 
 EXIT_ORPHANED = 71
+_LOOK_S, _SETTLE_S = 0.1, 0.015  # OpenMP's threads of the other side spin for milliseconds after its step
 _PR_SET_PDEATHSIG = 1
 _PREDICTING_NICENESS = 10  # so that a prediction slows nothing else down
 
@@ -65,6 +68,33 @@ class OnCores:
                 print(error.strerror or error, flush=True)
                 _leave(EXIT_NO_CORES)
         self.work(*args, **options)
+
+
+@dataclass(frozen=True)
+class InTurns:
+    """Two cells whose processes run their steps in turns: each asks before a step if it may go on, and waits there
+    until the other one asks, as long as that lives."""
+
+    cells: tuple[int, int]
+    specs: tuple[CellSpec, CellSpec]
+    ends: tuple[Connection, Connection]
+
+    def __call__(self, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, place: Place) -> None:
+        has_turn, own = False, self.ends[place.rank]
+        self.ends[1 - place.rank].close()
+
+        def asked() -> bool:
+            nonlocal has_turn
+            with contextlib.suppress(EOFError, OSError):  # the other one is over
+                if has_turn:
+                    own.send_bytes(b".")
+                while not (cancelled() or own.poll(_LOOK_S)):
+                    pass
+                has_turn = bool(own.poll() and own.recv_bytes())
+                time.sleep(_SETTLE_S)
+            return cancelled()
+
+        worker_entry.run_cell(self.specs[place.rank], self.cells[place.rank], emit, asked)
 
 
 FORKED_AFTER_DRIVER = "the CUDA driver was initialised before the fork"

@@ -201,6 +201,16 @@ class Launcher:
         work = partial(worker_entry.run_round, specs, cells, b_first=b_first)
         return self._start_ranks(f"cell-{cells[0]}", work, specs)
 
+    def start_apart(
+        self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False
+    ) -> tuple[Rank, ...]:
+        """As `start_round`, for cells of one rank, with a process for each."""
+        a, b = get_context(self.method).Pipe()
+        with a, b:
+            (a if b_first else b).send_bytes(b".")  # which gives the other one the first turn
+            work = child.InTurns(cells, specs, (a, b))
+            return self._start_ranks(f"cell-{cells[0]}", work, specs, like=Place(ranks=2))
+
     def start_report(self, report: int, request: ReportRequest, like: Place | None = None) -> tuple[Rank, ...]:
         """Start a process for each rank, that makes its part of a report. As `start_cell`."""
         work = partial(worker_entry.make_report, request, report)

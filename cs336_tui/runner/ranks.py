@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -335,6 +336,7 @@ class RankFold(_Fold[ev.CellFinished]):
             **{name: max(values, default=None) for name, values in known.items()},
             recompilations=sum(each.recompilations for each in ends),
             audit=self._audit(ends),
+            autotuned=tuple(itertools.chain.from_iterable(each.autotuned for each in ends)),
             remarks=tuple(dict.fromkeys(remarks)),
             rank_nodes=tuple(self._nodes),
             summary=summarize(self._measured_s),

@@ -88,6 +88,20 @@ def imports_of(specs: Iterable[CellSpec]) -> tuple[Import, ...]:
     return tuple(_import(name, folders) for name, folders in asked)
 
 
+def files_of(specs: Iterable[CellSpec]) -> dict[str, bytes]:
+    """The sources of the users' packages that these cells import, of a single module those beside it, by their paths
+    below the folder that has them. Imports nothing."""
+    found: dict[str, bytes] = {}
+    for name, folders in dict.fromkeys((name, spec.model_path) for spec in specs for name in names_of(spec)):
+        for place in _chain(
+            name.partition(":")[0].partition(".")[0], [str(Path(folder).resolve()) for folder in folders]
+        ):
+            files = place.rglob("*.py") if place.is_dir() else place.parent.glob("*.py")
+            home = place.parent if place.is_dir() or place.stem != "__init__" else place.parent.parent
+            found |= {str(file.relative_to(home)): file.read_bytes() for file in files}
+    return found
+
+
 def check_log(session: str, specs: Iterable[CellSpec], *, trusted: bool) -> tuple[Import, ...]:
     """All that these cells of a session's log would import. Unless `trusted`, raises `Untrusted` for what is not the
     current folder's own."""

@@ -47,6 +47,7 @@ class SessionState:
         self.commands: list[str] = []
         """Command lines that repeat the session's runs headless, in order."""
         self.cells: dict[int, CellState] = {}
+        self._tuned: dict[CellSpec, dict[int, ev.CellFinished]] = {}  # Ends with choices of autotuners
         self.queued: ev.CellsQueued | None = None
         """The cells that were added last."""
         self.waiting: dict[int, None] = {}
@@ -372,6 +373,9 @@ class SessionState:
                 self._beside(cell)
             case ev.CellSkipped() | ev.CellFinished():
                 self._take_out(cell)
+                if isinstance(event, ev.CellFinished) and event.autotuned:
+                    cell.tuned = self._tuned.setdefault(cell.asked_spec, {})
+                    cell.tuned[cell.cell] = event
             case ev.ModelBuilt() if event.in_force and event.in_force.threads and not cell.spec.threads:
                 self.default_threads[cell.spec.device, cell.spec.model] = event.in_force.threads
         cell.apply(event)

@@ -87,7 +87,7 @@ class CellState:
         """Unix seconds."""
         self.pid: int | None = None
         self.in_turns = self.queued_in_turns
-        """True if another cell runs in turns with it, in one process."""
+        """True if another cell runs in turns with it, in one process or in one each."""
         self.lanes: tuple[int, ...] = ()
         """The lanes that it takes; empty without lanes."""
         self.job: str | None = None
@@ -113,6 +113,8 @@ class CellState:
         self.window = Window()
         self._surroundings: Surroundings | None = Surroundings(self.window)
         self.output = ""
+        self.tuned: dict[int, ev.CellFinished] = {}
+        """The ends of all repeats of its spec in which autotuners chose, its own among them, by their numbers."""
 
     def start_again(self) -> None:
         """Wait again; the attempt so far goes to `earlier`."""

@@ -14,6 +14,7 @@ from cs336_tui.stats.intervals import LEVEL as LEVEL
 from cs336_tui.stats.quantities import TOO_NOISY, WIDEST, is_too_noisy
 
 Outcome = Literal["faster", "slower", "same", "ambiguous"]
+Passing = Literal["not slower", "slower", "cannot tell"]
 MARGIN = 0.01
 """The smallest relative difference of times that counts."""
 
@@ -176,6 +177,14 @@ def outcome(ratio: Ratio | None, margin: float = MARGIN) -> Outcome:
     if ratio.low >= 1 - margin and ratio.high <= 1 + margin:
         return "same"
     return "ambiguous"
+
+
+def passing(ratio: Ratio | None, by: float) -> Passing:
+    """The place of the interval beside 1 + by. ``slower``: the whole interval is above it; ``not slower``: the whole
+    interval is at most that; ``cannot tell``: it is on both sides, or there is none."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return "cannot tell"
+    return "slower" if ratio.low > 1 + by else "not slower" if ratio.high <= 1 + by else "cannot tell"
 
 
 def explain(

@@ -15,8 +15,10 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.tuning import visit_peak_bytes
 from cs336_tui.events.environment import GpuSample
 from cs336_tui.events.events import Event
+from cs336_tui.events.prediction import prediction_key
 from tests.analysis.judging import AT, ON_CPU, a_cell, events_of_cell, sample
 from tests.made_memory import a_memory_report
+from tests.made_predictions import made_prediction
 from tests.samples import a_spec, cell_end, cell_start, report_events, session_start, state_of, steps
 
 
@@ -81,6 +83,11 @@ def test_where_no_allocator_counts_the_peak_is_that_of_the_process_but_not_on_a_
     measure = MEASURES["memory"]
     assert measure.figure(Runs([on_cpu], 1)) == (7, "peak RSS of the whole process")
     assert measure.figure(Runs([on_gpu], 1)) == (None, "")
+    recorded = result_of(device="cpu", reported=3, **ends)
+    assert measure.figure(Runs([recorded], 1)) == (3, "peak of tensors, recorded")
+    prediction = made_prediction(on_cpu.spec, peak_bytes=4)
+    on_cpu.state.predictions[prediction_key(on_cpu.spec)] = prediction
+    assert measure.figure(Runs([on_cpu], 1)) == (4, "peak of tensors, predicted")
 
 
 def test_the_peak_of_tensors_is_the_memory_reports_where_no_allocator_counts() -> None:

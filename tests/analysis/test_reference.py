@@ -249,7 +249,7 @@ GOOD = "me,A100,2026,small,512,4,forward,fp32,5,10,44.4,,"
             "f.csv, line 2: part forwardx",
         ),
         *(
-            (f"{FULL}\nme,CPU,2026,{fields},5,10,4.2,,,,,,,,,{of_ranks},\n", f"f.csv, line 2: {said}")
+            (f"{FULL}\nme,CPU,2026,{fields},5,10,4.2,,,,,,,,,{of_ranks},,\n", f"f.csv, line 2: {said}")
             for fields, of_ranks, said in (
                 ("10MB,,,,fp32", "reduce,gloo,2,", "op reduce: expected one of all-reduce"),
                 ("10MB,,,,fp32", "all-reduce,mpi,2,", "backend mpi: expected one of gloo, nccl"),

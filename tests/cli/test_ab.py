@@ -5,10 +5,14 @@ import re
 import shlex
 import subprocess
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cs336_tui.cli.ab import SIDE, command_of_turns, side_sweep
+import pytest
+
+from cs336_tui.cli.ab import SIDE, _AbRun, command_of_turns, side_sweep
+from cs336_tui.config.spec import SpecError
 from cs336_tui.session.load import load
 from tests.commands import call, running, stopped
 
@@ -113,3 +117,28 @@ def test_the_command_line_of_attention_that_is_not_causal():
     both = own(shlex.join(words[8:]))
     assert both["causal"] is False
     assert (side_sweep("--a", own(words[3]), both), side_sweep("--b", own(words[5]), both)) == (a, b)
+
+
+def test_by_answers_with_the_exit_code(tmp_path: Path):
+    words = ["ab", "--session-dir", str(tmp_path), *SMALL, "--rounds", "3"]
+    slower = call(*words, "--a", "--context 512 --num-layers 4", "--b", "", "--by", "2%")
+    assert (slower.returncode, "slower: A takes " in slower.stdout) == (1, True), slower.stdout
+    faster = call(*words, "--a", "", "--b", "--context 512 --num-layers 4", "--by", "2%", "--format", "json")
+    assert faster.returncode == 0, faster.stdout
+    assert json.loads(faster.stdout)["rows"][-1]["passing"] == "not slower"
+    lost = call(*words, "--a", "", "--b", f"--vocab-size {2**30}", "--by", "2%")
+    assert (lost.returncode, "cannot tell: " in lost.stdout) == (3, True), lost.stdout
+
+
+def broken(error: Exception) -> int:
+    raise error
+
+
+def test_with_by_1_says_that_a_is_slower_and_nothing_else():
+    for by, code in ((0.02, 3), (None, 1)):
+        assert _AbRun(by).answered(lambda: 1) == code, "something could not be written"
+    assert _AbRun(0.02).answered(partial(broken, OSError("no process"))) == 3
+    with pytest.raises(OSError, match="no process"):
+        _AbRun(None).answered(partial(broken, OSError("no process")))
+    with pytest.raises(SpecError):
+        _AbRun(0.02).answered(partial(broken, SpecError("size", "x", "none")))

@@ -92,9 +92,11 @@ def test_summary_writes_a_folder(folder: Path) -> None:
     target = folder / "summary"
     assert run(folder, "summary", "2026-box", "-o", str(target)).exit_code == 0
     assert (target / "summary.html").is_file()
-    for name in ("tables/verdicts.md", "tables/roofline.csv", "figures/roofline.svg"):
+    for name in ("tables/verdicts.md", "tables/roofline.md", "figures/roofline.svg"):
         assert (target / name).is_file()
-    assert run(folder, "summary", "2026-box", "-o", str(target)).exit_code == 0
+    assert not (target / "tables/roofline.csv").exists()
+    assert run(folder, "summary", "2026-box", "-o", str(target), "--every-format").exit_code == 0
+    assert (target / "tables/roofline.csv").is_file()
     again = run(folder, "summary", "2026-box", "-o", str(target), "--no-clobber")
     assert again.exit_code == 2
     assert "already exists" in again.stderr

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cs336_tui.cli.ab import DEFAULTS
-from cs336_tui.cli.help import HEADINGS, under_headings
+from cs336_tui.cli.help import HEADINGS, Command, under_headings
 from cs336_tui.cli.main import COMMANDS, cli
 from cs336_tui.cli.reports import REPORT_COMMANDS
 from cs336_tui.config.spec import AXES
@@ -31,9 +31,14 @@ from tools import reference
 EVERY = reference.commands()
 
 
+def is_long(title: str) -> bool:
+    command = EVERY[title]
+    return isinstance(command, Command) and command.is_long
+
+
 def help_of(command: str) -> str:
-    """Help of a command as one line, without its line breaks."""
-    done = CliRunner().invoke(cli, [command, "--help"])
+    """All help of a command as one line, without its line breaks."""
+    done = CliRunner().invoke(cli, [command, "--help-all" if is_long(f"cs336-tui {command}") else "--help"])
     assert done.exit_code == 0
     return " ".join(done.output.split())
 
@@ -85,6 +90,32 @@ def test_a_choice_has_its_heading_from_its_declaration() -> None:
             assert of_option[f"--{axis.option}"] == axis.heading
 
 
+def shown_options(text: str) -> set[str]:
+    """The options that help shows, by their first names."""
+    return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("title", [title for title in EVERY if is_long(title)])
+def test_help_of_many_options_begins_with_a_page_of_the_first(title: str) -> None:
+    words = title.split()[1:]
+    first, every = (
+        CliRunner().invoke(cli, [*words, flag], prog_name="cs336-tui").output for flag in ("--help", "--help-all")
+    )
+    own = {each.opts[0] for each in EVERY[title].params if isinstance(each, click.Option) and not each.hidden}
+    assert 12 <= len(shown_options(first)) <= 25
+    assert {"--size", "--pass", "--help-all"} <= shown_options(first) | ({"--size", "--pass"} - own)
+    assert len(shown_options(every)) > 30
+    left = len(shown_options(every)) - len(shown_options(first))
+    assert f"\n{left} more options: {title} --help-all\n" in first
+    assert "more options" not in every
+
+
+def test_help_of_bench_shows_about_fifteen_options() -> None:
+    first = CliRunner().invoke(cli, ["bench", "--help"]).output
+    assert len(shown_options(first) - {"--help", "--help-all"}) == 15
+    assert "--help-all" not in CliRunner().invoke(cli, ["export", "--help"]).output
+
+
 @pytest.mark.parametrize("title", EVERY)
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_help_is_plain_text_that_fits_and_uses_the_width(
@@ -102,7 +133,7 @@ def test_help_is_plain_text_that_fits_and_uses_the_width(
 
 
 def test_the_commands_stand_in_groups() -> None:
-    text = CliRunner().invoke(cli, ["--help"]).output
+    text = CliRunner().invoke(cli, ["--help-all"]).output
     groups = list(dict.fromkeys(listed.heading for listed in COMMANDS.values() if listed.about))
     assert groups == ["Run", "Results", "Look ahead", "Profile", "Cluster", "Maintain"]
     places = [
@@ -142,7 +173,9 @@ def test_json_and_its_format_are_one(command: str, tmp_path: Path) -> None:
     assert (both.exit_code, "contradict" in both.output) == (2, True)
 
 
-_VALUES = {"--interval": "2%", "--model-arg": "a=b", "--annotate": "softmax=a:b"}
+_VALUES = {"--interval": "2%", "--annotate": "softmax=a:b", "--edition": "2026"} | {
+    f"--{kind}-arg": "a=b" for kind in ("model", "attention", "optimizer")
+}
 """Of options that do not take `1`."""
 
 

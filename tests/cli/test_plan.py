@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.config.flops import step_flops
+from cs336_tui.config.problems import PROBLEMS
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import bytes_per_s_of, flops_per_s_of, rank_counts_of
 from cs336_tui.session.log import SessionLog
@@ -110,3 +111,21 @@ def test_an_estimate_of_several_ranks_says_what_they_communicate() -> None:
     said = call(*words).stdout
     assert "What a rank communicates in a step" in said
     assert "all-reduce" in said
+
+
+def test_the_accounting_of_a_mesh_is_that_of_the_handout() -> None:
+    """By hand, of 2025's communication_accounting: P = 2 x 126 x 16384 x 53248, alpha = C / W = 2555.6."""
+    words = next(row for row in PROBLEMS if row.name == "communication_accounting").parts[0].command.split()[1:]
+    found = json.loads(call(*words, "--format", "json").stdout)["accounting"]
+    values = {(each["part"], each["quantity"]): each["value"] for each in found}
+    numbers, alpha = 219_848_638_464, 4.6e14 / 1.8e11
+    saved = 2 * 126 * (16384 + 53248)
+    assert values["a", "all three"] == 16 * numbers
+    assert values["a", "saved for backward"] == saved
+    assert values["a", "devices of 80 GB"] == 44
+    assert values["b", "N_FSDP for less than 95 GB"] == 38
+    assert values["c", "whole batch, axes overlap"] == pytest.approx(16 * alpha / 2)
+    assert values["c", "batch a device, axes overlap"] == pytest.approx(alpha / 8)
+    assert values["c", "whole batch, axes add up"] == pytest.approx(8 * alpha / (1 - 4 * alpha / 53248))
+    assert "B >= X C / (W M_X)" in call(*words).stdout
+    assert call(*"plan --size xl --gpu H100 --mesh 16:2".split()).returncode == 2

@@ -185,6 +185,10 @@ def test_the_smallest_run_first_unless_told_otherwise_round_after_round(tmp_path
 def test_presets_are_listed_and_shown_and_own_ones_are_run(tmp_path: Path) -> None:
     listed = command("presets", folder=tmp_path).stdout
     assert "2026/benchmarking_script" in listed
+    assert "2026/nested_checkpointing" not in listed
+    assert "2025/" not in listed
+    assert "2025/warmup" in command("presets", "--edition", "2025", folder=tmp_path).stdout
+    assert all(f"{name}  " in command("presets", "--all", folder=tmp_path).stdout for name in ("8gb", "2024/timeit"))
     shown = command("presets", "show", "2024/timeit", folder=tmp_path).stdout
     assert 'arch = "gelu-learned"' in shown
     own = tmp_path / "cs336-tui" / "presets"

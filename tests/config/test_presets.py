@@ -51,7 +51,7 @@ EXPECTED = {
     "2026/gradient_checkpointing": 7 * 2,
     "2026/nested_checkpointing": 3 * 2,
     "2026/optimizers": 2 * 3,
-    "2026/warmup": 45,
+    "2026/warmup": 60,
     "2026/end_to_end": 5 * 4 * 3,
     "2026/nsys_profile": 2 * 3 * 3,
     "2026/mixed_precision_accumulation": 1,
@@ -267,6 +267,13 @@ def test_presets_are_read_from_regular_files_and_a_loop_of_links_ends(tmp_path: 
     assert {problem for problem in found.problems if "/" not in problem.partition(":")[0]} == {
         "preset pipe: cannot be read: not a regular file", "preset zero: cannot be read: not a regular file",
     }  # fmt: skip
+
+
+def test_groups_of_blocks_of_a_preset_are_those_that_a_smaller_model_has() -> None:
+    for name, groups in (("2026/gradient_checkpointing", (0, 1, 2, 4)), ("2026/nested_checkpointing", (1, 2, 4))):
+        assert sweep_from(preset_name=name, sizes=("tiny",), contexts=(64,)).checkpoints == groups
+    with pytest.raises(SpecError, match="checkpoint 32"):
+        sweep_from(preset_name="2026/gradient_checkpointing", sizes=("tiny",), checkpoints=(32,))
 
 
 @pytest.mark.parametrize("lanes", [8, "auto"])

@@ -114,6 +114,16 @@ def test_numbers_of_ranks_that_a_preset_asks_for_and_a_machine_lacks_are_left_ou
     assert fields_of_preset("2026/all_reduce", {"ranks": (4,)}).count("ranks") == 0
 
 
+def test_each_backend_runs_on_the_devices_that_it_can() -> None:
+    sweep = sweep_from(ranks=(2,), backends=("gloo", "nccl"), devices=("cpu", "cuda:0"), passes=("forward",))
+    assert len(sweep) == 3
+    assert [(cell.device, cell.backend) for cell in sweep.cells()] == [
+        ("cpu", "gloo"), ("cuda:0", "gloo"), ("cuda:0", "nccl")
+    ]  # fmt: skip
+    both = msgspec.structs.replace(sweep, ranks=(1, 2))
+    assert len(both) == len(both.cells()) == 5
+
+
 def test_a_backend_of_gpus_waits_for_the_machine_to_tell_its_devices() -> None:
     sweep = sweep_from(ranks=(2,), backends=("nccl",))
 
@@ -144,7 +154,10 @@ MICRO: dict[str, object] = {"accumulations": (1, 2), "passes": ("train-step",)}
             SEVERAL | {"parallels": ("zero1",), "optimizers": ("a:B",), "passes": ("train-step",)},
             "parallel zero1: shards torch's AdamW by ZeroRedundancyOptimizer; with an optimizer of your own choose ddp",
         ),
-        (SEVERAL | {"timers": ("do_bench",)}, "timer do_bench: is of one rank; leave it out, or choose --ranks 1"),
+        (
+            {"workload": "collective", "timers": ("do_bench",), "ranks": (2,)},
+            "timer do_bench: the ranks of a collective begin each step together; leave it out",
+        ),
         (
             SEVERAL | {"reports": ("memory", "precision")},
             "reports precision: of one rank, not of 2; leave it out of --reports, or give --ranks 1",

@@ -102,7 +102,7 @@ def column(text: str, name: str) -> list[str]:
 
 
 def test_it_is_an_option_of_bench_and_may_be_on_or_off_or_a_number() -> None:
-    shown = output("bench", "--help")
+    shown = output("bench", "--help-all")
     assert re.search(r"--flavour LIST +Flavour of a step: plain, salted, sweet\.\s+\[default:\s+plain\]", shown)
     assert re.search(r"--hot / --no-hot +Heat the step\.\s+\[default:\s+no-hot\]", shown)
     assert re.search(r"--grains N +Grains of salt\.\s+\[default:\s+7\]", shown)

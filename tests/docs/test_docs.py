@@ -30,7 +30,7 @@ WRITTEN = {
     if not path.name.startswith(("gpu-report", "cs336-tui-summary"))
 }
 COMMANDS = reference.commands()
-OTHERS_OPTIONS = {"--help", "--target", "--torch-backend", "--gpus"} | {
+OTHERS_OPTIONS = {"--help", "--help-all", "--target", "--torch-backend", "--gpus"} | {
     option for path in (ROOT / "benchmarks").glob("*.py") for option in re.findall(r'"(--[a-z-]+)', path.read_text())
 }
 """Options of every command, of pip, uv and docker, and of the benchmark scripts."""
@@ -106,7 +106,12 @@ def check_command(line: str) -> None:
         for each in (*option.opts, *option.secondary_opts)
     }
     for word, value in zip_longest(words, words[1:], fillvalue=""):
-        if word.startswith("-") and word != "--help" and not word.lstrip("-").isdigit() and " " not in word:
+        if (
+            word.startswith("-")
+            and word not in ("--help", "--help-all")
+            and not word.lstrip("-").isdigit()
+            and " " not in word
+        ):
             assert word in options, f"{line}: {word}"
             if isinstance(kind := options[word].type, click.Choice):
                 assert value in kind.choices, f"{line}: {word} {value}"

@@ -1,4 +1,5 @@
-"""Every command of the docs is understood: presets, options, names and choices, up to where processes would start."""
+"""Every command of the docs is understood: presets, options, names and choices, up to where processes would start.
+Those that run cells run, with small ones."""
 
 import contextlib
 import gzip
@@ -9,7 +10,7 @@ import pickle
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,12 +20,16 @@ import click
 import msgspec
 import pytest
 
+from cs336_tui.cli.bench import examples
 from cs336_tui.cli.main import COMMANDS, cli
 from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.codec import to_line
+from cs336_tui.config.presets import preset
+from cs336_tui.config.spec import AXES, CellSpec
+from cs336_tui.events.codec import from_line, to_line
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Event
+from cs336_tui.export.bundle import make_bundle
+from cs336_tui.runner.bench import Bench
 from tests.analysis.test_agreement import report_of
 from tests.analysis.test_scaling import events_of
 from tests.docs.test_docs import ROOT, WRITTEN, tokens
@@ -33,6 +38,7 @@ from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
 from tests.made_predictions import MadePredictor
 from tests.made_race import race_events
+from tests.repositories import git
 from tests.samples import a_spec, cell_end, cell_start, machine_of_gpus, report_events, session_start, steps
 from tests.session.recordings.nsys_exports import A_STEP, export
 
@@ -61,15 +67,14 @@ def reach(*_: object, **__: object) -> NoReturn:
     raise Reached
 
 
-@contextlib.contextmanager
-def without_processes() -> Iterator[None]:
-    """Commands know a machine with GPUs and predictions, and end where their cells would run."""
+def stand_ins() -> Mapping[str, Callable[..., Any]]:
+    """What takes the place of machines, predictions and processes."""
     predictor = MadePredictor()
 
     def probed(*_: object) -> Environment:
         return machine_of_gpus(8)
 
-    made = {
+    return {
         "cs336_tui.runner.bench.probe_machine": probed,
         "cs336_tui.runner.launcher.Launcher.prepare": lambda _: None,
         "cs336_tui.runner.launcher.Launcher.start": lambda _: None,
@@ -84,9 +89,63 @@ def without_processes() -> Iterator[None]:
         "cs336_tui.cli.launch._run": reach,
         "cs336_tui.export.writing.drawing.Drawing.files": lambda *_: {},
     }
+
+
+@contextlib.contextmanager
+def without_processes() -> Iterator[None]:
+    """Commands know a machine with GPUs and predictions, and end where their cells would run."""
+    with contextlib.ExitStack() as kept:
+        for name, stand_in in stand_ins().items():
+            kept.enter_context(mock.patch(name, stand_in))
+        yield
+
+
+SMALL: Mapping[str, Any] = {
+    "device": "cpu", "threads": 1, "batch_size": 2, "warmup_steps": 1, "measure_steps": 2, "warmup_auto": False,
+    "steps_auto": None, "warmup_for": None, "steps_for": None, "timer": "step", "flush_l2": False, "sync": "each-step",
+    "inputs": "auto", "compile": "off", "cuda_graph": "off", "backend": "auto", "checkpoint": 0, "nesting": "off",
+    "check": "off",
+}  # fmt: skip
+"""Choices of cells that take next to no time on any machine."""
+OF_MODEL = {"d_model": 32, "d_ff": 64, "num_layers": 1, "num_heads": 2, "vocab_size": 64, "context_length": 8}
+OF_WORKLOAD: Mapping[str, Mapping[str, Any]] = {
+    "collective": {"size": "1KB", "d_model": 250, "batch_size": 1},
+    "attention": {"d_model": 32, "num_heads": 2, "context_length": 8},
+    "norm": {"d_model": 32, "context_length": 8},
+}
+MOST_CELLS = 2
+
+
+def small(spec: CellSpec) -> CellSpec:
+    """What the cell is, without its size, on the CPU."""
+    changes = {**SMALL, **OF_WORKLOAD.get(spec.workload, {"size": "custom"} | OF_MODEL), "ranks": min(spec.ranks, 2)}
+    if spec.attention in AXES["attention"].values:
+        changes["attention"] = "naive"
+    if spec.precision == "fp8-mixed":
+        changes["precision"] = "bf16-mixed"
+    return msgspec.structs.replace(spec, **changes, accumulate=min(spec.accumulate, 2))
+
+
+@contextlib.contextmanager
+def with_small_cells() -> Iterator[None]:
+    """Commands choose on a machine with GPUs, and run the first cells, small ones, in processes of this one."""
+    add, ask_report = Bench.add, Bench.ask_report
+
+    def add_small(bench: Bench, cells: Sequence[tuple[CellSpec, int]], *words: Any, **more: Any) -> None:
+        kept = list(cells) if more.get("in_turns") else list(cells)[:MOST_CELLS]
+        add(bench, [(small(spec), repeat) for spec, repeat in kept], *words, **(more | {"lanes": ()}))
+
+    made = {
+        "_probe_for_cells": lambda _: machine_of_gpus(8),
+        "add": add_small,
+        "ask_report": lambda bench, kind, spec, cell=None: ask_report(bench, kind, small(spec), cell),
+    }
     with contextlib.ExitStack() as kept:
         for name, stand_in in made.items():
-            kept.enter_context(mock.patch(name, stand_in))
+            kept.enter_context(mock.patch.object(Bench, name, stand_in))
+        for name, stand_in in stand_ins().items():
+            if not name.startswith(("cs336_tui.runner.bench.", "cs336_tui.runner.launcher.")):
+                kept.enter_context(mock.patch(name, stand_in))
         yield
 
 
@@ -107,7 +166,9 @@ NEEDS: Mapping[str, str] = {
     "--layout compiled": "compiled",
     "--layout checkpointing": "checkpointing",
     "--layout optimizers": "optimizers",
+    "--layout leaderboard": "leaderboard",
     "--pivot pass:model": "models",
+    "attention-arg.BLOCK_M": "kernels",
     "--pivot pass:cuda-graph": "graphs",
 }
 """The session that a command with these words reads; the others read the usual one."""
@@ -121,6 +182,11 @@ SWEEPS: Mapping[str, Mapping[str, Any]] = {
     "compiled": {"compiles": ("off", "default")},
     "checkpointing": {"passes": ("train-step",), "checkpoints": (0, 1)},
     "optimizers": {"passes": ("train-step",), "optimizers": ("adamw-fused", "adamw-foreach")},
+    "kernels": {
+        "attentions": ("mine:flash", "sdpa"),
+        "attention_args": (("BLOCK_M", "16,32"), ("BLOCK_N", "32,64")),
+        "passes": ("forward",),
+    },
     "models": {"models": ("my_gpt:GPT", "reference")},
     "graphs": {"cuda_graphs": ("off", "step"), "passes": ("forward", "train-step")},
 }
@@ -138,6 +204,8 @@ def rounds_in_turns() -> list[Event]:
 
 
 def cells_of(name: str) -> tuple[CellSpec, ...]:
+    if name == "leaderboard":
+        return preset("2026/leaderboard").sweep.with_devices(("cuda:0",)).cells()
     return sweep_from(devices=("cuda:0",), **SWEEPS[name]).cells()
 
 
@@ -167,10 +235,32 @@ CODE = re.compile(r"\b([a-z_][a-z_0-9.]*):[A-Za-z_]")
 """Modules of code of one's own, as commands name them."""
 
 
-def outcome(line: str, cwd: Path) -> str:
-    """Run a command line in a folder of its own; empty if all of it was understood, else why not."""
+OWN_CODE = (
+    "\n".join(example["code"] for example in examples().values())
+    + """
+
+TransformerLM = GPT = BasicsTransformerLM = Model
+attn, rmsnorm, get_naive, naive_on_after_backward = attend, norm, get_ddp, ddp_on_after_backward
+"""
+)
+"""A module that has all the code of one's own that commands name."""
+
+
+def words_of(line: str) -> list[str]:
+    """The words after the program's name."""
     words = shlex.split(line.replace("SESSION SESSION", "SESSION OTHER"), comments=True)[1:]
-    words = words[: words.index(">")] if ">" in words else words
+    return words[: words.index(">")] if ">" in words else words
+
+
+def outcome(
+    line: str,
+    cwd: Path,
+    stand_in: Callable[[], contextlib.AbstractContextManager[None]] = without_processes,
+    more: Sequence[str] = (),
+    exits: Container[object] = (0, None),
+) -> str:
+    """Run a command line in a folder of its own; empty if all of it was understood, else why not."""
+    words = [*words_of(line), *more]
     folder = cwd / "data" / "cs336-tui" / "sessions"
     folder.mkdir(parents=True)
     log = session(next((name for needed, name in NEEDS.items() if needed in line), "usual"))
@@ -185,12 +275,18 @@ def outcome(line: str, cwd: Path) -> str:
     snapshot = {"segments": [], "device_traces": [[{"action": "alloc", "addr": 0, "size": 512, "stream": 0}]]}
     (cwd / "step.pickle").write_bytes(pickle.dumps(snapshot))
     export(cwd / "step.nsys-rep", A_STEP)  # as nsys itself would export it
+    if "run.zip" in line:
+        (cwd / "run.zip").write_bytes(make_bundle([*map(from_line, log.splitlines())], {})[0])
     for name in ("cs336-basics", "FOLDER"):
         (cwd / name).mkdir()
     for home, module in itertools.product((cwd, cwd / "FOLDER", cwd.parent / "cs336-basics"), CODE.findall(line)):
         file = home.joinpath(*module.split(".")).with_suffix(".py")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("def __getattr__(name): ...")
+        file.write_text(OWN_CODE)
+    if words[0] == "gate":
+        git(cwd, "init", "--quiet")
+        for words_of_git in ("add .", "commit --quiet --message all", "tag v1.2"):
+            git(cwd, *words_of_git.split())
     is_app = not any(word in COMMANDS for word in words[:1])
     streams = {name: io.TextIOWrapper(io.BytesIO(), write_through=True) for name in ("stdin", "stdout", "stderr")}
     for stream in streams.values():
@@ -200,14 +296,14 @@ def outcome(line: str, cwd: Path) -> str:
         contextlib.chdir(cwd),
         mock.patch.dict(os.environ, homes),
         mock.patch.multiple(sys, **streams),
-        without_processes(),
+        stand_in(),
     ):
         try:
             cli.main(args=words, prog_name="cs336-tui", standalone_mode=False)
         except Reached:
             pass
         except SystemExit as ended:
-            if ended.code not in (0, None):
+            if ended.code not in exits:
                 return f"exit {ended.code}: {streams['stderr'].buffer.getvalue().decode()[-400:]}"
         except click.ClickException as error:
             return error.format_message()
@@ -221,5 +317,30 @@ def test_every_command_of_the_docs_is_understood(page: str, tmp_path: Path) -> N
         cwd = tmp_path / str(number) / "cwd"
         cwd.mkdir(parents=True)
         if said := outcome(line, cwd):
+            wrong[line] = said
+    assert not wrong, "\n".join(f"{line}\n    {said}" for line, said in wrong.items())
+
+
+RUN = ("bench", "ab", "comm", "kernels", "memory", "precision", "gate")
+"""Commands that run cells. `tune` and `selftest` take minutes, and have small runs of their own in tests/cli."""
+NOT_RUN = ("--launcher", "--in-process")
+MORE = {"gate": ("--budget", "1s"), "ab": ("--rounds", "2")}
+"""Words that keep a command short."""
+
+
+def runs(page: str) -> list[str]:
+    lines = (line for line in commands_of(page) if not any(word in line for word in NOT_RUN))
+    return [line for line in lines if words_of(line)[:1] and words_of(line)[0] in RUN]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if runs(page)])
+def test_every_command_of_the_docs_that_runs_cells_runs_with_small_ones(page: str, tmp_path: Path) -> None:
+    wrong = {}
+    for number, line in enumerate(runs(page)):
+        cwd = tmp_path / str(number) / "cwd"
+        cwd.mkdir(parents=True)
+        name = words_of(line)[0]
+        exits = (0, 3) if name == "gate" else (0, None)
+        if said := outcome(line, cwd, with_small_cells, MORE.get(name, ()), exits):
             wrong[line] = said
     assert not wrong, "\n".join(f"{line}\n    {said}" for line, said in wrong.items())

@@ -5,17 +5,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from cs336_tui.analysis.ab import Turns, runs_in_turns, turns_of
+from cs336_tui.analysis.ab import FIRST_LOOK, Turns, is_decided, ratio_of_rounds, rounds_found, runs_in_turns, turns_of
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import CellStarted, Event
+from cs336_tui.events.events import CellsQueued, CellStarted, Event
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.subjects.comparison import turns_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writing.tables import Table
+from cs336_tui.stats.intervals import t_quantile
 from tests.export.keeping import kept
 from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
 
@@ -34,8 +36,14 @@ class Both:
         self.ends = (ends.get("a", {}), ends.get("b", {}))
 
 
-def rounds_of(*rounds: Both, a: CellSpec = A, b: CellSpec = B) -> list[tuple[Result, Result]]:
+def rounds_of(*rounds: Both, a: CellSpec = A, b: CellSpec = B, in_turns: bool = False) -> list[tuple[Result, Result]]:
     events: list[Event] = session_start([spec for _ in rounds for spec in (a, b)])
+    if in_turns:
+        repeats = tuple(number for number, _ in enumerate(rounds, 1) for _ in "AB")
+        events = [
+            msgspec.structs.replace(each, in_turns=True, repeats=repeats) if isinstance(each, CellsQueued) else each
+            for each in events
+        ]
     for number, both in enumerate(rounds):
         cells = 2 * number, 2 * number + 1
         for cell in cells:
@@ -92,6 +100,58 @@ def test_cells_that_ran_one_after_the_other_are_no_round() -> None:
     turns = found(a_round(1.03), a_round(2.0, apart=True))
     assert turns.rounds[1].note == "A and B ran one after the other, not in turns"
     assert turns.ratio.ratio == pytest.approx(1.03, rel=0.005)
+
+
+def apart(*ratios: float) -> list[tuple[Result, Result]]:
+    """Rounds of two sides with a process each."""
+    return rounds_of(*(a_round(ratio, apart=True) for ratio in ratios), in_turns=True)
+
+
+def test_sides_with_a_process_each_are_rounds_if_they_were_queued_so() -> None:
+    rounds = apart(1.04, 1.05, 1.06)
+    (again,) = runs_in_turns([side for both in rounds for side in both])
+    assert list(again) == rounds
+    turns = turns_of(rounds, 0.02)
+    assert (turns.is_apart, len(turns.counted), turns.ratio.level) == (True, 3, pytest.approx(1 - 0.05 / 3))
+    assert turns.passing == "cannot tell"
+    assert turns.explanation.startswith("cannot tell: A takes 1.0")
+    table = turns_table(turns, [side for both in rounds for side in both])
+    notes = "\n".join(table.footnotes)
+    assert "a round is a fresh process of each side" in notes
+    assert "both models are in memory" not in notes
+    assert "each in a process of its own (cs336-tui gate)" in notes
+    assert (table.records[-1]["passing"], table.records[-1]["by"]) == ("cannot tell", 0.02)
+
+
+def test_rounds_end_when_the_interval_decides_and_no_sooner_than_the_first_look() -> None:
+    slower = apart(*[1.05, 1.051] * 5)
+    assert [is_decided(slower[:number], 0.02) for number in range(1, 8)] == [False] * (FIRST_LOOK - 1) + [True] * 3
+    assert turns_of(slower, 0.02).passing == "slower"
+    assert turns_of(apart(*[1.0, 1.001] * 3), 0.02).passing == "not slower"
+    assert not is_decided(apart(*[1.0, 1.05] * 4), 0.02)
+    assert turns_of(slower).passing is None
+
+
+def test_a_side_that_is_lost_ends_the_rounds_and_cannot_be_told() -> None:
+    lost = Both([], [0.01] * 20, apart=True, a={"status": "failed", "error": "broken"})
+    rounds = rounds_of(a_round(1.0, apart=True), lost, in_turns=True)
+    assert [is_decided(rounds[:1], 0.02), is_decided(rounds, 0.02)] == [False, True]
+    only = turns_of(rounds_of(lost, in_turns=True), 0.02)
+    assert only.passing == "cannot tell"
+    assert only.explanation == "cannot tell: A and B cannot be compared: A failed: broken."
+
+
+def test_looks_after_each_round_are_wrong_no_more_often_than_one_interval() -> None:
+    """Noise around the very ratio that is asked about, 60 rounds: the share in which a look ever decides on a side."""
+    assert ratio_of_rounds(rounds_found(apart(*[1.0, 1.01] * 5))).level == pytest.approx(1 - 0.05 / 10)
+    noise, rounds = np.random.default_rng(0).standard_normal((4000, 60)), np.arange(1, 61)
+    means = noise.cumsum(1) / rounds
+    variances = ((noise**2).cumsum(1) - rounds * means**2) / np.maximum(rounds - 1, 1)
+    scores = means / np.sqrt(np.maximum(variances, 1e-12) / rounds)
+    limits = np.array([t_quantile(1 - 0.025 / number, number - 1) for number in range(FIRST_LOOK, 61)])
+    looks = scores[:, FIRST_LOOK - 1 :]
+    assert (looks > limits).any(1).mean() <= 0.025
+    assert (looks < -limits).any(1).mean() <= 0.025
 
 
 def test_without_a_round_that_counts_there_is_no_ratio_but_a_reason(snapshot: SnapshotAssertion) -> None:

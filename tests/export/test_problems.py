@@ -54,6 +54,13 @@ def sections_of(name: str, *states: SessionState) -> dict[str, Section]:
     return {section.key: section for section in found.sections}
 
 
+@pytest.mark.parametrize("edition", ["2025", "2026"])
+def test_a_forward_is_no_data_for_a_leaderboard(edition: str) -> None:
+    state = grid([a_spec(pass_="forward")])
+    problem, _ = problem_named(f"{edition}/leaderboard")
+    assert progress_of(problem, edition, [state], results_of(state)).mark == ""
+
+
 @pytest.mark.parametrize(("edition", "problem"), EVERY, ids=lambda each: each if isinstance(each, str) else each.name)
 def test_what_the_preset_runs_answers_every_part(edition: str, problem: Problem) -> None:
     state = problem_state(problem, edition)

@@ -3,7 +3,10 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import closing
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,10 @@ from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
 from cs336_tui.events.prediction import Prediction
 from cs336_tui.runner.cells import BOTH_IN_MEMORY, CellRunner, in_turns_bytes, kept_bytes, run_rounds, why_not_tried
+from cs336_tui.runner.child import InTurns
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher
-from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.pipes import StopSignal, beside
 from cs336_tui.runner.prediction_cache import PredictionCache
 from cs336_tui.runner.predictor import Predictor, SessionPredictions
 from cs336_tui.runner.queue import CellQueue
@@ -25,6 +29,7 @@ from cs336_tui.runner.trust import Trust
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader, SessionRecorder
 from cs336_tui.session.state import SessionState, fold
+from cs336_tui.worker.ranks import Place
 from tests.made_predictions import MadePredictor, made_prediction
 from tests.runner.running import Running, Start
 from tests.samples import ENVIRONMENT
@@ -71,6 +76,65 @@ def test_rounds_are_ordinary_cells_of_the_session_and_replay(begin):
             assert other.warmup_times_s == cell.warmup_times_s
             assert other.phase_times_s == cell.phase_times_s
             assert other.finished == cell.finished
+
+
+def test_sides_with_a_process_each_are_rounds(start):
+    running = start()
+    left_s = iter([1e6, 1e6, 0.0])
+    sides = small_spec(), small_spec(**WIDER)
+    running.bench.run_apart(*sides, "gate command", lambda: next(left_s))
+    state = running.watch.state
+    assert statuses(state) == ["ok"] * 4
+    assert len({cell.pid for cell in state.cells.values()}) == 4
+    assert [(cell.repeat, cell.queued_in_turns) for cell in state.cells.values()] == [(1, True)] * 2 + [(2, True)] * 2
+    assert state.commands == ["gate command"]
+
+
+@pytest.mark.parametrize(("first", "order"), [(0, [0, 1, 0, 1, 0, 1, 1, 1]), (1, [1, 0, 1, 0, 1, 0, 1, 1])])
+def test_steps_of_both_sides_alternate_until_one_is_over(monkeypatch, first, order):
+    taken: list[int] = []
+
+    def steps(number: int, cell: int, _emit: object, asked: Callable[[], bool]) -> None:
+        for _ in range(number):
+            assert not asked()
+            taken.append(cell)
+
+    monkeypatch.setattr("cs336_tui.worker.worker_entry.run_cell", steps)
+    ends = Pipe()
+    ends[1 - first].send_bytes(b".")
+    copies = [tuple(Connection(os.dup(end.fileno())) for end in ends) for _ in ends]  # as processes have them
+    for end in ends:
+        end.close()
+
+    def side(rank: int) -> None:
+        InTurns((0, 1), (3, 5), copies[rank])(None, lambda: False, place=Place(rank=rank, ranks=2))
+        copies[rank][rank].close()
+
+    with beside("other", lambda _: side(1)):
+        side(0)
+    assert taken == order
+
+
+def test_a_side_that_is_killed_leaves_the_other_one_to_itself(start):
+    running = start()
+    left_s = iter([1e6, 0.0])
+    sides = small_spec(measure_steps=1000), small_spec(measure_steps=1000, **WIDER)
+    running.on_a_thread(running.bench.run_apart, *sides, "gate command", lambda: next(left_s))
+    running.watch.until(lambda state: len(state.cells) == 2 and all(c.step_times_s for c in state.cells.values()))
+    os.kill(running.watch.state.cells[1].pid, signal.SIGKILL)
+    assert statuses(running.finish()) == ["ok", "killed"]
+    assert len(running.watch.state.cells[0].step_times_s) == 1000
+
+
+def test_sides_with_a_process_each_are_stopped_together(start):
+    running = start()
+    endless = endless_spec(), endless_spec(**WIDER)
+    running.on_a_thread(running.bench.run_apart, *endless, "gate command", lambda: 1e6)
+    running.watch.until(lambda state: len(state.cells) == 2 and all(c.step_times_s for c in state.cells.values()))
+    pids = [cell.pid for cell in running.watch.state.cells.values()]
+    running.bench.cancel()
+    assert statuses(running.finish()) == ["cancelled"] * 2
+    assert all(map(is_gone, pids))
 
 
 def test_a_and_b_may_be_the_same_and_a_round_shorter_than_the_sampling_interval_has_a_sample(start, monkeypatch):

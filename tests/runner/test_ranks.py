@@ -118,6 +118,23 @@ def test_what_drops_is_compared_without_and_time_ends_all_ranks_alike(runner: Ru
     assert not [event for event in runner.watch.of(Notice) if "not compared" in event.text]
 
 
+def test_timer_do_bench_has_of_each_repetition_the_slowest_rank(runner: Running):
+    before = len(runner.watch.of(Notice))
+    by_time = {"timer": "do_bench", "warmup_for": 0.01, "steps_for": 0.1, "warmup_steps": 99, "measure_steps": 99}
+    timed, counted = runner.run(
+        shared_spec("ddp", **by_time), shared_spec("ddp", timer="do_bench", warmup_steps=1, measure_steps=4)
+    )
+    for cell in (timed, counted):
+        assert cell.status == "ok"
+        assert len(cell.times.rank_s) == 2
+        assert cell.step_times_s == [max(step) for step in zip(*cell.times.rank_s, strict=True)]
+    assert len(counted.step_times_s) == 4
+    notices = [event.text for event in runner.watch.of(Notice)[before:] if "steps ran ahead" in event.text]
+    assert len(notices) == 1
+    assert f"so {len(timed.warmup_times_s)} warm-up step" in notices[0]
+    assert f"{len(timed.step_times_s)} measured step" in notices[0]
+
+
 def test_what_cannot_be_compared_says_so_once_and_runs(runner: Running):
     for model, why in (("Draws", "the model draws random numbers"), ("HasNoRoomAlone", "one alone has no room")):
         before = len(runner.watch.of(Notice))

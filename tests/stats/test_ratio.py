@@ -23,6 +23,7 @@ from cs336_tui.stats.ratio import (
     explain,
     outcome,
     paired_ratio,
+    passing,
     ratio_of,
 )
 
@@ -325,3 +326,21 @@ def test_equal_sides_are_seldom_called_different(steps: int, correlation: float)
     sides = 1 + 0.01 * autoregression(rng, (400, 2, steps), correlation)
     said = [outcome(ratio_of([a.tolist()], [b.tolist()])) for a, b in sides]
     assert sum(word in ("faster", "slower") for word in said) <= 0.05 * 400
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "answer"),
+    [
+        (1.021, 1.08, "slower"),
+        (1.02, 1.08, "cannot tell"),
+        (1.019, 1.021, "cannot tell"),
+        (0.7, 1.02, "not slower"),
+        (0.7, 0.8, "not slower"),
+        (None, None, "cannot tell"),
+    ],
+)
+def test_the_whole_interval_says_if_a_is_slower_by_more_than_a_share(
+    low: float | None, high: float | None, answer: str
+) -> None:
+    assert passing(Ratio(1.0, low, high, 0.95, ""), 0.02) == answer
+    assert passing(None, 0.02) == "cannot tell"

@@ -192,6 +192,15 @@ async def test_parts_hold_their_backward_and_lead_to_their_kernels() -> None:
         assert "whole step · no named part · 1 of 9 kernels" in pane.text
 
 
+async def test_an_icicle_has_frames_as_wide_as_their_time_by_operator_and_by_stack() -> None:
+    async with showing(made(a_kernel_report()), (118, 40)) as (pilot, pane, _):
+        text = await turn_to(pilot, pane, "icicle")
+        assert "▏step 100.0 %" in text
+        assert "by operator: phase, part of the model, operator, kernel" in text
+        assert "by stack: phase" in text
+        assert max(map(len, text.splitlines())) <= 118
+
+
 def test_attention_sets_softmax_against_matmul_in_time_and_flops() -> None:
     sheet = kernel_sheets.attention_sheet(with_flops(a_kernel_report()))
     assert sheet.lead == "Forward: softmax takes 0.44× the time of attention's matmuls with 0.025× their FLOPs."

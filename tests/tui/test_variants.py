@@ -48,6 +48,19 @@ async def test_what_belongs_to_a_model_of_ones_own_is_asked_for_once_there_is_on
         assert hand.pane.form.sweep.models == ("my:LM", "reference")
 
 
+async def test_arguments_of_an_attention_of_ones_own_are_asked_for_beside_it_and_may_have_several_values() -> None:
+    async with opened() as hand:
+        await hand.unfold("variants")
+        assert not hand.entry("attention_args", TextEntry).display
+        await hand.type("other_attentions", "mine:flash")
+        assert hand.entry("attention_args", TextEntry).display
+        assert not hand.entry("optimizer_args", TextEntry).display
+        await hand.type("attention_args", "BLOCK_M='16,32', BLOCK_N=32")
+        sweep = hand.pane.form.sweep
+        assert sweep is not None
+        assert sweep.attention_args == (("BLOCK_M", "16,32"), ("BLOCK_N", "32"))
+
+
 async def test_attention_alone_asks_for_widths_and_for_nothing_of_a_model() -> None:
     async with opened() as hand:
         await hand.unfold("variants")

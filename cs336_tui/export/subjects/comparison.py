@@ -32,7 +32,7 @@ from cs336_tui.export.writing.tables import (
 from cs336_tui.export.writing.verdicts import doubt_word
 from cs336_tui.stats.differences import Errors
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, counted, tenth_percent, two_digit_percent
-from cs336_tui.stats.ratio import FROM_ONE_ROUND
+from cs336_tui.stats.ratio import FROM_ONE_ROUND, LEVEL
 from cs336_tui.stats.summaries import Summary
 
 SETTINGS = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS, "warmup", "steps")
@@ -207,7 +207,7 @@ def _turns_record(turns: Turns, of: Round | None) -> dict[str, Value]:
         record |= {name: _title(side)} | summary_record(name, summary)
     record |= ratio_record((of or turns).ratio, "ratio")
     record |= {
-        **attributes(None if of else turns, verdict="outcome", explanation="explanation"),
+        **attributes(None if of else turns, "by", "passing", verdict="outcome", explanation="explanation"),
         "differs": None if of else "; ".join(turns.differs),
         "a_judged": None if of else _counts(turns.a_judged, turns.a.runs),
         "b_judged": None if of else _counts(turns.b_judged, turns.b.runs),
@@ -235,19 +235,23 @@ def _turns_notes(turns: Turns) -> Iterator[str]:
         yield f"{name}: {_title(side)}" + (f"; its numbers: {_counts(judged, side.runs)}" if judged else "")
     yield f"differs, A | B: {'; '.join(turns.differs) or 'nothing'}"
     yield (
-        "a round is a fresh process with both models in memory, timed in pairs (A B, B A, A B ...); a step inherits "
-        "the other's caches, so its time differs slightly from that of the cell alone"
+        "a round is a fresh process of each side, both of which take their steps in turns (A B A B ...)"
+        if turns.is_apart
+        else "a round is a fresh process with both models in memory, timed in pairs (A B, B A, A B ...); a step "
+        "inherits the other's caches, so its time differs slightly from that of the cell alone"
     )
     if not_run := [each.note for each in turns.rounds if not each.began]:
         was = "was" if len(not_run) == 1 else "were"
         yield f"{len(not_run)} of {counted(len(turns.rounds), 'round')} {was} not run: {not_run[0]}"
     if turns.ratio:
-        yield f"interval of all: {turns.level * 100:g} %, {turns.ratio.method}"
+        looks = f", which is {LEVEL * 100:g} % for a look after each round" if turns.is_apart else ""
+        yield f"interval of all: {turns.level * 100:.4g} %{looks}, {turns.ratio.method}"
         if any(each.ratio for each in turns.rounds):
-            yield f"interval of a round: {turns.level * 100:g} %, {FROM_ONE_ROUND}, its pairs held by the same rule"
+            yield f"interval of a round: {LEVEL * 100:g} %, {FROM_ONE_ROUND}, its pairs held by the same rule"
     yield outcome_note(turns.margin)
     yield "times: ms per step, over the measured steps, without the warm-up steps"
-    yield "peak memory: not observable, both models are in memory at once"
+    if not turns.is_apart:
+        yield "peak memory: not observable, both models are in memory at once"
 
 
 def exposed_words(of: Exposed, level: float) -> str:

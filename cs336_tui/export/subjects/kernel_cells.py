@@ -9,7 +9,7 @@ from cs336_tui.analysis.grouping import ALWAYS, SHARED, TELLING, shared, telling
 from cs336_tui.analysis.kernel_cells import CellPart
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.events.kernel_report import FUSED, KernelReport
-from cs336_tui.export.subjects.kernel_use import time_column
+from cs336_tui.export.subjects.kernel_use import OF_RUNS, RUNS_NOTE, steps_note, time_column
 from cs336_tui.export.subjects.results_columns import data_value
 from cs336_tui.export.writing.footnotes import provenance_notes
 from cs336_tui.export.writing.tables import Column, Table, Value, attributes, cell_record, known
@@ -23,7 +23,7 @@ PROFILED_NOTES = (
     "of the whole step",
     "- timed: the profiled time minus the timed mean, and that as a share of the timed mean",
 )
-_RECORDED_NOTES = tuple(note.replace("one profiled step", "the recording") for note in PROFILED_NOTES[1:3])
+_RECORDED_NOTES = tuple(note.replace("in one profiled step", "of the part") for note in PROFILED_NOTES[1:3])
 SHARES_NOTE = (
     "shares are of the part's kernel time. softmax: attention's softmax, forward and backward (by kind of kernel "
     "where no range names it); optimizer: kernels of the optimizer step and zero_grad"
@@ -47,9 +47,12 @@ def kernel_cells_table(parts: Sequence[CellPart]) -> Table:
         *map(_setting, keys),
         Column("part", left=True),
         Column("timed_s", "timed (ms)", text=timed, short="timed ms"),
+        Column("times", left=True, show=_dashed),
         time_column("kernel_ns", "kernels"),
+        time_column("kernel_std_ns", "± of kernels", 9),
         beside_timed("kernel_difference_s", "kernels"),
         time_column("span_ns", "first to last", 5),
+        time_column("span_std_ns", "± of first to last", 10),
         beside_timed("span_difference_s", "first to last"),
         Column("top_short", "top kernel", left=True, show=_dashed),
         Column("top_instances", "its instances", rank=6, show=_dashed, short="top ×"),
@@ -60,6 +63,8 @@ def kernel_cells_table(parts: Sequence[CellPart]) -> Table:
         Column("same_as_forward", "same as forward", rank=8, left=True, show=_SAME.__getitem__),
     ]
     caption = "Kernels of all cells"
+    if not any(part.profiled and part.profiled.runs for part in parts):
+        columns = [column for column in columns if column.key not in OF_RUNS]
     if is_recorded(parts):
         columns = [column for column in columns if column.key not in _BESIDE_TIMED]
     else:
@@ -100,6 +105,9 @@ def notes(parts: Sequence[CellPart]) -> Iterator[str]:
     if any(softmax(part) == FUSED for part in parts):
         yield f"{FUSED}: one kernel does products and softmax together; their times cannot be separated"
     reports = [part.report for part in parts if part.report]
+    if any(each.runs for each in reports):
+        yield RUNS_NOTE
+    yield from dict.fromkeys(f"{each.spec.title}: {steps_note(each)}" for each in reports if each.spec.recording)
     yield from dict.fromkeys(map(_seen_on, reports))
     yield from dict.fromkeys(f"{each.spec.title}: {each.note}" for each in reports if each.note)
     lost = dict.fromkeys((each.result.spec.title, each.profile) for each in parts if each.profile not in ("", "ok"))
@@ -158,7 +166,8 @@ def _record(part: CellPart) -> dict[str, Value]:
         "part": part.part,
         "profile": part.profile or "none",
         "activity": part.report.activity if part.report else None,
-        **attributes(found, "kernel_ns", "span_ns", "instances"),
+        **attributes(found, "kernel_ns", "kernel_std_ns", "span_ns", "span_std_ns", "instances"),
+        "times": (found.times if found else "") or None,
         **attributes(part.timed, timed_s="mean_s", timed_std_s="std_s", timed_n="n"),
         "kernel_difference_s": part.kernel_difference_s,
         "kernel_difference_share": part.of_timed(part.kernel_difference_s),

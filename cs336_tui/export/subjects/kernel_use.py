@@ -138,6 +138,14 @@ def profile_table(
     return report_table(report, label or f"kernel-{kind}", items, columns, title, below, record=record, kind=kind)
 
 
+OF_RUNS = frozenset(("times", "std_ns", "span_std_ns", "kernel_std_ns"))
+"""Columns of recordings whose steps can be told apart."""
+RUNS_NOTE = (
+    "times: time, from first to last, launches and the top kernel are of one of them, on average; ±: sample std "
+    "over them; without times: totals"
+)
+
+
 def footnotes(report: KernelReport) -> tuple[str, ...]:
     """The counts and how much of them is known; the same under every table of the report."""
     counted = "kernels, copies and fills of the GPU" if report.activity == "kernels" else "operators by self time"
@@ -147,10 +155,18 @@ def footnotes(report: KernelReport) -> tuple[str, ...]:
         made = made if report.activity == "kernels" else f"recorded elsewhere: {counted}"
     return (
         made,
+        *([steps_note(report)] if report.spec.recording else []),
         f"{report.launches} {nouns(report)[1]}, {milliseconds(report.total_ns)} ms in all; "
         f"{tenth_percent(kernels.named_share(report))} of the time is in a named range",
         *([report.note] if report.note else []),
     )
+
+
+def steps_note(report: KernelReport) -> str:
+    """The steps of a recording, or that nothing tells them apart."""
+    if runs := report.runs.get("recording"):
+        return f"steps that were told apart: {runs.text}"
+    return "nothing tells steps apart (a range round each, or forward): figures are totals of all that was recorded"
 
 
 def one(report: KernelReport) -> str:

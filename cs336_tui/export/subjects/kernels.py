@@ -16,6 +16,8 @@ from cs336_tui.config.spec import known_choices
 from cs336_tui.events.kernel_report import FUSED, KernelGroup, KernelReport
 from cs336_tui.export.subjects.kernel_use import (
     NSYS,
+    OF_RUNS,
+    RUNS_NOTE,
     copy_table,
     gap_table,
     gathers_of,
@@ -96,11 +98,18 @@ def kernel_table(
     selected = f"{f'the whole {whole(report.spec)}' if phase is None else part}"
     selected = ", ".join([*ranges] or [selected, *([] if range_ is None else [range_ or UNNAMED])])
     std = "as nsys stats counted it" if has_totals_alone(report) else std_kind(ddof)
+    rows, columns, runs = (
+        kernels.rows(report, phase=phase, range_=range_, ddof=ddof),
+        NSYS,
+        kernels.runs_of(report, phase),
+    )
+    if runs and not ranges:
+        columns = (*NSYS[:3], Column("per_run", f"Per {runs.unit}"), *NSYS[3:])
     return profile_table(
         report,
         "kernels",
-        kernels.rows(report, phase=phase, range_=range_, ddof=ddof),
-        NSYS,
+        rows,
+        columns,
         f"{nouns(report)[0].capitalize()}s of {selected}",
         f"Time (%): of the time shown here; StdDev: {std}",
         record=lambda row: {"phase": part, "range": ", ".join(ranges) or range_} | row._asdict(),
@@ -113,9 +122,12 @@ def phase_table(report: KernelReport) -> Table:
     singular, launched = nouns(report)
     columns: tuple[Column[_Part], ...] = (
         Column("phase", left=True, show=lambda name: name or UNPHASED),
+        Column("times", left=True, show=_dashed),
         time_column("total_ns", "time"),
+        time_column("std_ns", "± of time", 6),
         Column("share", f"share of {whole(report.spec)}", show=tenth_percent),
         time_column("span_ns", "from first to last", 3),
+        time_column("span_std_ns", "± of first to last", 7),
         Column("instances", launched, rank=1),
         Column("matmul_share", "matrix multiply", show=tenth_percent),
         Column("top_short", f"top {singular}", left=True, show=_dashed),
@@ -123,8 +135,10 @@ def phase_table(report: KernelReport) -> Table:
         Column("top_instances", "its instances", rank=4, show=_dashed),
         Column("top_per_forward", "per forward", rank=5, show=_dashed),
     )
+    notes = [RUNS_NOTE] if report.runs else []
+    columns = columns if report.runs else tuple(each for each in columns if each.key not in OF_RUNS)
     title, record = f"Phases of {one(report)}", partial(_phase_record, report)
-    found = profile_table(report, "phases", _parts(report), columns, title, record=record)
+    found = profile_table(report, "phases", _parts(report), columns, title, *notes, record=record)
     return msgspec.structs.replace(found, footnotes=(*found.footnotes, *_step_notes(report)))
 
 
@@ -275,9 +289,11 @@ def _phase_record(report: KernelReport, part: _Part) -> dict[str, Value]:
     found = profiled(report, phases)
     return {
         "phase": name,
+        "times": found.times or None,
         "total_ns": found.kernel_ns,
-        "share": found.kernel_ns / report.total_ns if report.total_ns else None,
-        **attributes(found, "span_ns", "instances", "matmul_share"),
+        "std_ns": found.kernel_std_ns,
+        "share": kernels.total_ns(kernels.in_phases(report, phases)) / report.total_ns if report.total_ns else None,
+        **attributes(found, "span_ns", "span_std_ns", "instances", "matmul_share"),
         **attributes(found.top, top="name", top_short="short", top_share="share", top_instances="instances"),
         "top_per_forward": kernels.launches_in_forward(report, found.top.name) if found.top else None,
     }

@@ -46,17 +46,26 @@ def memory_tables(report: MemoryReport, *, min_bytes: int = 0) -> tuple[Table, .
 
 def _phase_table(report: MemoryReport, timeline: Timeline) -> Table:
     """Each phase of the step: its peak, and what lives at its end."""
-    unit = ByteUnit.for_largest(report.peak_bytes)
+    from cs336_tui.analysis.memory import tells_activations
+
+    unit, known_use = ByteUnit.for_largest(report.peak_bytes), tells_activations(report)
     columns: tuple[Column[PhaseSpan], ...] = (
         Column("phase", left=True),
         size_column("peak_bytes", "peak", unit),
         size_column("end_bytes", "at its end", unit, read=lambda span: int(timeline.live_total[span.end - 1])),
-        size_column("activations_bytes", "activations", unit, read=timeline.activations_in),
+        size_column(
+            "activations_bytes",
+            "activations",
+            unit,
+            read=lambda span: timeline.activations_in(span) if known_use else None,
+        ),
         Column("events", rank=5, read=lambda span: span.end - span.first),
     )
     notes = (
         "event: an allocation or a free; a phase's peak includes what is live when it begins",
-        "activations: the phase's peak of activations and temporary memory alone, of what the step allocated",
+        "activations: the phase's peak of activations and temporary memory alone, of what the step allocated"
+        if known_use
+        else "activations are not known: no backward is in the recording, which would tell what forward keeps for it",
         *footnotes(report),
     )
     return report_table(report, "memory-phases", report.phases, columns, "Memory of each phase", notes)

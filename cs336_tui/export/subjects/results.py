@@ -12,6 +12,7 @@ import msgspec
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, device_label, varies
 from cs336_tui.analysis.measures import MEASURES, QUANTILES, Measure, Runs, energy_of
 from cs336_tui.analysis.merge import Result, grouped, results_of
+from cs336_tui.analysis.referee import agreeing
 from cs336_tui.analysis.roofline import PeakLookup, why_unknown
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.variants import IN_EXPORT, expected
@@ -147,6 +148,7 @@ def default_columns(rows: Sequence[ResultRow]) -> tuple[str, ...]:
         *("first_step", "whole", "within") * any(result.spec.within is not None for result in results),
         *("memory",) * shows_allocated(cells),
         *("rss",) * shows_rss(cells),
+        *("agrees",) * any(agreeing(cell) for cell in cells),
         *("activations",) * any(row.cell.spec.checkpoint and row.runs.activations for row in rows),
         "status",
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cs336_tui.analysis.fields import FIELDS, NUMBERS, num_params, threads_words
 from cs336_tui.analysis.measures import BANDWIDTH, FLOP_RATE, MEASURES, QUANTILES, SIZE, Measure, Runs
 from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.referee import agreeing
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.writing.tables import Column, Value
 from cs336_tui.session.states import CellState
@@ -138,6 +139,11 @@ def _status(row: ResultRow) -> str:
     return status_of(row.cell)
 
 
+def _agrees(row: ResultRow) -> str:
+    found = agreeing(row.cell)
+    return f"{found[0]} of {found[1]}" if found else ""
+
+
 _DOUBT: Column[ResultRow] = Column(
     "measured_peak_doubt",
     "measured peak in doubt",
@@ -155,7 +161,7 @@ _BY_RANK = (
     ("device", "machine", "torch"),
     ("n", "params", "first_step", "within", "bandwidth"),
     ("energy",),
-    ("tokens_per_joule", "reserved", "advice", "cell"),
+    ("tokens_per_joule", "reserved", "advice", "cell", "agrees"),
     ("status",),
     ("median",),
     ("min", "max", "p95", *QUANTILES, "unobservable", "peak_doubt"),
@@ -187,6 +193,7 @@ _COLUMNS: Mapping[str, Column[ResultRow]] = {
     "advice": _judged("warm-up advice", "warmup_advice", lambda judgement: judgement.warmup_advice),
     "peak_doubt": _DOUBT,
     "bandwidth": Column("min_bytes_per_s", "bandwidth (GB/s)", read=_bandwidth, text=_show_bandwidth),
+    "agrees": Column("agrees_with_naive", "naive attention", text=_agrees, read=lambda row: _agrees(row) or None),
     "status": Column("status", left=True, read=lambda row: row.cell.status, text=_status),
 }
 COLUMNS = {key: column._replace(rank=_RANKS.get(key, 0)) for key, column in _COLUMNS.items()}

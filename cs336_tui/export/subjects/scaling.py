@@ -3,8 +3,9 @@ document for programs, and a figure."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,18 @@ from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.grouping import telling
 from cs336_tui.analysis.measures import MEASURES, Runs
 from cs336_tui.analysis.merge import Result, ddof_of, grouped, pooled
-from cs336_tui.analysis.scaling import PASSES, STRATEGIES, Limit, PassTime, Plan, RankRow, Strategy, StrategyTime
+from cs336_tui.analysis.scaling import (
+    PASSES,
+    STRATEGIES,
+    Account,
+    Device,
+    Limit,
+    PassTime,
+    Plan,
+    RankRow,
+    Strategy,
+    StrategyTime,
+)
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.subjects.data_parallel import POOLED, ROWS_BY, SLOWEST, names, step_columns
 from cs336_tui.export.subjects.layout import layout_column, measure_column, not_timed, tables_of
@@ -114,6 +126,7 @@ def _limit_notes(plan: Plan) -> Iterator[str]:
     work = plan.work
     yield (
         f"weights {gigabytes(work.weight_bytes)} GB, forward {work.forward_flops / 1e12:.4g} TFLOP, "
+        f"backward {work.backward_flops / 1e12:.4g} TFLOP, "
         f"{counted(work.all_reduces, 'all-reduce')} of {gigabytes(work.activation_bytes)} GB a pass under TP"
     )
 
@@ -144,9 +157,38 @@ def _settings(plan: Plan) -> dict[str, Value]:
         **attributes(spec, "d_model", "d_ff", "num_layers"),
         **attributes(plan.device, "flops_per_s", link_bytes_per_s="bytes_per_s"),
         **{f"{name.replace('-', '_')}_bytes_per_s": rate for name, rate in plan.device.by_operation.items()},
-        **attributes(plan.work, "forward_flops", "weight_bytes", "activation_bytes", "all_reduces"),
+        **attributes(plan.work, "forward_flops", "backward_flops", "weight_bytes", "activation_bytes", "all_reduces"),
         "shared_link": plan.device.shared_link,
     }
+
+
+def account_table(spec: CellSpec, device: Device, found: Iterable[Account]) -> Table:
+    """A row a quantity: its part of the problem, its derivation and its value."""
+    scales = {"bytes": ("GB", 1e9), "FLOPs": ("TFLOP", 1e12)}
+
+    def value(each: Account) -> str:
+        if math.isinf(each.value):
+            return "none"
+        if each.unit in scales:
+            unit, per = scales[each.unit]
+            return f"{each.value / per:,.4g} {unit}"
+        return f"{math.ceil(each.value):,} {each.unit}"
+
+    def record(each: Account) -> dict[str, Value]:
+        return each._asdict() | {"value": None if math.isinf(each.value) else each.value}
+
+    columns: list[Column[Account]] = [
+        *(Column[Account](key, left=True) for key in ("part", "quantity", "derivation")),
+        Column("value", text=value),
+    ]
+    caption = (
+        f"Memory and communication of {spec.num_layers} blocks of two linear layers, {spec.tokens_per_step} tokens"
+    )
+    notes = (
+        f"C {rate_text(device.flops_per_s)}, W {bandwidth(device.bytes_per_s)} GB/s a link",
+        "weights, gradients and optimizer state in fp32, activations and communication in bf16; GB is 10⁹ bytes",
+    )
+    return Table.of(found, columns, record=record, caption=caption, footnotes=notes, label="accounting")
 
 
 def _limit_record(limit: Limit) -> dict[str, Value]:

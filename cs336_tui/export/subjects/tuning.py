@@ -16,7 +16,7 @@ from cs336_tui.analysis.tuning import BARRED, Entry, EntryStatus, Race
 from cs336_tui.config.choices import command_of
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.tuned_sweep import sweep_of_candidate
-from cs336_tui.config.tuning import COSTS, Goal, LeftOut, choice_words
+from cs336_tui.config.tuning import COSTS, Goal, LeftOut, choice_words, value_words
 from cs336_tui.export.writing.tables import Column, Source, Table, attributes, known
 from cs336_tui.session.states import CellState
 from cs336_tui.stats.quantities import TOO_NOISY, UNKNOWN, counted, duration, gigabytes, named
@@ -220,7 +220,9 @@ def gains_table(race: Race) -> Table | None:
     if not any(gain.alone or gain.beside for gain in gains):
         return None
     columns: list[Source[Gain]] = [
-        lambda gain: {"choice": AXES[gain.field].option, "value": gain.value, "in_best": gain.is_best},
+        lambda gain: {"choice": AXES[gain.field].option},
+        lambda gain: {"value": value_words(gain.value) if isinstance(gain.value, tuple) else gain.value},
+        lambda gain: {"in_best": gain.is_best},
         Column("choice", left=True, text=lambda gain: choice_words({gain.field: gain.value})),
         lambda gain: attributes(gain.alone, "ratio", "low", "high", prefix="alone_"),
         lambda gain: attributes(gain.beside, "ratio", "low", "high", prefix="beside_"),

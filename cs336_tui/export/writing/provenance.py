@@ -60,8 +60,11 @@ def in_force_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[
         are = "is a visit" if visits == 1 else "are visits"
         yield f"{visits} of {counted(len(cells), 'cell')} {are} of a race, few steps each; report race compares them"
     if in_turns := sum(cell.in_turns for cell in cells):
-        by, of = "tune" if state.tuning else "ab", counted(len(cells), "cell")
-        yield f"{in_turns} of {of} ran in turns with another cell, in one process (cs336-tui {by})"
+        pids = [cell.pid for cell in state.cells.values() if cell.in_turns and cell.pid is not None]
+        is_apart = len(set(pids)) == len(pids)
+        by, of = "gate" if is_apart else "tune" if state.tuning else "ab", counted(len(cells), "cell")
+        where = "each in a process of its own" if is_apart else "in one process"
+        yield f"{in_turns} of {of} ran in turns with another cell, {where} (cs336-tui {by})"
     for device, ran_there in grouped(cells, lambda cell: cell.spec.device).items():
         results, agreed = [Result(0, "", state, cell) for cell in ran_there], []
         for aspect in SETTINGS_IN_FORCE:
@@ -163,7 +166,7 @@ def _sizes(cells: Sequence[CellState]) -> Iterator[str]:
         spec = cell.spec
         if spec.is_alone:
             continue
-        kind = (spec.model, *spec.args_given) if is_imported(spec.model) else (spec.edition, spec.arch)
+        kind = (spec.model, *map("=".join, spec.model_args)) if is_imported(spec.model) else (spec.edition, spec.arch)
         model = (
             f"{spec.size_label} ({', '.join(kind)})",
             f"d_model {spec.d_model}, d_ff {spec.d_ff}",

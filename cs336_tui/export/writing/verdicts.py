@@ -36,7 +36,7 @@ class Judged(NamedTuple):
     """The cell's among the others in a line of text, by `cell_names`."""
 
 
-_known: WeakKeyDictionary[CellState, tuple[CellFinished, float | None, Judgement | None]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[CellState, tuple[CellFinished, float | None, int, Judgement | None]] = WeakKeyDictionary()
 
 
 def judgement_of(cell: CellState, state: SessionState) -> Judgement | None:
@@ -49,9 +49,9 @@ def judgement_of(cell: CellState, state: SessionState) -> Judgement | None:
         return None
     idle = profiled_idle(state, cell.spec) if state.reports else None
     known = _known.get(cell)
-    if known is None or known[0] is not cell.finished or known[1] != idle:
-        _known[cell] = known = cell.finished, idle, judge(cell, idle)
-    return known[2]
+    if known is None or known[0] is not cell.finished or known[1:3] != (idle, len(cell.tuned)):
+        _known[cell] = known = cell.finished, idle, len(cell.tuned), judge(cell, idle)
+    return known[3]
 
 
 def get_ready() -> None:

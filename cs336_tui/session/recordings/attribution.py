@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cs336_tui.config.variants import RANGES
 from cs336_tui.events.device_timeline import busy, extent, gaps_of, overlap_of
-from cs336_tui.events.kernel_report import KernelGroup, KernelReport, kernel_kind, operator_kind
+from cs336_tui.events.kernel_report import KernelGroup, KernelReport, Runs, kernel_kind, operator_kind
 from cs336_tui.events.prediction import NO_RANGE
 from cs336_tui.session.recordings import recording
 from cs336_tui.session.recordings.recording import USUAL_PHASES, DeviceFacts, Opening, Recorded
@@ -22,6 +23,8 @@ _NODE = "autograd::engine::evaluate_function: "
 _OWN_BACKWARD = "phase/backward"
 _ACCUMULATES = f"{_NODE}torch::autograd::AccumulateGrad"
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_OWN_STEP = re.compile(r"\W*(train(ing)?[ _-]?)?(step|iter(ation)?)[\W_]*\d*\W*", re.IGNORECASE)
+"""The user's own range round a step."""
 _DEEPEST = 64
 """Ranges that enclose each other, at most; deeper ones are left out."""
 
@@ -64,6 +67,10 @@ class _Attributed:
         self._user = {thread: self._spans_of(thread, USER_RANGE) for thread in self._threads(USER_RANGE)}
         self._main = self._main_thread()
         self.op, in_node, in_forward = self._operators()
+        self.run = np.full(len(self.begin), -1, np.int64)
+        """Of each kernel the outermost range of its phase that encloses its launch, -1 without one."""
+        self.step, self.step_unit = self.run, ""
+        """Of each kernel the number of its step, -1 for none, and what tells steps apart; empty: nothing does."""
         self.places, self.place = self._places(in_node, in_forward, self._ranges_of_forward())
         self.backward = in_node | np.fromiter((each.phase == "backward" for each in self.places), bool)[self.place]
 
@@ -193,10 +200,59 @@ class _Attributed:
             known = inner >= 0
             (on_main if thread == self._main else own)[launched[known]] = spans.place[inner[known]]
         on_main[self._thread < 0] = -1  # the time of a kernel is not the time of its launch
+        self._take_runs(enclosing, on_main, own)
         passed = in_node.astype(np.int8) * 2 + in_forward
         columns = on_main, own, of_forward, passed
         first, place = _different(*columns)
         return [self._named(enclosing, *(int(column[at]) for column in columns)) for at in first], place
+
+    def _take_runs(self, enclosing: Mapping[int, int], on_main: Any, own: Any) -> None:
+        """Tell the times apart that a phase ran: by its ranges, and the steps: by theirs, or from a forward's range to
+        the next. The ranges are those on the thread of the profiler's steps."""
+        top = np.full(len(self._span_name) + 1, -1, np.int64)  # the last one is that of no range
+        phases = {-1: ""}
+        for span, outer in enclosing.items():  # on each thread in the order of begins
+            phase = self._phases(self.trace.names[int(self._span_name[span])])
+            is_new = phase not in ("", phases[outer])
+            phases[span], top[span] = (phase, span) if is_new else (phases[outer], top[outer])
+        self.run = np.where(top[own] >= 0, top[own], top[on_main])
+        if self._main is None:
+            return
+        place = self._user[self._main].place.tolist()
+        names = [self.trace.names[int(self._span_name[span])] for span in place]
+        for pattern in (_STEP, _OWN_STEP):
+            alike = {span for span, name in zip(place, names, strict=True) if pattern.fullmatch(name.strip())}
+            if steps := [span for span in place if span in alike and enclosing[span] not in alike]:
+                break
+        forwards = [span for span in place if top[span] == span and phases[span] == "forward"]
+        if not (begins := self._span_begin[steps or forwards]).size:
+            return
+        self.step_unit = "step" if steps else "forward"
+        step = np.searchsorted(begins, self._moment, side="right") - 1
+        inside = (step >= 0) & (self._thread >= 0)
+        if steps:
+            inside &= self._moment < self._span_end[steps][step]
+        self.step = np.where(inside, step, -1)
+
+    def runs(self, kernels: Ints, phase: str | None) -> Runs | None:
+        """The times that these kernels, all of a phase, or None: of a step, ran; None if nothing tells them apart."""
+        run, unit = (self.run[kernels], phase or "") if phase else (self.step[kernels], self.step_unit)
+        if phase and (run < 0).any() and self.step_unit:
+            run, unit = self.step[kernels], self.step_unit
+        inside = run >= 0
+        if not inside.any():
+            return None
+        begins, ends, times = (each[kernels][inside] for each in (self.begin, self.end, self.duration))
+        _, first, number = np.unique(run[inside], return_index=True, return_inverse=True)
+        order = np.argsort(number, kind="stable")
+        edges = np.searchsorted(number[order], np.arange(len(first) + 1))
+        parts = [order[low:high] for low, high in pairwise(edges)]
+        return Runs(
+            unit=unit,
+            launches=tuple(map(len, parts)),
+            total_ns=tuple(int(times[part].sum()) for part in parts),
+            span_ns=tuple(extent(begins[part], ends[part]) for part in parts),
+        )
 
     def _named(self, enclosing: Mapping[int, int], on_main: int, own: int, of_forward: int, passed: int) -> _Place:
         raw = [*self._climb(enclosing, on_main), *self._climb(enclosing, own)]
@@ -263,6 +319,7 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
         trace=path,
         note=_note(found, kernels),
         steps_ns=found.steps_ns(),
+        runs=_runs(found, kernels, phases),
     )
     return Recorded(report=report, facts=facts, torch=trace.torch, host=trace.host)
 
@@ -275,11 +332,13 @@ def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
     order = np.argsort(group, kind="stable")
     ends = np.cumsum(np.bincount(group, minlength=len(first)))
     durations = found.duration[chosen[order]]
+    stepped = np.bincount(group, found.step[chosen] >= 0, len(first)) if found.step_unit else ()
     made: list[KernelGroup] = []
     for place in np.argsort(first, kind="stable").tolist():
         name, op, where, backward = (int(column[first[place]]) for column in columns)
         at = found.places[where]
         taken = durations[ends[place - 1] if place else 0 : ends[place]].tolist()
+        within = int(stepped[place]) if len(stepped) else len(taken)
         made.append(
             KernelGroup(
                 name=names[name],
@@ -290,6 +349,7 @@ def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
                 durations_ns=tuple(taken),
                 op=names[op] if op >= 0 and not found.of_host else "",
                 path=at.path,
+                stepped=None if within == len(taken) else within,
             )
         )
     return tuple(made)
@@ -305,9 +365,20 @@ def _different(*columns: Any) -> tuple[Ints, Ints]:
 
 
 def _span(found: _Attributed, kernels: Ints, phase: str) -> int:
-    of_phase = np.fromiter((each.phase == phase for each in found.places), bool)[found.place[kernels]]
-    chosen = kernels[of_phase]
+    chosen = _of_phase(found, kernels, phase)
     return extent(found.begin[chosen], found.end[chosen])
+
+
+def _of_phase(found: _Attributed, kernels: Ints, phase: str) -> Ints:
+    of_phase = np.fromiter((each.phase == phase for each in found.places), bool)[found.place[kernels]]
+    chosen: Ints = kernels[of_phase]
+    return chosen
+
+
+def _runs(found: _Attributed, kernels: Ints, phases: Iterable[str]) -> dict[str, Runs]:
+    """The times that each phase ran, and all of a step."""
+    of = {phase: found.runs(_of_phase(found, kernels, phase), phase) for phase in _in_order(phases) if phase}
+    return {name: runs for name, runs in (of | {"recording": found.runs(kernels, None)}).items() if runs}
 
 
 def _in_order(phases: Iterable[str]) -> list[str]:

@@ -124,8 +124,8 @@ def is_shown(field: str, entries: Entries, recent: tuple[RecentModel, ...]) -> b
         texts = [entries.text(axis.others or axis.field) for axis in AXES.values() if axis.own]
         return bool(entries.model_path) or any(is_imported(name) for text in texts for name in names_of(text))
     axis = next(axis for axis in AXES.values() if field in (axis.name, axis.others))
-    here = axis.is_in(entries.workload)
-    return here and (axis.widget != "pairs" or bool(":" in entries.model or entries.text(field)))
+    here, of = axis.is_in(entries.workload), AXES[axis.arguments_of or "model"]
+    return here and (axis.widget != "pairs" or ":" in entries.text(of.others or of.field) or bool(entries.text(field)))
 
 
 def fold_label(entries: Entries) -> str:

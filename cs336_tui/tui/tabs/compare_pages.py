@@ -3,6 +3,7 @@ timed in turns."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -11,10 +12,10 @@ import msgspec
 from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.comparison import Comparison, Pair, compare
 from cs336_tui.analysis.effects import NO_COMMUNICATION
-from cs336_tui.analysis.fields import PivotError, field_named, select, shown_of, values
+from cs336_tui.analysis.fields import PivotError, field_named, owner, select, shown_of, values
 from cs336_tui.analysis.grouping import shown
 from cs336_tui.analysis.merge import Result, grouped, without_turns
-from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, Pivot, pivot, suggest
+from cs336_tui.analysis.pivot import SPEEDUP, UNDOUBTED, Key, Pivot, pivot, suggest
 from cs336_tui.config.axis import names_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.pivot import figures_table, pivot_table
@@ -32,6 +33,7 @@ from cs336_tui.tui.widgets.rows import Page, message
 _USUAL_BASELINES = ("precision", "device", "machine", "arch")
 """Fields whose values come first as baselines of a speed-up."""
 _DOUBTED = " !"
+_SHADES = "█▓▒░"
 _PAIR_RANKS = {"context": 3, "batch": 3, "precision": 3, "device": 3, "warmup": 3, "interval": 2, "a": 1, "b": 1}
 """Settings go first where there is no room for all."""
 _BAR_COLUMNS = 14
@@ -119,6 +121,8 @@ def pivot_page(
     exported = pivot_table(found, kept) if judges else figures_table(found)
     is_doubtful = judges and found.value not in UNDOUBTED  # verdicts are about steps, not about sizes
     signed = dict.fromkeys((column.key for column in exported.columns[len(found.rows) :]), _signed)
+    if any(map(owner, (*found.rows, *found.columns))):
+        exported = _shaded(found, exported)
     table = _marked(on_screen(exported, shows=signed), _in_doubt(found, kept) if is_doubtful else ())
     named = len(found.rows)
     turning = _turning(table, named)
@@ -134,6 +138,25 @@ def pivot_page(
         *paragraphs((note for note in table.footnotes if note not in untold), width, "muted", "  "),
     ]
     return Page((*joined(caption, width, " · "), *drawn.heading), (*drawn.rows, (), *notes))
+
+
+def _shaded(found: Pivot, table: Table) -> Table:
+    """The table as a heat map, a shade behind each figure: the fuller, the smaller; of speed-ups the larger."""
+    sign = -1 if found.value == SPEEDUP else 1
+    known = sorted(sign * each.value for each in found.figures.values() if each.value is not None)
+
+    def shade(row: Key, column: Key) -> str:
+        each = found.figure(row, column)
+        if each is None or each.value is None:
+            return "  "
+        return f" {_SHADES[bisect_left(known, sign * each.value) * len(_SHADES) // len(known)]}"
+
+    split = len(found.rows)
+    rows = tuple(
+        (*texts[:split], *(text + shade(row, key) for text, key in zip(texts[split:], found.column_keys, strict=True)))
+        for texts, row in zip(table.rows, found.row_keys, strict=True)
+    )
+    return msgspec.structs.replace(table, rows=rows)
 
 
 def _signed(text: str) -> str:

@@ -9,10 +9,10 @@ import msgspec
 
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.grouping import shared
-from cs336_tui.analysis.kernel_cells import AttentionSplit, CellPart, attention_split
+from cs336_tui.analysis.kernel_cells import AttentionSplit, CellPart, attention_split, profiled
 from cs336_tui.analysis.kernels import Phases, TimeShare
 from cs336_tui.events.kernel_report import KernelReport, RankTraffic
-from cs336_tui.export.subjects import kernel_use
+from cs336_tui.export.subjects import flame_graph, kernel_use
 from cs336_tui.export.subjects.kernel_cells import cell_keys, kernel_cells_table, notes, results_of
 from cs336_tui.export.subjects.kernels import (
     ATTENTION,
@@ -78,7 +78,8 @@ def summary(report: KernelReport) -> Iterator[str]:
     what = "launch" if report.launches == 1 else "launches"
     if report.activity == "operators":
         what = f"operators by self time ({'CPU' if report.spec.device == 'cpu' else 'host'})"
-    yield f"{report.launches:,} {what}"
+    runs = report.runs.get("recording")
+    yield f"{report.launches:,} {what}" + (f" in {runs.text}" if runs else "")
     yield time_text(report.total_ns) + (f" of {time_text(report.span_ns)} span" if report.span_ns else "")
     if (idle := kernels.idle_share(report)) is not None:
         yield f"idle {tenth_percent(idle)}"
@@ -151,6 +152,20 @@ def parts_sheet(report: KernelReport) -> Sheet:
     )
 
 
+def icicle_sheet(report: KernelReport) -> Sheet:
+    """No table: `icicles` are below it."""
+    return Sheet(Table(columns=(), rows=()), f"{time_text(report.total_ns)}, from the whole down to kernels.")
+
+
+def icicles(report: KernelReport, width: int) -> Iterator[Line]:
+    """Frames of the time by operator, then by stack, each as wide as its share, those in it below."""
+    for nesting in flame_graph.NESTINGS:
+        yield ()
+        yield line((flame_graph.ABOUT[nesting], "title"))
+        for texts in flame_graph.icicle(report, nesting, width):
+            yield tuple(Span(format.plain(text), "measured" if is_odd else "caution") for text, is_odd in texts)
+
+
 def attention_sheet(report: KernelReport) -> Sheet:
     """Matmul against softmax, in time and in FLOPs, forward, backward and both."""
     found = attention_split(report)
@@ -196,11 +211,12 @@ def _tops(report: KernelReport) -> tuple[str, ...]:
         parts[phase_label(model) if alone else f"the whole {kernels.whole(report.spec)}"] = None
     said = []
     for part, phase in parts.items():
-        if top := kernels.top_row(kernels.in_phases(report, phase)):
+        if top := (of_part := profiled(report, phase)).top:
             name = middle(format.plain(top.short), _LONGEST_TOP)
             inside = kernels.launches_in_forward(report, top.name)
             each = f", {inside} of them in forward" if part != "forward" and inside is not None else ""
             times = "once" if top.instances == 1 else f"{top.instances} times"
+            times += f" in each of {of_part.times}" if of_part.runs else ""
             share = f"{tenth_percent(top.share)}, {time_text(top.total_ns)}"
             said.append(f"Top {kernel_use.nouns(report)[0]} of {part}: {name}, {share}, {times}{each}.")
     if "loss" in model and len(model) > 1:
@@ -327,7 +343,7 @@ def cell_detail(part: CellPart, width: int) -> list[Line]:
         facts["launches or calls"] = str(part.profiled.instances)
     lines += _labelled_facts(facts, width)
     if part.profiled and (top := part.profiled.top):
-        time = f"{time_text(top.total_ns)}, {tenth_percent(top.share)}, {counted(top.instances, 'time')}"
+        time = f"{time_text(top.total_ns)}, {tenth_percent(top.share)}, {top.instances} times"
         lines += [(), line(("Top kernel", "title")), *wrapped(top.name, width, "strong", "  "), line(time)]
     return lines
 

@@ -27,13 +27,14 @@ from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.columns import Copied, Laid, Sheet
 from cs336_tui.tui.widgets.lines import Line, facts, joined, line, views_line, wrapped
 
-KernelsView = Literal["kernels", "kinds", "parts", "attention", "gaps", "ranks", "cells"]
+KernelsView = Literal["kernels", "kinds", "parts", "icicle", "attention", "gaps", "ranks", "cells"]
 VIEWS: tuple[KernelsView, ...] = get_args(KernelsView)
 _WITHOUT_REPORT: tuple[KernelsView, ...] = ("kernels", "cells")
 """The views of a cell that has no report, where another one has."""
 _SHEETS: dict[KernelsView, Callable[[KernelReport], Sheet]] = {
     "kinds": kernel_sheets.kinds_sheet,
     "parts": kernel_sheets.parts_sheet,
+    "icicle": kernel_sheets.icicle_sheet,
     "attention": kernel_sheets.attention_sheet,
     "gaps": kernel_sheets.gaps_sheet,
     "ranks": kernel_sheets.ranks_sheet,
@@ -127,7 +128,8 @@ class KernelsPane(ReportPane, Works[Sequence[CellPart]]):
                 self.view = "kernels"
         laid = self._lay(partial(self._sheet, content), width)
         heading = self._heading(content, laid)
-        below = [*kernel_sheets.timelines(content, width)] if self.view == "ranks" else []
+        lines_below = {"ranks": kernel_sheets.timelines, "icicle": kernel_sheets.icicles}.get(self.view)
+        below = [*lines_below(content, width)] if lines_below else []
 
         def lines(first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
             after = below[max(first - len(laid), 0) : max(last - len(laid), 0)]

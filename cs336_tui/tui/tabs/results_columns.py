@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, shown_of, warmup_done
-from cs336_tui.analysis.measures import FLOP_RATE, MEASURES, QUANTILES, SIZE, Energy, Quantity, Runs, peak_bytes
+from cs336_tui.analysis.measures import FLOP_RATE, MEASURES, QUANTILES, SIZE, Energy, Quantity, Runs, allocated_bytes
 from cs336_tui.analysis.merge import Result
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.subjects.results_columns import COLUMNS, ResultRow
@@ -146,6 +146,12 @@ def _share(row: ShownRow) -> str:
     return f"{percent(share)}{of}"
 
 
+def _peak(row: ShownRow) -> float | None:
+    """Allocated as the device counts it, else of tensors, else of the process."""
+    allocated = allocated_bytes(row.cell)
+    return MEASURES["memory"].figure(Runs.of(row.result))[0] if allocated is None else allocated
+
+
 def _judged(row: ShownRow) -> str | None:
     """The verdicts by which cells are sorted: doubted ones after the others."""
     judgement = row.found.judgement if row.found else None
@@ -154,7 +160,7 @@ def _judged(row: ShownRow) -> str | None:
 
 _OWN: Mapping[str, Mapping[str, Any]] = {
     "verdict": {"read": _judged, "text": lambda row: verdict(row.cell, row.found).text, "room": VERDICT_ROOM},
-    "memory": {"title": "peak", "read": lambda row: peak_bytes(row.cell), "text": None, "show": format.size},
+    "memory": {"title": "peak", "read": lambda row: _peak(row), "text": None, "show": format.size},
     "peak": {"read": lambda row: row.share_of_peak, "text": _share},
 }
 """Columns that the tab reads and shows otherwise."""

@@ -21,6 +21,7 @@ from cs336_tui.events.audit import Audit, Books, Inputs
 from cs336_tui.events.events import Status, StepKind
 from cs336_tui.stats.quantities import counted
 from cs336_tui.worker.measure import settings, timing
+from cs336_tui.worker.measure.autotuned import autotuned
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
 from cs336_tui.worker.measure.failures import Cancelled, IsCancelled, is_out_of_memory
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
@@ -34,6 +35,7 @@ from cs336_tui.worker.ranks.group import Group
 from cs336_tui.worker.workload.building import Workload, build, collect_garbage, configure_torch
 from cs336_tui.worker.workload.compile_and_capture import ReadyStep
 from cs336_tui.worker.workload.import_problems import raise_interrupt
+from cs336_tui.worker.workload.model_parts import digest
 from cs336_tui.worker.workload.passes import Shared, Step
 from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
 from cs336_tui.worker.workload.transformer import FreshTokens
@@ -95,6 +97,10 @@ class CellRun:
         else:
             self.workload = build(self.spec, self.device, built=built, rank=rank, share=self._share)
         self.reporter.built(self.workload)
+        if not self.spec.is_collective:
+            with suppress(RuntimeError, TypeError):  # of a user's own tensors that have no bytes
+                self.reporter.end["tokens_digest"] = digest(self.workload.batch)
+                self.reporter.end["weights_digest"] = digest(self.workload.model.parameters())
         if not why_fixed(self.spec, self.workload):
             self._tokens = FreshTokens(self.workload.batch, self.spec.vocab_size, self.spec.seed + 1 + rank)
         self.step = step = self.workload.step(self.spec)
@@ -113,7 +119,8 @@ class CellRun:
         assert self._meter is not None
         self.step, preparation = prepare(
             step, self.spec, self.device, self.reporter.enter, go_on,
-            settled=self.group.all, compiled=self._meter.reset,  # else autotuning is in the peaks of what has graphs
+            settled=self.group.all, tried_s=self.workload.tried_s if self.workload else 0.0,
+            compiled=self._meter.reset,  # else autotuning is in the peaks of what has graphs
         )  # fmt: skip
         self.reporter.prepared(preparation, self.spec)
         self._compare_compiled(step)
@@ -147,6 +154,7 @@ class CellRun:
             self._tokens.repeat()
         if self.timer:
             self.timer.between_s.clear()
+            self.timer.losses.clear()
         if self.spec.check != "off":
             self._bookkeeper = Bookkeeper(self._threads)
             if self.timer:
@@ -187,6 +195,7 @@ class CellRun:
 
     def close_books(self) -> None:
         """End the measured window's accounts."""
+        self.reporter.end["losses"] = tuple(self.timer.losses) if self.timer else ()
         if self._bookkeeper is None:
             return
         assert self.timer is not None
@@ -361,6 +370,8 @@ class _SingleRun(CellRun):
             self._measure(timer)
         self.close_books()
         self.report_changed_settings("while it was measured")
+        if choices := autotuned():
+            reporter.end["autotuned"] = (choices,)
         if spec.steps_auto is not None and self.group.place.rank == 0:
             reporter.notice(timing.why_stopped(reporter.times_s["measured"], spec.steps_auto))
         self.report_remarks()
@@ -370,7 +381,9 @@ class _SingleRun(CellRun):
         spec = self.spec
         assert self.step is not None
         step_s, first_s = timing.estimate_step(self.step, clock_for(self.device), self.flush)
-        self._steps = (spec.warmup_steps_of(step_s), spec.measure_steps_of(step_s))
+        self._steps = (
+            self.group.agree(spec.warmup_steps_of(step_s)), self.group.agree(spec.measure_steps_of(step_s)),
+        )  # fmt: skip
         ahead = f"{1 + timing.ESTIMATING_RUNS} steps ran ahead, untimed: the first took {first_s:.3g} s"
         flushed = " with its flush" if self.flush else ""
         took = f"{ahead}, a step{flushed} takes about {step_s * 1e3:.4g} ms"
@@ -379,7 +392,8 @@ class _SingleRun(CellRun):
             asked.append(f"{counted(self._steps[0], 'warm-up step')} for {duration_words(spec.warmup_for)}")
         if spec.steps_for is not None:
             asked.append(f"{counted(self._steps[1], 'measured step')} for {duration_words(spec.steps_for)}")
-        self.reporter.notice(f"{took}, so {' and '.join(asked)}")
+        if self.group.place.rank == 0:
+            self.reporter.notice(f"{took}, so {' and '.join(asked)}")
         if self.reporter.recompilations:
             self.reporter.recompilations.step_begins()
 
@@ -387,7 +401,7 @@ class _SingleRun(CellRun):
         """Run the warm-up steps of the spec; if automatic, run until they are steady and `AFTER_LOOK` more."""
         most = self.spec.warmup_steps
         if self.spec.timer == "do_bench":  # which does not flush before these
-            self._time_window("warm-up", self._steps[0], WindowTiming(whole=True))
+            self._time_window("warm-up", self._steps[0], WindowTiming(whole=True, barrier=self.group.barrier))
             return
         if self.spec.warmup_for is not None:
             self._time_for(timer, "warm-up", most, self.spec.warmup_for)
@@ -408,7 +422,9 @@ class _SingleRun(CellRun):
     def _measure(self, timer: StepTimer) -> None:
         spec = self.spec
         if spec.timer == "do_bench":
-            self._time_window("measured", self._steps[1], WindowTiming(self.flush, whole=True))
+            self._time_window(
+                "measured", self._steps[1], WindowTiming(self.flush, whole=True, barrier=self.group.barrier)
+            )
         elif spec.steps_auto is not None:
             for count in timing.step_looks(spec.measure_steps):
                 self._time_each(timer, "measured", count)

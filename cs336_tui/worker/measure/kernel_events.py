@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal, NamedTuple, Protocol
 
 from cs336_tui.config.variants import RANGES
@@ -38,6 +39,8 @@ class Launch(NamedTuple):
     duration_ns: int
     op: str = ""
     """Of a kernel, the operator that launched it; empty if unknown."""
+    stack: tuple[str, ...] = ()
+    """The operators and annotations that enclose it, the outermost first."""
 
 
 class Profile(NamedTuple):
@@ -71,13 +74,13 @@ class Profile(NamedTuple):
 
     def groups(self) -> tuple[KernelGroup, ...]:
         """Launches grouped by name and place in the step, in the order of their first launch."""
-        found: dict[tuple[str, KernelKind, str, str, str], list[int]] = {}
+        found: dict[tuple[str, KernelKind, str, str, str, tuple[str, ...]], list[int]] = {}
         for launch in sorted(self.launches, key=lambda launch: launch.begin_ns):
-            key = launch.name, launch.kind, launch.phase, launch.range, launch.op
+            key = launch.name, launch.kind, launch.phase, launch.range, launch.op, launch.stack
             found.setdefault(key, []).append(launch.duration_ns)
         return tuple(
-            KernelGroup(name, kind, phase, range_, phase == "backward", tuple(durations), op)
-            for (name, kind, phase, range_, op), durations in found.items()
+            KernelGroup(name, kind, phase, range_, phase == "backward", tuple(durations), op, stack=stack)
+            for (name, kind, phase, range_, op, stack), durations in found.items()
         )
 
 
@@ -99,7 +102,16 @@ def operators_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
     host = [event for event in events if kind_of(event) == "operator"]
     times = PhaseTimes(host)
     launches = tuple(
-        Launch(each.name, operator_kind(each.name), each.phase, each.range, each.begin_ns, each.end_ns, each.self_ns)
+        Launch(
+            each.name,
+            operator_kind(each.name),
+            each.phase,
+            each.range,
+            each.begin_ns,
+            each.end_ns,
+            each.self_ns,
+            stack=each.stack[:-1],
+        )
         for each in attribute(host, times)
         if each.phase in phases and not each.annotation and not each.repeats
     )
@@ -121,9 +133,10 @@ def kernels_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
     for event in sorted((event for event in events if kind_of(event) == "kernel"), key=lambda event: event.start_ns()):
         stream = event.device_index(), event.device_resource_id()
         phase, range_, op = before.get(stream, ""), NO_RANGE, ""
+        stack: tuple[str, ...] = ()
         if operator := operators.get(event.linked_correlation_id()):
             phase, range_ = operator.phase, operator.range
-            op = "" if operator.annotation else operator.name
+            op, stack = "" if operator.annotation else operator.name, operator.stack
         elif (called_ns := calls_ns.get(event.correlation_id())) is not None:
             phase = times.at(called_ns)
             range_ = phase if phase in RANGES else NO_RANGE
@@ -133,7 +146,8 @@ def kernels_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
         before[stream] = phase
         if phase in phases:
             begin, end = event.start_ns(), event.end_ns()
-            launches.append(Launch(event.name(), kernel_kind(event.name()), phase, range_, begin, end, end - begin, op))
+            kind, took_ns = kernel_kind(event.name()), end - begin
+            launches.append(Launch(event.name(), kind, phase, range_, begin, end, took_ns, op, stack))
     return Profile(tuple(launches), times.host_ns(phases), tuple(unplaced_ns))
 
 
@@ -222,6 +236,16 @@ class Operator:
     repeats: bool = False
     """True if it is the only call of an operator of the same name, as when a call is dispatched to another backend.
     torch's tables count both as one call, and so does that operator's self time."""
+
+    @property
+    def stack(self) -> tuple[str, ...]:
+        """Its name after those of all that enclose it on its thread, each once where it repeats."""
+        names, each = [self.name], self.caller
+        while each is not None:
+            names.append(each.name)
+            each = each.caller
+        bare = (name.removeprefix(PHASE).removeprefix(RANGE) for name in reversed(names))
+        return tuple(name for name, _ in groupby(bare))
 
 
 class PhaseTimes:

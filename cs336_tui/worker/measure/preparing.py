@@ -24,6 +24,7 @@ from cs336_tui.config.values import WITHOUT_BACKWARD, Compile
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import Stage, StepKind
 from cs336_tui.stats.quantities import counted
+from cs336_tui.worker.measure.autotuned import kernels
 from cs336_tui.worker.measure.failures import chain_of, says_out_of_memory
 from cs336_tui.worker.measure.timing import ESTIMATING_RUNS, clock_for
 from cs336_tui.worker.workload.building import collect_garbage
@@ -259,18 +260,22 @@ def prepare(
     *,
     settled: Callable[[bool], bool] = bool,
     compiled: Callable[[], object] = lambda: None,
+    tried_s: float = 0.0,
 ) -> tuple[ReadyStep, Preparation | None]:
-    """Compile and capture the step if the spec asks for it: the step to be timed, and what that took. `enter` is called
-    with each stage, `go_on` between runs; both may raise. `settled` and `compiled` are those of `compile_ahead`.
+    """Compile and capture the step if the spec asks for it or it has Triton's kernels of a user's own: the step to be
+    timed, and what that took. `tried_s` is what such kernels took as they were tried before. `enter` is called with
+    each stage, `go_on` between runs; both may raise. `settled` and `compiled` are those of `compile_ahead`.
     `Step.check` checks the first run. Raises `CompileError` or ValueError, in one line, for what cannot be compiled or
     captured."""
-    if spec.compile == spec.cuda_graph == "off":
+    own_kernels = spec.brings_own_code and any(kernels())  # which are compiled when they first run
+    if spec.compile == spec.cuda_graph == "off" and not own_kernels:
         return step, None
     ready: ReadyStep = step
     done = Preparation()
-    if spec.compile != "off":
+    if spec.compile != "off" or own_kernels:
         enter("compiling")
         done = compile_ahead(step, device, spec.compile, go_on, settled, compiled)
+        done = done._replace(compile_s=(done.compile_s or 0.0) + (tried_s if own_kernels else 0.0))
         step.check()
     if spec.cuda_graph != "off":
         enter("capturing")

@@ -182,6 +182,8 @@ class StepTimer:
         self.last: Tensor | None = None
         """Some logits of the last step, if the timer `keeps_logits`: the last of the first sequence."""
         self.keeps_logits = False
+        self.losses: list[float] = []
+        """Of each step, where it has one."""
 
     @property
     def has_work_between(self) -> bool:
@@ -211,6 +213,9 @@ class StepTimer:
         ended = perf_counter()
         if self.keeps_logits:
             self.last = some_logits(step.results.logits)
+        loss = step.results.loss
+        if loss is not None and loss.numel() == 1:
+            self.losses.append(float(loss.detach()))
         step.clear()
         self.between_s.append(before_s + perf_counter() - ended)
         return timed
@@ -218,10 +223,12 @@ class StepTimer:
 
 class WindowTiming(NamedTuple):
     """The timing of a window of steps. `flush` is called before each step, outside of its time. `whole` steps have time
-    stamps round them and none between their phases, whose times are then unknown unless there is one only."""
+    stamps round them and none between their phases, whose times are then unknown unless there is one only. `barrier`
+    waits for other ranks before the first."""
 
     flush: Flush | None = None
     whole: bool = False
+    barrier: Callable[[], object] | None = None
 
 
 PLAIN = WindowTiming()
@@ -244,6 +251,7 @@ def time_window(
         rows.append([first, *(clock.mark() for _ in range(1 if how.whole else len(step.phases)))])
     done = 0
     clock.synchronize()
+    (how.barrier or _nothing)()
     try:
         for marks in rows:
             if not go_on(done):

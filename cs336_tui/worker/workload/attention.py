@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from functools import partial
+from time import perf_counter
 from typing import NamedTuple
 
 import torch
@@ -41,13 +42,17 @@ def core_of(spec: CellSpec, device: torch.device, autocast: Context = nullcontex
     form = _Form.of(spec)
     if is_imported(name):
         length = spec.context_length
-        function = imported_attention(name, spec.model_path, causal=spec.causal, length=length, device=device)
+        function = imported_attention(
+            name, spec.model_path, causal=spec.causal, length=length, device=device, given=spec.attention_args
+        )
         alone = spec.workload == "attention"
         if alone:  # its inputs are parameters, not results under autocast
             form = form._replace(dtype=RECIPES[spec.precision].parameters)
         with autocast(), nothing_compiled():
+            began = perf_counter()
             dims = _dims_taken(name, function, form, device, has_heads=not alone or spec.num_heads > 1)
-        return AttentionCore(partial(_own, function, dims), name, function.mask)
+            tried_s = perf_counter() - began
+        return AttentionCore(partial(_own, function, dims), name, function.mask, tried_s)
     backend = BACKENDS.get(name)
     run = partial(_fused, backend, spec.causal)
     if device.type == "meta":

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import NO_MODEL
-from cs336_tui.config.variants import is_imported, short
+from cs336_tui.config.variants import IN_MODEL, is_imported, short
 from cs336_tui.worker.workload.attention import core_of
 from cs336_tui.worker.workload.attention_only import AttentionOnly, attention_loss, attention_shape
 from cs336_tui.worker.workload.compile_and_capture import captures, compiled, nothing_compiled
@@ -29,7 +29,7 @@ from cs336_tui.worker.workload.model_parts import checkpoint_blocks
 from cs336_tui.worker.workload.norms import NORM_CLASSES, NormOnly, OperationAlone, OwnNorm, norm_loss
 from cs336_tui.worker.workload.passes import Shared, Step, Training, cross_entropy
 from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device, use_float8
-from cs336_tui.worker.workload.transformer import Batch, Loss, ModelOptions, Transformer, random_batch
+from cs336_tui.worker.workload.transformer import AttentionSteps, Batch, Loss, ModelOptions, Transformer, random_batch
 
 _MOST_COLLECTIONS = 10  # A destructor may make garbage each time
 
@@ -47,6 +47,12 @@ class Workload(NamedTuple):
     shared: Shared
     brings_batch: bool = False  # True if the user's model makes its batch
 
+    @property
+    def tried_s(self) -> float:
+        """Seconds that a user's own attention took as it was tried, compiling included."""
+        cores = (each.core for each in self.model.modules() if isinstance(each, AttentionSteps))
+        return next((core.tried_s for core in cores if core), 0.0)
+
     def step(self, spec: CellSpec) -> Step:
         own = is_imported(spec.model) or is_imported(spec.loss)
         # Graphs reuse their memory: a forward without backward must say that earlier outputs are no longer needed.
@@ -62,6 +68,7 @@ class Workload(NamedTuple):
             opening=opening,
             shared=self.shared,
             accumulate=spec.accumulate,
+            loss_in_model=spec.loss == IN_MODEL,
         )
 
     def gradients(self) -> Iterator[Tensor]:
@@ -155,7 +162,7 @@ def build(
     if spec.pass_ == "train-step":
         capturable = spec.cuda_graph != "off" and not as_written
         if is_imported(name := spec.optimizer):
-            optimizer = imported_optimizer(name, spec.model_path, shared.runs.parameters())
+            optimizer = imported_optimizer(name, spec.model_path, shared.runs.parameters(), spec.optimizer_args)
         else:
             optimizer, name = make_optimizer(
                 name, shared.runs, device_type, capturable=capturable, make=shared.optimizer

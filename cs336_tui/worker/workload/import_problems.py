@@ -71,9 +71,18 @@ def message_of(error: BaseException) -> str:
     return _encodable(lambda: str(error))
 
 
+def is_triton(error: BaseException) -> bool:
+    """True of an error that Triton raises, as of a kernel that does not compile or needs too much shared memory."""
+    return type(error).__module__.startswith("triton.")
+
+
 def message_line(error: BaseException, telling: Callable[[str], object] = bool) -> str:
     """The first line of the message for which `telling` holds, else the first one; at most 1,000 characters."""
+    while is_triton(error) and error.__cause__ is not None and is_triton(error.__cause__):
+        error = error.__cause__  # of a function that a kernel calls
     lines = message_of(error).strip().splitlines() or [""]
+    if is_triton(error):  # which quotes the source first
+        lines = [line for line in reversed(lines) if line.strip("^ ")] or lines
     return _shortened(next(filter(telling, lines), lines[0]))
 
 

@@ -48,13 +48,30 @@ def call(name: str, function: Callable[..., Any], values: Mapping[str, object], 
     rest = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
     unasked = [(argument, text) for argument, text in given if argument not in asked]
     for argument, text in unasked if rest is None else ():
-        signature, meant = signature_text(name, parameters.values()), did_you_mean(argument, asked, "; ")
-        raise ImportProblem(f"--model-arg {argument}={text}: {signature} has no such argument{meant}")
+        raise _unknown("--model-arg", name, parameters, asked, f"{argument}={text}")
     arguments = offer.fill(name, function, parameters)
     beside = {argument: _literal(text) for argument, text in unasked}
     ordered = {p: arguments[p] for p in parameters if p in arguments} | ({rest: beside} if rest else {})
     bound = inspect.BoundArguments(inspect.Signature(list(parameters.values())), ordered)
     return function(*bound.args, **bound.kwargs)
+
+
+def _unknown(option: str, name: str, parameters: Parameters, known: Iterable[str], pair: str) -> ImportProblem:
+    meant = did_you_mean(pair.partition("=")[0], known, "; ")
+    return ImportProblem(f"{option} {pair}: {signature_text(name, parameters.values())} has no such argument{meant}")
+
+
+def values_given(option: str, name: str, parameters: Parameters, free: Iterable[str], given: Given) -> dict[str, Any]:
+    """The values of what a user gave by an option, for those arguments of a function that are `free` to be given, or
+    for its ``**``. Raises `ImportProblem` for any other and for a value of another type."""
+    rest = not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known, found = {*free}, dict[str, Any]()
+    for argument, text in given:
+        if argument not in known and (argument in parameters or not rest):
+            raise _unknown(option, name, parameters, known, f"{argument}={text}")
+        parameter = parameters.get(argument)
+        found[argument] = parse(parameter, text, option) if parameter else _literal(text)
+    return found
 
 
 def dims_not_taken(function: Callable[..., Any], values: Mapping[str, object], given: Given) -> tuple[str, ...]:
@@ -189,7 +206,7 @@ def _as_wanted(parameter: inspect.Parameter, value: object) -> object:
     return str(value).removeprefix("torch.") if isinstance(value, torch.device | torch.dtype) else value
 
 
-def parse(parameter: inspect.Parameter, text: str) -> object:
+def parse(parameter: inspect.Parameter, text: str, option: str = "--model-arg") -> object:
     """A user's text as a value, by the parameter's annotation, else by its default, else as a Python literal."""
     kinds = _kinds(parameter)
     if text.lower() == "none" and (str not in kinds or type(None) in kinds):
@@ -199,7 +216,7 @@ def parse(parameter: inspect.Parameter, text: str) -> object:
             return _as(kind, text)
     expected = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
     if expected:
-        raise ImportProblem(f"--model-arg {parameter.name}={text}: expected {expected}")
+        raise ImportProblem(f"{option} {parameter.name}={text}: expected {expected}")
     return _literal(text)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.variants import short
+from cs336_tui.config.variants import Pairs, short
 from cs336_tui.worker.workload import imported_arguments as binding
 from cs336_tui.worker.workload.compile_and_capture import nothing_compiled
 from cs336_tui.worker.workload.import_problems import (
@@ -131,11 +131,12 @@ _MASKS = ("mask", "attn_mask")
 
 
 def imported_attention(
-    name: str, paths: tuple[str, ...], *, causal: bool, length: int, device: torch.device
+    name: str, paths: tuple[str, ...], *, causal: bool, length: int, device: torch.device, given: Pairs = ()
 ) -> ImportedAttention:
-    """The named function, or the `apply` of a named `torch.autograd.Function`, for up to `length` tokens. It is made
-    causal by a flag ``is_causal`` or ``causal``, or by a boolean ``mask`` or ``attn_mask``, (T, T), True where a query
-    may look. Raises `ImportProblem` if it needs one and has none, or needs other arguments."""
+    """The named function, or the `apply` of a named `torch.autograd.Function`, for up to `length` tokens, with the
+    arguments that are `given`. It is made causal by a flag ``is_causal`` or ``causal``, or by a boolean ``mask`` or
+    ``attn_mask``, (T, T), True where a query may look. Raises `ImportProblem` if it needs one and has none, or needs
+    other arguments."""
     function, parameters = _function(name, find(name, paths))
     by_name = {p.name: p for p in parameters[3:]}
     flag = next((by_name[word] for word in _FLAGS if word in by_name), None)
@@ -150,13 +151,16 @@ def imported_attention(
     if flag is None and mask is not None and not causal and mask.default is not mask.empty:
         mask = None  # it is not causal by itself
     chosen = flag or mask
-    if asked := [word for word in binding.required(by_name) if chosen is None or word != chosen.name]:
+    free = [word for word, p in by_name.items() if word not in (*_FLAGS, *_MASKS) and p.kind not in _STARS]
+    values = binding.values_given("--attention-arg", name, {p.name: p for p in parameters}, free, given)
+    taken = {*values, *([chosen.name] if chosen else [])}
+    if asked := [word for word in binding.required(by_name) if word not in taken]:
         raise binding.no_default(name, parameters, asked[0])
     masked = flag is None and mask is not None
     table = torch.ones(length, length, dtype=torch.bool, device=device) if masked else None
     if table is not None and causal:
         table.tril_()
-    return ImportedAttention(function, _call(parameters, chosen), causal, table)
+    return ImportedAttention(function, _call(parameters, chosen, values), causal, table)
 
 
 @dataclass(eq=False)
@@ -196,14 +200,18 @@ def _function(name: str, found: Any) -> tuple[Callable[..., Any], list[inspect.P
     return found, list(wanted.values())
 
 
-def _call(parameters: list[inspect.Parameter], chosen: inspect.Parameter | None) -> _Arguments:
-    if chosen is None:
-        return lambda _: ((), {})
-    if chosen.kind is not chosen.POSITIONAL_ONLY:
-        word = chosen.name
-        return lambda said: ((), {word: said})
-    between = tuple(p.default for p in parameters[3 : parameters.index(chosen)])
-    return lambda said: ((*between, said), {})
+def _call(parameters: list[inspect.Parameter], chosen: inspect.Parameter | None, values: dict[str, Any]) -> _Arguments:
+    """The arguments of each call: the `values`, and the `chosen` one; by place where they have no name."""
+    taken = {*values, *([chosen.name] if chosen else [])}
+    by_place = [p for p in parameters[3:] if p.kind is p.POSITIONAL_ONLY]
+    count = max((number for number, p in enumerate(by_place, 1) if p.name in taken), default=0)
+    named = taken - {p.name for p in by_place}
+
+    def arguments(said: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        given = values if chosen is None else {**values, chosen.name: said}
+        return tuple(given.get(p.name, p.default) for p in by_place[:count]), {word: given[word] for word in named}
+
+    return arguments
 
 
 def imported_norm(name: str, paths: tuple[str, ...], rows: Tensor) -> NormFunction:
@@ -288,22 +296,25 @@ def _tried(name: str, loss: Loss, logits: Tensor, targets: Tensor) -> tuple[floa
     return float(found), None
 
 
-def imported_optimizer(name: str, paths: tuple[str, ...], parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The named class or function's optimizer over these parameters, with its defaults and a learning rate of 1e-3 if
-    that has none. One that asks for the class of the optimizer which it shards is given AdamW. Raises `ImportProblem`
-    if it needs more, or is no optimizer."""
+def imported_optimizer(
+    name: str, paths: tuple[str, ...], parameters: Iterable[nn.Parameter], given: Pairs = ()
+) -> torch.optim.Optimizer:
+    """The named class or function's optimizer over these parameters, with the arguments that are `given`, else its
+    defaults and a learning rate of 1e-3 if that has none. One that asks for the class of the optimizer which it shards
+    is given AdamW. Raises `ImportProblem` if it needs more, or is no optimizer."""
     found = find(name, paths)
     if not callable(found):
         raise ImportProblem(f"{name} is {kind_of(found)}, expected a class of torch.optim.Optimizer")
     wanted = binding.parameters_of(found) or {}
     needed = binding.required(wanted)
     classes = [argument for argument in needed[1:2] if argument in _OPTIMIZER_CLASSES]
-    others = [argument for argument in needed[1:] if argument not in ("lr", *classes)]
+    values = binding.values_given("--optimizer-arg", name, wanted, [*wanted][1:], given)
+    others = [argument for argument in needed[1:] if argument not in ("lr", *classes, *values)]
     if others:
-        remedy = "; name a function of the parameters that gives it"
+        remedy = f"; give it with --optimizer-arg {others[0]}=VALUE"
         raise binding.no_default(name, wanted.values(), others[0], remedy)
     options: dict[str, Any] = {"lr": _LEARNING_RATE} if "lr" in needed else {}
-    options |= dict.fromkeys(classes, torch.optim.AdamW)
+    options |= dict.fromkeys(classes, torch.optim.AdamW) | values
     of_ranks = "; it is for several ranks: give --ranks 2 or more, or another optimizer"
     with explained(short(name), lambda error: of_ranks if "process group" in message_of(error) else ""):
         optimizer = found(list(parameters), **options)

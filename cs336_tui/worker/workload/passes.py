@@ -129,7 +129,7 @@ class Step:
     is to be timed. `autocast` makes the context of forward and loss. A user's model or loss is checked against the
     vocabulary size `check_against`. `opening` is called first in each step, and after each micro-batch but the last.
     `shared` is the model as ranks run it. `accumulate` divides the batch of a `train-step` into micro-batches, whose
-    losses' mean is that of the step."""
+    losses' mean is that of the step. With `loss_in_model` the model takes the targets, too, and returns the loss."""
 
     def __init__(
         self,
@@ -144,6 +144,7 @@ class Step:
         opening: Callable[[], object] | None = None,
         shared: Shared | None = None,
         accumulate: int = 1,
+        loss_in_model: bool = False,
     ) -> None:
         if (pass_ == "train-step") != (training is not None):
             raise ValueError(f"pass {pass_}: only train-step trains")
@@ -161,6 +162,7 @@ class Step:
         self._autocast = autocast
         self.training = training
         self._loss_of = loss
+        self._loss_in_model = loss_in_model
         self._logits: Tensor | None = None
         self._loss: Tensor | None = None
         self._check_against = check_against
@@ -258,11 +260,20 @@ class Step:
 
     def _forward(self) -> None:
         with torch.inference_mode(self._pass == "inference"), self._autocast():
+            if self._loss_in_model:
+                self._loss = self._model(*self._batch)
+                if not isinstance(self._loss, Tensor):
+                    place = place_of(type(_as_written(self._model)).forward)
+                    raise ImportProblem(f"the model returned {type(self._loss).__name__}, expected its loss{place}")
+                self.logits_dtype = self._loss.dtype
+                return
             output = self._model(self._batch.inputs)
             self._logits = output if isinstance(output, Tensor) else logits_of(output, self._model)
         self.logits_dtype = self._logits.dtype
 
     def _compute_loss(self) -> None:
+        if self._loss_in_model:
+            return
         assert self._logits is not None
         with self._autocast():
             self._loss = self._loss_of(self._logits, self._batch.targets)
@@ -284,6 +295,9 @@ class Step:
         self.training.scaler.update()
 
     def _seen(self) -> _Result | None:
+        if self._loss_in_model and self._loss is not None:
+            expected = torch.Size((*self._batch.inputs.shape, self._check_against or 0))
+            return _Result(expected, self._loss.is_floating_point(), self._loss.detach())
         if self._logits is None:
             return None
         loss = None if self._loss is None else self._loss.detach()

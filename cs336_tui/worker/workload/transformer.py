@@ -209,6 +209,8 @@ class AttentionCore:
     """Its name and the kernel that it really runs, such as ``sdpa: flash``."""
     mask: Tensor | None = None
     """Its table, (T, T), held by the model; None without one."""
+    tried_s: float = 0.0
+    """Seconds of the first call, which may compile it."""
 
 
 class AttentionSteps(nn.Module):

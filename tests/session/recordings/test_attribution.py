@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from cs336_tui.analysis import kernels
+from cs336_tui.analysis.kernel_cells import profiled
 from cs336_tui.events.kernel_report import KernelGroup, KernelReport, Overlap
+from cs336_tui.export.subjects.kernels import phase_table
 from cs336_tui.session.recordings.recording import Opening
 from cs336_tui.session.recordings.trace import Spans
 from tests.session.recordings import made_traces as made
@@ -88,6 +90,50 @@ def test_without_ranges_autograd_tells_the_phases(tmp_path: Path) -> None:
         "gemm_backward": ("backward", "", True),
         ADAM: ("", "", False),
     }
+
+
+def _steps(marks: str) -> Any:
+    """Three steps of 100 µs, each with four launches of one kernel in its forward and one in its optimizer, the third
+    forward slower; before them a launch outside. `marks` names the ranges round the steps; empty: there are none."""
+    events: list[Any] = [launch("gemm", 99, 0, 1, 3)]
+    for step in range(3):
+        at = 100 * (step + 1)
+        events += [user(marks.format(step), at, 90)] if marks else []
+        events += [user("forward", at + 1, 30)] if marks != "ProfilerStep#{}" else []
+        events += [launch("gemm", 10 * step + k, at + 2 + k, at + 10 + 5 * k, 2 + (step == 2)) for k in range(4)]
+        events += [user("optimizer", at + 60, 20), launch(ADAM, 10 * step + 5, at + 61, at + 70, 4)]
+    return trace_of(*events)
+
+
+@pytest.mark.parametrize(
+    ("marks", "unit"), [("", "forward"), ("step", "step"), ("iteration {}", "step"), ("ProfilerStep#{}", "step")]
+)
+def test_figures_of_several_steps_are_those_of_one(tmp_path: Path, marks: str, unit: str) -> None:
+    report = report_of(tmp_path, _steps(marks))
+    whole = profiled(report)
+    assert whole.times == f"3 × {unit}"
+    assert (whole.instances, whole.kernel_ns, whole.span_ns) == (5, 13_333, 64_000)  # without the launch before them
+    assert whole.top is not None
+    assert (whole.top.name, whole.top.instances) == ("gemm", 4)
+    assert whole.kernel_std_ns == pytest.approx(4_000 / 3**0.5)
+    optimizer = profiled(report, "optimizer")
+    assert (optimizer.times, optimizer.instances, optimizer.span_ns) == ("3 × optimizer", 1, 4_000)
+    if marks == "ProfilerStep#{}":
+        assert kernels.launches_in_forward(report, "gemm") is None
+        return
+    forward = profiled(report, "forward")
+    assert (forward.times, forward.kernel_ns, forward.span_ns) == ("3 × forward", 9_333, 17_333)
+    assert forward.span_std_ns == pytest.approx(1_000 / 3**0.5)
+    assert kernels.launches_in_forward(report, "gemm") == 4
+    assert [(row.instances, row.per_run) for row in kernels.rows(report, phase="forward")] == [(12, 4)]
+
+
+def test_where_nothing_tells_steps_apart_figures_are_totals(tmp_path: Path) -> None:
+    events = [each for each in _steps("")["traceEvents"] if each["cat"] != "user_annotation"]
+    report = report_of(tmp_path, trace_of(events))
+    whole = profiled(report)
+    assert (report.runs, whole.times, whole.instances, whole.kernel_ns) == ({}, "", 16, 43_000)
+    assert any("nothing tells steps apart" in note for note in phase_table(report).footnotes)
 
 
 USUAL = ("## forward ##", "Forward", "phase/forward", "FWD", "forward pass")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cs336_tui.analysis.memory import Timeline
+from cs336_tui.analysis.memory import Timeline, activation_peak
 from cs336_tui.events.prediction import ALL_CATEGORIES
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.subjects.memory import memory_document, memory_tables
@@ -165,6 +165,19 @@ def test_the_life_of_a_block_tells_its_use(tmp_path: Path) -> None:
     assert report.forward_end_bytes == 3 * 512
     report = report_of(made(tmp_path, trace[:1], segments=[a_segment(0, 2 * MIB, LIVE)]))
     assert categories(report) == ["unknown"], "forward without a backward has no activations"
+
+
+def test_a_forward_alone_does_not_tell_its_activations(tmp_path: Path) -> None:
+    kept = [an_event("alloc", place, 512, frames=FORWARD) for place in (0, 512)]
+    alone = report_of(made(tmp_path, kept, segments=[a_segment(0, 2 * MIB, LIVE, LIVE)]))
+    assert [span.phase for span in alone.phases] == ["forward"]
+    assert activation_peak(alone) is None
+    phases, *_ = memory_tables(alone)
+    assert phases.records[0]["activations_bytes"] is None
+    assert any(note.startswith("activations are not known: no backward") for note in phases.footnotes)
+    followed = [*kept, an_event("alloc", 1024, 512, frames=BACKWARD)]
+    path = made(tmp_path, followed, segments=[a_segment(0, 2 * MIB, LIVE, LIVE, LIVE)])
+    assert activation_peak(report_of(path)) == 1024
 
 
 def test_without_stacks_there_is_one_phase_and_nothing_is_guessed(tmp_path: Path) -> None:

@@ -200,3 +200,19 @@ def test_skipped_optimizer_steps_are_counted_among_those_that_ran(monkeypatch: p
 def test_no_warm_up() -> None:
     report = run(small_spec(warmup_steps=0, measure_steps=1))
     assert report.outline == ["building", "ModelBuilt", "measuring", "StepsTimed", "finishing", "CellFinished"]
+
+
+def test_digests_and_losses_show_that_two_cells_measured_the_same() -> None:
+    one, again, other = (run(small_spec(pass_="train-step", seed=seed)).finished for seed in (1, 1, 2))
+    assert len(one.losses) == small_spec().measure_steps
+    assert (one.tokens_digest, one.weights_digest, one.losses) == (
+        again.tokens_digest,
+        again.weights_digest,
+        again.losses,
+    )
+    assert one.tokens_digest != other.tokens_digest
+    assert one.weights_digest != other.weights_digest
+    forward = run(small_spec(pass_="forward", seed=1)).finished
+    assert (forward.weights_digest, forward.losses) == (one.weights_digest, ())
+    recomputed = run(small_spec(pass_="train-step", seed=1, checkpoint=1)).finished
+    assert recomputed.weights_digest == one.weights_digest

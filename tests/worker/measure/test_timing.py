@@ -21,6 +21,7 @@ from cs336_tui.worker.measure.timing import (
     WindowBroken,
     time_window,
 )
+from cs336_tui.worker.workload.passes import Results
 
 
 class Device:
@@ -73,6 +74,7 @@ class Step:
     """Queues the given milliseconds for each phase, `before` in `prepare`, `afterwards` in `clear`."""
 
     prepares = False
+    results = Results(None, None)
 
     def __init__(
         self,

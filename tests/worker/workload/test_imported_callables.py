@@ -249,3 +249,55 @@ def test_an_optimizer_drops_gradients_as_it_does_itself_and_is_predicted_if_it_a
     found = predict(spec)
     assert found.by_category["optimizer_state"] == 4 * found.num_params
     assert found.flops == predict(small_spec(pass_="train-step")).flops
+
+
+def test_attention_gets_the_arguments_that_a_user_gives(folder: UsersFolder) -> None:
+    name = folder.write(
+        """
+        import torch
+
+        def by_name(q, k, v, is_causal, BLOCK_M: int = 16, *, fast=False, **more):
+            return (BLOCK_M, fast, more)
+
+        class Flash(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, q, k, v, block=16, is_causal=False, stages=1):
+                return q * block + (100 if is_causal else 0) + stages
+        """
+    )
+    q = torch.ones(SHAPE)
+    arguments = (("BLOCK_M", "32"), ("fast", "yes"), ("warps", "4"))
+    assert given_to(f"{name}:by_name", folder, *arguments)(q, q, q) == (32, True, {"warps": 4})  # type: ignore[comparison-overlap]
+    assert given_to(f"{name}:Flash", folder, ("block", "2"))(q, q, q).unique().tolist() == [103]
+    assert given_to(f"{name}:Flash", folder, ("stages", "3"))(q, q, q).unique().tolist() == [119]
+    with pytest.raises(ImportProblem, match=r"^--attention-arg BLOCK_M=many: expected int$"):
+        given_to(f"{name}:by_name", folder, ("BLOCK_M", "many"))
+    for taken in ("q", "is_causal"):
+        with pytest.raises(ImportProblem, match=f"^--attention-arg {taken}=1: by_name.* has no such argument"):
+            given_to(f"{name}:by_name", folder, (taken, "1"))
+    with pytest.raises(ImportProblem, match=r"has no such argument; did you mean block\?$"):
+        given_to(f"{name}:Flash", folder, ("blok", "1"))
+
+
+def given_to(name: str, folder: UsersFolder, *given: tuple[str, str]) -> ImportedAttention:
+    device = torch.device("cpu")
+    return imported_attention(name, folder.paths, causal=True, length=SHAPE[-2], device=device, given=given)
+
+
+def test_an_optimizer_gets_the_arguments_that_a_user_gives(folder: UsersFolder) -> None:
+    needy = folder.write(
+        """
+        import torch
+
+        class Needy(torch.optim.SGD):
+            def __init__(self, params, lr, momentum):
+                super().__init__(params, lr=lr, momentum=momentum)
+        """
+    )
+    weight, given = nn.Parameter(torch.ones(2)), (("momentum", "0.25"), ("lr", "0.5"))
+    optimizer = imported_optimizer(f"{needy}:Needy", folder.paths, [weight], given)
+    assert (optimizer.defaults["lr"], optimizer.defaults["momentum"]) == (0.5, 0.25)
+    with pytest.raises(ImportProblem, match=r"give it with --optimizer-arg momentum=VALUE$"):
+        imported_optimizer(f"{needy}:Needy", folder.paths, [weight])
+    with pytest.raises(ImportProblem, match=r"^--optimizer-arg params=1: Needy.* has no such argument"):
+        imported_optimizer(f"{needy}:Needy", folder.paths, [weight], (("params", "1"),))

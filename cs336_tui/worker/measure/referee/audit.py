@@ -18,10 +18,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cs336_tui.config.values import WITHOUT_BACKWARD
-from cs336_tui.config.variants import is_imported
+from cs336_tui.config.variants import IN_MODEL, is_imported
 from cs336_tui.events.audit import SLOWER, Audit, Books, Difference, Inputs, Results
 from cs336_tui.stats.differences import relative_error
 from cs336_tui.worker.measure.failures import in_one_line, is_out_of_memory
+from cs336_tui.worker.measure.referee.kernels import attention_checks
 from cs336_tui.worker.measure.referee.reference import Reference, Referred, Unchecked, reference_of
 from cs336_tui.worker.measure.referee.results import (
     Moves,
@@ -84,8 +85,10 @@ class CellCheck:
         speed = _unless_it_fails(device_speed, spec, self._device, self.step_s, self._reference_s, synchronize)
         counted = spec.workload != "norm"
         work = _unless_it_fails(count_work, spec, self.workload, self._batch_flops) if counted else None
-        took_s = perf_counter() - began
-        return Audit(books=self.books, work=work, results=results, speed=speed, inputs=self.inputs, took_s=took_s)
+        checks = attention_checks(spec, self._device, self.workload.autocast) if is_imported(spec.attention) else ()
+        found = Audit(books=self.books, work=work, results=results, speed=speed, inputs=self.inputs)
+        # Last, as a kernel that reads beyond its inputs may end CUDA.
+        return msgspec.structs.replace(found, attention=tuple(checks), took_s=perf_counter() - began)
 
     @property
     def _device(self) -> torch.device:
@@ -256,6 +259,8 @@ class CellCheck:
 
     def _logits(self) -> Tensor:
         logits = self.step.results.logits
+        if logits is None and self.spec.loss == IN_MODEL:
+            return torch.empty(0)  # of no sequence: loss and gradients are compared
         if logits is None:
             raise Unchecked("the step keeps no logits")
         return logits.detach()

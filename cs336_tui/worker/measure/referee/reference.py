@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD, prepared_phases
-from cs336_tui.config.variants import CROSS_ENTROPY, is_imported, short
+from cs336_tui.config.variants import CROSS_ENTROPY, IN_MODEL, REFERENCE, is_imported, short
 from cs336_tui.worker.measure.referee.work import ProductCounter
 from cs336_tui.worker.workload.building import Workload, build, collect_garbage
 from cs336_tui.worker.workload.model_parts import named_parameters
@@ -203,7 +203,7 @@ def reference_of(spec: CellSpec, workload: Workload, device: torch.device) -> Re
         batch_size=spec.rank_batch_size,
         pass_=spec.pass_ if spec.pass_ in WITHOUT_BACKWARD else "forward+backward",
     )
-    own, other = is_imported(spec.model), spec.checked_by
+    own, other = is_imported(spec.model), spec.checked_by or (REFERENCE if spec.loss == IN_MODEL else "")
     if own:
         plain = msgspec.structs.replace(plain, model=other or spec.model, attention=spec.attention)
     at_once = _sequences_at_once(plain, device, surely=device.type == "cpu" or spec.ranks > 1)
@@ -217,7 +217,7 @@ def reference_of(spec: CellSpec, workload: Workload, device: torch.device) -> Re
         _fill_tables(model, spec, device)
     words = "naive attention" if spec.workload == "attention" or is_imported(spec.attention) else "the reference model"
     if own:
-        words = short(other) if other else "a fresh copy of itself"
+        words = "the reference model" if other == REFERENCE else short(other) if other else "a fresh copy of itself"
     elif is_imported(spec.norm) or spec.workload == "norm":
         words = plain.norm
     return Reference(plain, workload, model, made.loss, words, at_once, is_imported(spec.loss))

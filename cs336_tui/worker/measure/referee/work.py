@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cs336_tui.config.flops import parameters, step_flops, surely_moved
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.values import WITHOUT_BACKWARD
-from cs336_tui.config.variants import is_imported
+from cs336_tui.config.variants import IN_MODEL, is_imported
 from cs336_tui.events.audit import FASTER, Speed, Work
 from cs336_tui.events.gpus import gpu_of_label
 from cs336_tui.worker.measure.probe import device_label
@@ -147,7 +147,8 @@ def _counted(spec: CellSpec, workload: Workload, sequences: int) -> tuple[Produc
     """The products of a step on so many sequences, and the user's own functions in it; None where it cannot run."""
     pass_ = spec.pass_ if spec.pass_ in WITHOUT_BACKWARD else "forward+backward"
     batch = workload.batch if spec.is_alone else Batch(*(part[:sequences].clone() for part in workload.batch))
-    written = Step(pass_, workload.model, batch, workload.autocast, loss=workload.loss)
+    in_model = spec.loss == IN_MODEL
+    written = Step(pass_, workload.model, batch, workload.autocast, loss=workload.loss, loss_in_model=in_model)
     counter = ProductCounter(spec.vocab_size if not spec.is_alone else -1)
     kept = [parameter.grad for parameter in workload.model.parameters()]
     try:

@@ -1,0 +1,126 @@
+"""Redaction of a session's events: names of users and machines, folders of paths and secrets are replaced, alike in all
+events. Numbers, choices and names of code stay, so that tables are those of the session."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from cs336_tui.config.spec import AXES, EDITIONS, size_names
+from cs336_tui.events import events as ev
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.reports import REPORTS
+
+USER, HOST, FOLDER, SECRET = "user", "host", "PATH", "REDACTED"
+"""What stands in place of each. ``PATH/model.py`` has lost the folders that it lay in."""
+_NAMES_A_SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|KEY|AUTH|COOKIE", re.IGNORECASE)
+_LEAST_SECRET = 6
+_SECRET = re.compile(
+    r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abeprs]-|AKIA|ya29\.|eyJ)[\w.-]{8,}|(?<=://)[^\s/@]+(?=@)"
+    r"|(?:(?<=KEY=)|(?<=TOKEN=)|(?<=SECRET=)|(?<=PASSWORD=)|(?<=Bearer ))[^\s'\"]+"
+)
+"""Secrets by their form: tokens of known services, a login in a URL, the value of a variable that is named as one."""
+_PATH = re.compile(r"(?:(?<![\w./-])|(?<=\s-[A-Za-z]))(?:file://)?~?(?:/(?!/)[\w.@+=-]+)+/?")
+_HOME = re.compile(rb"/(?:home|Users)/([\w.-]+)")
+_SHORT = 4
+"""A name of fewer letters is replaced only where it is a whole word."""
+_VOCABULARY = (
+    *(value for axis in AXES.values() for value in axis.values), *chain.from_iterable(map(size_names, EDITIONS)),
+    *REPORTS, *get_args(ev.Status), *get_args(ev.Stage), *get_args(ev.StepKind), *get_args(ev.JobStage),
+    ev.GRADIENT_SYNC, "slurm local ssh cuda cpu mps MB MiB GB GiB",
+)  # fmt: skip
+_WORDS = frozenset(re.findall("[A-Za-z]+", " ".join(_VOCABULARY)))
+"""The words of the vocabulary: a text of nothing else stays, whatever the user is called."""
+
+
+def redacted(events: Sequence[ev.Event]) -> list[ev.Event]:
+    """The events without what is private to this user, on this machine and on those that they name."""
+    names = dict.fromkeys(_users(b"".join(map(to_line, events))), USER)
+    hosts = [host for host in dict.fromkeys(_hosts(events)) if host not in names]
+    names |= {host: f"{HOST}-{number}" if number > 1 else HOST for number, host in enumerate(hosts, 1)}
+    places = {str(folder) for here in (Path.home(), Path.cwd()) for folder in (here, here.resolve())} - {"/"}
+    stand_ins = [
+        *((re.escape(secret), SECRET) for secret in _longest_first(_secrets(os.environ))),
+        *((rf"{re.escape(place)}(?![\w.-])/?", f"{FOLDER}/") for place in _longest_first(places)),
+    ]
+    of_names = [
+        (re.escape(name) if len(name) >= _SHORT else rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", names[name])
+        for name in _longest_first(names)
+    ]
+
+    @lru_cache(maxsize=1 << 16)
+    def replaced(text: str) -> str:
+        if all(word in _WORDS for word in re.findall("[A-Za-z]+", text)):
+            return text
+        for private, stand_in in stand_ins:
+            text = re.sub(private, stand_in, text)
+        text = _PATH.sub(_cut, _SECRET.sub(SECRET, text))
+        text = re.sub(rf"\b{FOLDER}/(?:[\w.@+=-]+/)*", f"{FOLDER}/", text)
+        for private, stand_in in of_names:
+            text = re.sub(private, stand_in, text)
+        return text
+
+    def without(value: Any) -> Any:
+        match value:
+            case str():
+                return replaced(value)
+            case msgspec.Struct():
+                fields = {name: getattr(value, name) for name in value.__struct_fields__}
+                changed = {name: new for name, old in fields.items() if (new := without(old)) != old}
+                return msgspec.structs.replace(value, **changed) if changed else value
+            case dict():
+                return {without(key): without(each) for key, each in value.items()}
+            case tuple() if value and not isinstance(value[0], float):
+                return value._make(map(without, value)) if hasattr(value, "_make") else tuple(map(without, value))
+        return value
+
+    return [without(event) for event in events]
+
+
+def _longest_first(texts: Iterable[str]) -> list[str]:
+    return sorted(texts, key=len, reverse=True)
+
+
+def _cut(path: re.Match[str]) -> str:
+    return f"{FOLDER}/{path[0].rstrip('/').rpartition('/')[2]}"
+
+
+def _users(log: bytes) -> Iterator[str]:
+    """The names of this user, and of those whose homes the log names."""
+    with suppress(OSError, KeyError):  # a user without a name
+        yield getpass.getuser()
+    yield from filter(None, map(os.environ.get, ("USER", "LOGNAME", "USERNAME")))
+    yield from (name.decode() for name in _HOME.findall(log))
+
+
+def _hosts(events: Iterable[ev.Event]) -> Iterator[str]:
+    """The names of this machine, and of those that the events name, with and without their domains."""
+    found = [platform.node(), os.environ.get("HOSTNAME", "")]
+    for event in events:
+        match event:
+            case ev.EnvironmentRead():
+                found.append(event.environment.host)
+            case ev.JobChanged():
+                found.append(event.node)
+            case ev.CellFinished():
+                found += event.rank_nodes
+            case ev.LanesOpened():
+                found += [lane.machine for lane in event.lanes]
+    yield from (name for host in found if host for name in (host, host.partition(".")[0]))
+
+
+def _secrets(variables: Mapping[str, str]) -> Iterator[str]:
+    """Values of variables of the environment that are secrets by their name or by their form."""
+    for name, value in variables.items():
+        if len(value) >= _LEAST_SECRET and (_NAMES_A_SECRET.search(name) or _SECRET.fullmatch(value)):
+            yield value
