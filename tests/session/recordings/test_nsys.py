@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cs336_tui.analysis.kernel_cells import profiled
 from cs336_tui.events.kernel_report import KernelReport
 from cs336_tui.session.recordings.recording import Opening, OpeningCancelled
 from tests.session.recordings import nsys_exports as made
@@ -51,6 +52,22 @@ def test_kernels_have_their_times_operators_phases_and_ranges_and_the_device_is_
         ("[CUDA memcpy Host-to-Device]", "copy", (100,)),
         ("[CUDA memset]", "copy", (10,)),
     ]
+
+
+def test_figures_of_ten_steps_are_those_of_one(file: Path) -> None:
+    """Each with a forward that launches two kernels, the last twice as slow."""
+    rows: dict[str, list[Any]] = {table: [] for table in A_STEP if "KERNEL" in table or "RUNTIME" in table}
+    rows |= {"StringIds": made.strings(made.TEXTS), "NVTX_EVENTS": []}
+    for step in range(10):
+        at, took = 1000 * step, 200 if step == 9 else 100
+        rows["NVTX_EVENTS"].append(nvtx(at, at + 900, "forward"))
+        for place in (1, 2):
+            rows["CUPTI_ACTIVITY_KIND_RUNTIME"].append(call(at + 5 * place, 2 * step + place))
+            begin = at + 210 * place
+            rows["CUPTI_ACTIVITY_KIND_KERNEL"].append(kernel(begin, begin + took, 2 * step + place))
+    forward = profiled(report_of(export(file, rows)), "forward")
+    assert (forward.times, forward.instances, forward.kernel_ns) == ("10 × forward", 2, 220)
+    assert (forward.top and forward.top.instances, forward.span_ns) == (2, 320)
 
 
 def test_an_old_version_without_processes_domains_and_registered_texts_is_read(file: Path) -> None:
