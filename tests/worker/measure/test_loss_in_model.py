@@ -72,14 +72,14 @@ def results(end: CellFinished) -> Results:
 def test_loss_and_gradients_are_those_of_the_model_with_logits(changes: dict[str, Any], tmp_path: Path) -> None:
     found = results(ended(tmp_path, "Fused", **changes))
     assert found.unchecked == ""
-    compared = {each.of: each.worst_error for each in found.differences}
+    compared = {each.quantity: each.worst_error for each in found.differences}
     assert {"gradients", *(() if "accumulate" in changes else ("loss",))} <= compared.keys()
     assert "logits" not in compared
     assert max(compared.values()) < 1e-3
 
 
 def test_another_loss_is_found(tmp_path: Path) -> None:
-    compared = {each.of: each.worst_error for each in results(ended(tmp_path, "Wrong")).differences}
+    compared = {each.quantity: each.worst_error for each in results(ended(tmp_path, "Wrong")).differences}
     assert compared["loss"] == pytest.approx(0.5, rel=1e-3)
     assert compared["gradients"] == pytest.approx(0.5, rel=1e-2)
 
