@@ -28,7 +28,7 @@ from cs336_tui.export.writing.tables import Column, Source, Table, cell_record
 from cs336_tui.export.writing.texts import json_text
 from cs336_tui.export.writing.verdicts import cell_names, judgement_of, limits_of
 from cs336_tui.session.log import DAMAGE
-from cs336_tui.session.redaction import redacted
+from cs336_tui.session.redaction import redaction_of
 from cs336_tui.session.state import SessionState, fold
 from cs336_tui.stats.intervals import MeanInterval
 from cs336_tui.stats.quantities import UNKNOWN
@@ -88,12 +88,18 @@ def sha256(data: bytes) -> str:
 def make_bundle(events: Sequence[ev.Event], files: Mapping[str, bytes]) -> tuple[bytes, Manifest]:
     """The bundle of a session's events; `files` are those of the code that was timed, by name. Raises `BundleError`
     for a session that could not be verified: its summaries are not those of its steps."""
-    public = redacted(events)
+    redacted = redaction_of(events)
+    public = list(map(redacted, events))
     state = _from_steps(public)
     in_force = (cell.in_force.model_revision for cell in state.cells.values() if cell.in_force)
+    names = sorted((redacted(name), name) for name in files)  # several names may come to one
     code = {
         "written_by": state.started.app if state.started else "",
-        "sha256_of_files": {name: sha256(data) for name, data in sorted(files.items())},
+        "sha256_of_files": {
+            f"{name} ({number})" if number else name: sha256(files[own])
+            for _, same in itertools.groupby(names, lambda pair: pair[0])
+            for number, (name, own) in enumerate(same)
+        },
         "revisions_as_timed": sorted(set(filter(None, in_force))),
     }
     members = {LOG: b"".join(map(to_line, public)), CODE: json_text(code).encode(), **derived(state)}

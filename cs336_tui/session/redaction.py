@@ -7,7 +7,7 @@ import getpass
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
@@ -45,6 +45,11 @@ _WORDS = frozenset(re.findall("[A-Za-z]+", " ".join(_VOCABULARY)))
 
 def redacted(events: Sequence[ev.Event]) -> list[ev.Event]:
     """The events without what is private to this user, on this machine and on those that they name."""
+    return list(map(redaction_of(events), events))
+
+
+def redaction_of(events: Sequence[ev.Event]) -> Callable[[Any], Any]:
+    """The redaction of a session's events, and of any other value, such as the name of a file."""
     names = dict.fromkeys(_users(b"".join(map(to_line, events))), USER)
     hosts = [host for host in dict.fromkeys(_hosts(events)) if host not in names]
     names |= {host: f"{HOST}-{number}" if number > 1 else HOST for number, host in enumerate(hosts, 1)}
@@ -84,7 +89,7 @@ def redacted(events: Sequence[ev.Event]) -> list[ev.Event]:
                 return value._make(map(without, value)) if hasattr(value, "_make") else tuple(map(without, value))
         return value
 
-    return [without(event) for event in events]
+    return without
 
 
 def _longest_first(texts: Iterable[str]) -> list[str]:

@@ -35,6 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a user's repository, with a session of its model."""
     folder = tmp_path_factory.mktemp("repository-of-somebody")
     (folder / "mine.py").write_text(MINE)
+    (folder / "diary.py").write_text("")
     (folder / "parts.py").write_text("def halves(width):\n    return width\n")
     words = [*DIMS, *"--context 8 --batch 1 --warmup 2 --steps 12 --device cpu --threads 1 --pass forward".split()]
     done = call_bench(*words, "--model", "mine:LM", cwd=folder)
@@ -56,6 +57,7 @@ def test_nothing_private_is_in_the_members(home: Path) -> None:
     assert b"SESSION_TOKEN=REDACTED PATH/mine.py user on host" in members["session.jsonl"]
     assert b'"mine.py": ' in members["code.json"]
     assert b'"parts.py": ' in members["code.json"]
+    assert b"diary" not in members["code.json"]
     assert b"cs336-tui bench" in members["commands.txt"]
 
 

@@ -46,6 +46,14 @@ def test_a_bundle_of_ranks_and_of_a_session_that_was_stopped_is_as_it_was_made()
     assert verified(make_bundle(list(LogReader(DEMO_LOG))[:60], {})[0]).problems == ()
 
 
+def test_names_of_files_are_without_what_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "alice")
+    files = {"alice/model.py": b"1", "user/model.py": b"2", "alice_notes.py": b"3"}
+    found = verified(make_bundle(list(LogReader(DEMO_LOG)), files)[0]).files
+    assert sorted(found) == ["user/model.py", "user/model.py (1)", "user_notes.py"]
+    assert {*found.values()} == {bundle.sha256(data) for data in files.values()}
+
+
 @pytest.mark.parametrize("time_zone", ["Asia/Tokyo", "America/Los_Angeles"])
 def test_a_bundle_is_verified_in_another_time_zone_with_peaks_and_points_of_ones_own(
     time_zone: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
