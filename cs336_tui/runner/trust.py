@@ -99,9 +99,10 @@ def files_of(specs: Iterable[CellSpec]) -> dict[str, bytes]:
         for top in tops:
             for place in _chain(top, roots):
                 home = place.parent if place.is_dir() or place.stem != "__init__" else place.parent.parent
-                for file in place.rglob("*.py") if place.is_dir() else [place]:
-                    data = sources[str(file.relative_to(home))] = file.read_bytes()
-                    tops += {top for top in _imported(data) if not _installed(top)}.difference(tops)
+                for file in filter(Path.is_file, place.rglob("*.py") if place.is_dir() else [place]):
+                    with suppress(OSError):
+                        data = sources[str(file.relative_to(home))] = file.read_bytes()
+                        tops += {top for top in _imported(data) if not _installed(top)}.difference(tops)
     return sources
 
 

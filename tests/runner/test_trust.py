@@ -208,6 +208,7 @@ def test_a_folder_that_is_not_there_is_named(folder: str) -> None:
 
 
 def test_the_files_of_a_module_are_its_own_and_those_that_it_imports_from_beside_it(here: Path) -> None:
+    (here / "package" / "gone.py").symlink_to("nowhere")
     assert {*files_of([spec_of("mine:Net", here)])} == {"mine.py", "helpers.py"}
     assert {*files_of([spec_of("package:Deep", here)])} == {"package/__init__.py", "package/inner.py"}
     assert {*files_of([spec_of("broken:Net", here)])} == {"broken.py"}
