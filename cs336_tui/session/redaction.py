@@ -22,15 +22,20 @@ from cs336_tui.events.codec import to_line
 from cs336_tui.events.reports import REPORTS
 
 USER, HOST, FOLDER, SECRET = "user", "host", "PATH", "REDACTED"
-"""What stands in place of each. ``PATH/model.py`` has lost the folders that it lay in."""
+"""What stands in place of each, with a number from the second on. ``PATH/model.py`` has lost the folders that it lay in."""
 _NAMES_A_SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|KEY|AUTH|COOKIE", re.IGNORECASE)
 _LEAST_SECRET = 6
 _SECRET = re.compile(
     r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abeprs]-|AKIA|ya29\.|eyJ)[\w.-]{8,}|(?<=://)[^\s/@]+(?=@)"
-    r"|(?:(?<=KEY=)|(?<=TOKEN=)|(?<=SECRET=)|(?<=PASSWORD=)|(?<=Bearer ))[^\s'\"]+"
+    r"|(?:(?<=KEY=)|(?<=TOKEN=)|(?<=Bearer )|(?i:(?<=[_-]key[= ])|(?<=[_-]token[= ])|(?<=secret=)|(?<=password=)"
+    r"|(?<=-secret )|(?<=-password )))[^\s'\"]+"
 )
 """Secrets by their form: tokens of known services, a login in a URL, the value of a variable that is named as one."""
-_PATH = re.compile(r"(?:(?<![\w./-])|(?<=\s-[A-Za-z]))(?:file://)?~?(?:/(?!/)[\w.@+=-]+)+/?")
+_PATH = re.compile(r"(?:(?<![\w./-])|(?<=\s-[A-Za-z]))(?:file://)?(?:~[\w.-]*|\.\.?)?(?:/(?!/)[\w.@+=-]+)+/?")
+_MODEL_PATH = re.compile(r"(?<=--model-path[ =])(?:'[^']*'|[^\s']+)")
+_LOGIN = re.compile(r"(?<![\w.+-])(?<!//)[A-Za-z_][\w.+-]*@[\w-]+(?:\.[\w-]+)*(?::[\w./~-]+)?")
+_ADDRESS = re.compile(r"(?<![\w.-])(?<!==)\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)")
+_UUID = re.compile(r"(?i:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _HOME = re.compile(rb"/(?:home|Users)/([\w.-]+)")
 _SHORT = 4
 """A name of fewer letters is replaced only where it is a whole word."""
@@ -63,13 +68,22 @@ def redaction_of(events: Sequence[ev.Event]) -> Callable[[Any], Any]:
         for name in _longest_first(names)
     ]
 
+    folders: dict[str, str] = {}
+    uuids: dict[str, str] = {}
+
+    def folder_of(path: str) -> str:
+        return folders.setdefault(path.strip("'"), f"{FOLDER}-{len(folders) + 1}" if folders else FOLDER)
+
     @lru_cache(maxsize=1 << 16)
     def replaced(text: str) -> str:
         if all(word in _WORDS for word in re.findall("[A-Za-z]+", text)):
             return text
+        text = _MODEL_PATH.sub(lambda path: folder_of(path[0]), text)
+        text = _UUID.sub(lambda uuid: uuids.setdefault(uuid[0], f"uuid-{len(uuids) + 1}"), text)
         for private, stand_in in stand_ins:
             text = re.sub(private, stand_in, text)
-        text = _PATH.sub(_cut, _SECRET.sub(SECRET, text))
+        text = _LOGIN.sub(f"{USER}@{HOST}", _PATH.sub(_cut, _SECRET.sub(SECRET, text)))
+        text = _ADDRESS.sub(HOST, text)
         text = re.sub(rf"\b{FOLDER}/(?:[\w.@+=-]+/)*", f"{FOLDER}/", text)
         for private, stand_in in of_names:
             text = re.sub(private, stand_in, text)
@@ -81,7 +95,10 @@ def redaction_of(events: Sequence[ev.Event]) -> Callable[[Any], Any]:
                 return replaced(value)
             case msgspec.Struct():
                 fields = {name: getattr(value, name) for name in value.__struct_fields__}
-                changed = {name: new for name, old in fields.items() if (new := without(old)) != old}
+                public = {name: without(old) for name, old in fields.items()}
+                if paths := fields.get("model_path"):
+                    public["model_path"] = tuple(map(folder_of, paths))
+                changed = {name: new for name, new in public.items() if new != fields[name]}
                 return msgspec.structs.replace(value, **changed) if changed else value
             case dict():
                 return {without(key): without(each) for key, each in value.items()}
