@@ -22,7 +22,7 @@ from cs336_tui.events.codec import to_line
 from cs336_tui.events.reports import REPORTS
 
 USER, HOST, FOLDER, SECRET = "user", "host", "PATH", "REDACTED"
-"""What stands in place of each, with a number from the second on. ``PATH/model.py`` has lost the folders that it lay in."""
+"""What stands in place of each, of several with a number. ``PATH/model.py`` has lost the folders that it lay in."""
 _NAMES_A_SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|KEY|AUTH|COOKIE", re.IGNORECASE)
 _LEAST_SECRET = 6
 _SECRET = re.compile(
@@ -63,11 +63,7 @@ def redaction_of(events: Sequence[ev.Event]) -> Callable[[Any], Any]:
         *((re.escape(secret), SECRET) for secret in _longest_first(_secrets(os.environ))),
         *((rf"{re.escape(place)}(?![\w.-])/?", f"{FOLDER}/") for place in _longest_first(places)),
     ]
-    of_names = [
-        (re.escape(name) if len(name) >= _SHORT else rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", names[name])
-        for name in _longest_first(names)
-    ]
-
+    of_names = [(_pattern(name), names[name]) for name in _longest_first(names)]
     folders: dict[str, str] = {}
     uuids: dict[str, str] = {}
 
@@ -86,7 +82,7 @@ def redaction_of(events: Sequence[ev.Event]) -> Callable[[Any], Any]:
         text = _ADDRESS.sub(HOST, text)
         text = re.sub(rf"\b{FOLDER}/(?:[\w.@+=-]+/)*", f"{FOLDER}/", text)
         for private, stand_in in of_names:
-            text = re.sub(private, stand_in, text)
+            text = re.sub(private, lambda part, name=stand_in: part["kept"] or name, text)  # type: ignore[misc]
         return text
 
     def without(value: Any) -> Any:
@@ -111,6 +107,14 @@ def redaction_of(events: Sequence[ev.Event]) -> Callable[[Any], Any]:
 
 def _longest_first(texts: Iterable[str]) -> list[str]:
     return sorted(texts, key=len, reverse=True)
+
+
+def _pattern(name: str) -> str:
+    """A name, or as ``kept`` a part of a command or of the vocabulary that may hold it."""
+    words = [rf"(?<![A-Za-z]){word}(?![A-Za-z])" for word in sorted(_WORDS) if name in word]
+    kept = "|".join([r"cs336[-_]tui", r"(?<![\w-])--[a-z][\w-]*", *words])
+    whole = re.escape(name) if len(name) >= _SHORT else rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])"
+    return f"(?P<kept>{kept})|{whole}"
 
 
 def _cut(path: re.Match[str]) -> str:

@@ -75,6 +75,14 @@ def test_a_user_with_a_name_of_the_vocabulary_changes_no_choice(user: str, monke
     assert [type(each) for each in found] == [type(each) for each in events]
 
 
+@pytest.mark.parametrize("user", ["cs336", "tui", "model", "d", "mall", "small", "bench"])
+def test_a_user_with_a_name_of_a_command_changes_no_command(user: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", user)
+    command = "cs336-tui bench --size small --d-model 16 --warmup 2"
+    assert said(f"{command} # {user}-laptop") in (f"{command} # user-laptop", f"{command} # {user}-laptop")
+    assert said("mallard's") == ("userard's" if user == "mall" else "mallard's")
+
+
 def test_code_of_ones_own_keeps_its_name_and_loses_its_folder() -> None:
     spec = a_spec(model="lm.model:LM", model_path=("/home/grace/repository",))
     (event,) = redacted([ev.CellsQueued(at=0.0, first=0, specs=(spec,), command="cs336-tui bench")])
