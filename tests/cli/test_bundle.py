@@ -7,11 +7,13 @@ import re
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from cs336_tui.events import events as ev
 from cs336_tui.session.log import LogReader
 from tests.commands import DIMS, call, call_bench
-from tests.samples import DEMO_LOG, write_log
+from tests.samples import DEMO_LOG, mixed_session, write_log
 
 MINE = """
 import getpass, platform
@@ -111,3 +113,17 @@ def test_a_bundle_is_written_over_unless_that_is_refused(tmp_path: Path) -> None
     assert call("bundle", str(log), cwd=tmp_path).returncode == 0
     assert call("bundle", str(log), "--no-clobber", cwd=tmp_path).returncode == 2
     assert call("bundle", str(log), cwd=tmp_path).returncode == 0
+
+
+def test_cells_in_turns_cannot_be_measured_again(tmp_path: Path) -> None:
+    events = mixed_session()
+    turns = [
+        msgspec.structs.replace(each, in_turns=True) if isinstance(each, ev.CellsQueued) else each for each in events
+    ]
+    write_log(tmp_path / "ab.jsonl", turns)
+    assert call("bundle", "ab.jsonl", cwd=tmp_path).returncode == 0
+    assert call("verify", "ab.zip", cwd=tmp_path).returncode == 0
+    done = call("verify", "ab.zip", "--rerun", "--session-dir", "again", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "no cell can be measured again: all were in turns" in done.stderr
+    assert not (tmp_path / "again").exists()
