@@ -1,5 +1,6 @@
 """A bundle is the same everywhere, and every change of it is found."""
 
+import contextlib
 import json
 import random
 import re
@@ -185,3 +186,14 @@ def test_damaged_archives_are_found() -> None:
     data = bytearray(demo())
     data[len(data) // 3] ^= 0xFF
     assert any("cannot be unpacked" in problem for problem in verified(bytes(data)).problems)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_changed_byte_beside_the_members_is_found(bit: int) -> None:
+    """Of the first header and of the directory at the end, as of all of a small archive."""
+    small = packed({MANIFEST: b"{}", LOG: b"x"})
+    for place in range(len(small)):
+        data = bytearray(small)
+        data[place] ^= 1 << bit
+        with contextlib.suppress(BundleError):
+            assert unpacked(bytes(data))[1], place
