@@ -175,6 +175,24 @@ def test_texts_of_another_version_may_differ_and_numbers_may_not(monkeypatch: py
     assert verified(sealed(members)).problems
 
 
+@pytest.mark.parametrize(
+    ("there", "differs"),
+    [({"a": [1.0, 2.0]}, False), ({"a": "1.5"}, False), ({"a": None}, False), ({"b": 1}, False), ({"a": 1.6}, True)],
+)
+def test_another_version_may_leave_out_add_and_write_otherwise(there: Any, differs: bool) -> None:
+    expected = {"a": [1.0] if isinstance(there.get("a"), list) else 1.5}
+    assert bool([*bundle._unlike("", there, expected, with_words=False)]) == differs
+    assert [*bundle._unlike("", there, expected, with_words=True)]
+
+
+def test_another_version_may_have_other_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    members, _ = unpacked(demo())
+    members["tables/more.json"] = members.pop("tables/results.json")
+    assert verified(sealed(members)).problems
+    monkeypatch.setattr(bundle, "__version__", "9.9.9")
+    assert verified(sealed(members)).problems == ()
+
+
 @pytest.mark.parametrize("data", [b"", b"no zip", demo()[:-40], packed({"a.txt": b"x"})], ids=range(4))
 def test_what_is_no_bundle_is_refused(data: bytes) -> None:
     with pytest.raises(BundleError, match="not a bundle"):
