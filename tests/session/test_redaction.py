@@ -46,7 +46,7 @@ def said(text: str) -> str:
             "--model-path PATH --model-path=PATH-2 --model-path PATH",
         ),
         ("GPU-12345678-aaaa-bbbb-cccc-0123456789ab", "GPU-uuid-1"),
-        ("cudnn==9.1.0.70 mine:f:25MB ... x @ y", "cudnn==9.1.0.70 mine:f:25MB ... x @ y"),
+        ("cudnn==9.1.0.70 mine:f:25MB ... x @ y ~3/4", "cudnn==9.1.0.70 mine:f:25MB ... x @ y ~3/4"),
         ("1,024 tokens/s, 3 of 4 and/or more; blocks.0/attn", "1,024 tokens/s, 3 of 4 and/or more; blocks.0/attn"),
         ("https://github.com/pytorch/pytorch/issues/1", "https://github.com/pytorch/pytorch/issues/1"),
         ("key=value, tokens: 512", "key=value, tokens: 512"),
