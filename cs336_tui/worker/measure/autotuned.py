@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
+from cs336_tui.config.processes import USERS_CACHE_FOLDER
 from cs336_tui.events.events import Autotuned
 
 _OTHERS = ("torch", "triton", "cs336_tui")
@@ -64,10 +65,11 @@ def _of_generated() -> Iterator[Autotuned]:
 
 
 def _of_products() -> Iterator[Autotuned]:
-    """Products for which inductor tried several kernels: those in the file of its cache."""
+    """Products for which inductor tried several kernels: those in the file of its cache. None where the user keeps the
+    cache, whose file has the choices of other cells too."""
     cache = getattr(sys.modules.get("torch._inductor.codecache"), "CacheBase", None)
     path = cache and cache.get_local_cache_path()
-    if path is None or not path.is_file():
+    if path is None or USERS_CACHE_FOLDER is not None or not path.is_file():
         return
     for operator, by_inputs in json.loads(path.read_text())["cache"].items():
         for inputs, by_precision in by_inputs.items():

@@ -222,14 +222,16 @@ def test_inductors_choices_are_read_from_what_it_keeps(
     assert generated == ev.Autotuned(by="inductor", kernel="triton_poi_0", chosen="XBLOCK: 8")
     times_s = {"triton_mm-1": 0.0015, "extern-mm": 0.002}
     assert product == ev.Autotuned(by="inductor", kernel="mm", key="(8, 8)", chosen="triton_mm-1", times_s=times_s)
+    monkeypatch.setattr("cs336_tui.worker.measure.autotuned.USERS_CACHE_FOLDER", str(file.parent))
+    assert autotuned() == (generated,)  # the file may be of other cells
 
 
 def test_a_cell_of_several_ranks_has_the_choices_of_each() -> None:
-    fold = RankFold(0, 2)
+    fold = RankFold(0, 3)
     choices = [(ev.Autotuned(by="triton", kernel="k", chosen=chosen),) for chosen in ("A", "B")]
-    for rank, choice in enumerate(choices):
-        list(fold.add(rank, ev.CellFinished(at=1.0, cell=0, status="ok", autotuned=(choice,))))
-    assert fold.end().autotuned == tuple(choices)
+    for rank, choice in enumerate([(), *choices]):
+        list(fold.add(rank, ev.CellFinished(at=1.0, cell=0, status="ok", autotuned=(choice,) if choice else ())))
+    assert fold.end().autotuned == ((), *choices)
 
 
 class CompilationError(Exception):
