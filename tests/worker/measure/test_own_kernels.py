@@ -21,7 +21,7 @@ from cs336_tui.runner.ranks import RankFold
 from cs336_tui.worker.measure.autotuned import autotuned, kernels
 from cs336_tui.worker.measure.cell import run_cell
 from cs336_tui.worker.measure.referee.kernels import LENGTHS, attention_checks
-from cs336_tui.worker.workload.import_problems import in_one_line
+from cs336_tui.worker.workload.import_problems import in_one_line, is_users_file, remember
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for
 from tests.analysis.judging import ON_CPU, a_cell
 from tests.worker.measure.cells import UsersFolder, small_spec
@@ -197,6 +197,18 @@ def test_own_kernels_are_compiled_before_the_first_step_and_their_choices_record
     assert end.summary is not None
     assert end.summary.mean_s is not None
     assert end.summary.mean_s < 0.2
+
+
+@pytest.mark.usefixtures("triton")
+def test_kernels_of_an_installed_package_are_no_own_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    installed = ModuleType("own_installed")
+    installed.kernel = JITFunction(0.0)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, installed.__name__, installed)
+    remember(str(tmp_path), named=True)
+    for place, is_own in (("site-packages", False), ("mine", True)):
+        installed.__file__ = str(tmp_path / place / "library.py")
+        assert any(kernels(is_users_file)) is is_own
+        assert any(kernels())
 
 
 def test_without_triton_nothing_is_looked_for() -> None:
