@@ -201,9 +201,11 @@ def values_in(text: str) -> tuple[str, ...]:
 
 def settings_of(pairs: Pairs) -> tuple[Pairs, ...]:
     """The product of the values of arguments: for each combination the arguments with one value each, up to more than
-    a sweep may have."""
-    several = [[(name, value) for value in values_in(text)] for name, text in pairs]
-    return tuple(itertools.islice(itertools.product(*several), _MOST_SETTINGS))
+    a sweep may have. An argument that is given twice has the values of both."""
+    several: dict[str, dict[tuple[str, str], None]] = {}
+    for name, text in pairs:
+        several.setdefault(name, {}).update({(name, value): None for value in values_in(text)})
+    return tuple(itertools.islice(itertools.product(*several.values()), _MOST_SETTINGS))
 
 
 def pairs_of(settings: Iterable[Pairs]) -> Pairs:
