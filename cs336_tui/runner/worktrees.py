@@ -67,13 +67,21 @@ class Repository(NamedTuple):
     @contextlib.contextmanager
     def worktrees(self, *commits: str) -> Iterator[tuple[Path, ...]]:
         """While entered there is a worktree of each commit. Raises `WorktreeError`."""
-        parent = Path(tempfile.gettempdir()).resolve()
-        if self.holds(parent):
-            raise WorktreeError(f"temporary files go to {parent}, in the repository; set TMPDIR to another folder")
-        folder = Path(tempfile.mkdtemp(prefix="cs336-tui-gate-", dir=parent))
-        command = [sys.executable, "-I", "-S", __file__, str(self.root), str(folder), *commits]
         streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(command, text=True, start_new_session=True, **streams) as holder:
+        try:
+            parent = Path(tempfile.gettempdir()).resolve()
+            if self.holds(parent):
+                raise WorktreeError(f"temporary files go to {parent}, in the repository; set TMPDIR to another folder")
+            folder = Path(tempfile.mkdtemp(prefix="cs336-tui-gate-", dir=parent))
+            command = [sys.executable, "-I", "-S", __file__, str(self.root), str(folder), *commits]
+            try:
+                holder = subprocess.Popen(command, text=True, start_new_session=True, **streams)
+            except OSError:
+                folder.rmdir()
+                raise
+        except OSError as error:
+            raise WorktreeError(f"no worktree can be made: {error}") from None
+        with holder:
             if (said := holder.stdout.readline().strip() if holder.stdout else "") != _READY:
                 raise WorktreeError(said or "the process that holds the worktrees ended")
             yield tuple(folder / str(number) for number in range(len(commits)))

@@ -93,6 +93,20 @@ def test_a_commit_that_cannot_be_checked_out_leaves_nothing(repository: Reposito
     assert everything(repository.root) == before
 
 
+def test_without_a_process_that_holds_them_nothing_is_left(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    with pytest.raises(WorktreeError, match="temporary"), repository.worktrees():
+        pass
+    temporary.mkdir()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nosuch"))
+    with pytest.raises(WorktreeError, match="nosuch"), repository.worktrees():
+        pass
+    assert not list(temporary.iterdir())
+
+
 @pytest.mark.parametrize("asked", ["nosuch", "--all", "", "HEAD:my/model.py"])
 def test_what_is_no_commit_is_refused(repository: Repository, asked: str) -> None:
     with pytest.raises(WorktreeError, match="no commit"):
