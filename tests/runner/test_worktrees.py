@@ -1,11 +1,13 @@
 """Worktrees of commits are outside of the repository, and gone however the process ends that asked for them."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -57,6 +59,29 @@ def test_each_commit_has_its_files_and_all_else_stays(repository: Repository) ->
         (head / "my" / "model.py").write_text("what a cell leaves there")
     assert everything(repository.root) == before
     assert not base.parent.exists()
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_a_repository_as_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(tmp_path / os.fsdecode(b"caf\xe9"))
+    monkeypatch.chdir(folder)
+    assert Repository.here().root == folder
+    with Repository.here().worktrees("HEAD") as (tree,):
+        assert (tree / "my" / "model.py").exists()
+    with pytest.raises(WorktreeError, match=r"git worktree: .*caf"):
+        Repository.here().git("worktree", "remove", str(folder))
+
+
+def test_a_list_of_worktrees_that_fails_is_asked_for_again(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    git = mock.Mock(side_effect=[WorktreeError("busy"), ""])
+    monkeypatch.setattr(Repository, "git", git)
+    module.hold(repository, tmp_path / "trees", [])
+    assert git.call_count == 2
 
 
 def test_the_variables_of_a_hook_lead_to_no_other_index(
