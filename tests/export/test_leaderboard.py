@@ -38,6 +38,8 @@ def test_an_entry_has_its_place(times_ms: tuple[float, ...], place: int, faster:
     (table,) = leaderboard_tables(results_of(cell([time / 1e3 for time in times_ms], **changed(EIGHT_BILLION))))
     (own,) = (row for row in table.records if row["marked"] == "own")
     assert own["place"] == place
+    times = [row["mean_s"] for row in table.records]
+    assert [row["place"] for row in table.records] == [times.index(time) + 1 for time in times]
     assert len(table.rows) == 43
     assert [row["mean_s"] for row in table.records] == sorted(row["mean_s"] for row in table.records)
     assert any(f"{faster} of 42 published entries are faster" in note for note in table.footnotes)

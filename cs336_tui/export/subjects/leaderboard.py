@@ -69,17 +69,18 @@ def leaderboard_tables(results: Sequence[Result], _decimals: int | None = None) 
 
 def _table(edition: str, own: Sequence[Result]) -> Table:
     published = leaderboard(edition)
-    times = [(row.mean_ms or 0.0) / 1e3 for row in published]
+    times = sorted([*map(_seconds, published), *(each.cell.running.mean for each in own)])
 
     def mine(result: Result) -> Entry:
         mean_s = result.cell.running.mean
         place = bisect_left(times, mean_s) + 1
         return Entry(place, mean_s, label(result, ALWAYS), device_label(result), "own", result)
 
-    def theirs(place: int, row: Published) -> Entry:
-        return Entry(place, times[place - 1], row.note or "published", row.device, row.board)
+    def theirs(row: Published) -> Entry:
+        mean_s = _seconds(row)
+        return Entry(bisect_left(times, mean_s) + 1, mean_s, row.note or "published", row.device, row.board)
 
-    rows = [*map(mine, own), *(theirs(bisect_left(times, times[n]) + 1, row) for n, row in enumerate(published))]
+    rows = [*map(mine, own), *map(theirs, published)]
     columns: tuple[Source[Entry], ...] = (
         Column("place"),
         Column("mean_s", "mean (ms)", show=lambda time_s: f"{time_s * 1e3:.6g}"),
@@ -99,10 +100,14 @@ def _table(edition: str, own: Sequence[Result]) -> Table:
     )
 
 
+def _seconds(row: Published) -> float:
+    return (row.mean_ms or 0.0) / 1e3
+
+
 def _submission(result: Result, published: Sequence[Published]) -> Iterator[str]:
     """The text of a submission: the time, what was done, and what was assumed."""
     cell, spec, settings = result.cell, result.spec, result.cell.in_force
-    faster = sum((row.mean_ms or 0.0) / 1e3 < cell.running.mean for row in published)
+    faster = sum(_seconds(row) < cell.running.mean for row in published)
     devices = f"{counted(spec.ranks, 'device')}: {device_label(result)}"
     timed = f"{cell.running.mean * 1e3:.6g} ms a step, mean of {counted(cell.running.n, 'repetition')}"
     place = f"{faster} of {len(published)} published entries are faster"
