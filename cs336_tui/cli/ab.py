@@ -324,7 +324,7 @@ def _sweep_at(
     outside = [code for code in codes if not list(found_along(code.partition(":")[0], inside))[-1][1]]
     for code in outside:  # which may be installed
         found = importlib.util.find_spec(re.split("[.:]", code)[0])
-        places = (found.origin or "", *(found.submodule_search_locations or ())) if found else ("",)
+        places = filter(None, (found.origin, *(found.submodule_search_locations or ()))) if found else ("",)
         why = f"{code} is not in the commit; commit it, or give its folder with --model-path"
         refuse((any(map(repository.holds, places)), f"{name}: {why}"))
     what = f"{', '.join(outside)} is not of this repository" if outside else "no code of your own is named"

@@ -125,6 +125,16 @@ def test_bad_input_exits_with_2(folder: Path, words: list[str], said: str) -> No
     assert everything(folder) == before
 
 
+def test_an_installed_package_without_a_file_of_its_own_is_not_of_the_repository(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "installed" / "spaced").mkdir(parents=True)
+    (tmp_path / "installed" / "spaced" / "model.py").write_text("class LM: ...")
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    done = gate(folder, "--base", "base", "--model", "spaced.model:LM")
+    assert (done.returncode, "spaced.model:LM is not of this repository" in done.stderr) == (2, True), done.stderr
+
+
 def test_code_comes_from_the_worktrees_also_where_the_users_folder_is_on_the_path(folder: Path) -> None:
     commit(folder, "in-src", file="src/lm/model.py", first="assert '/0/' in __file__ or '/1/' in __file__")
     (folder / "src" / "lm" / "model.py").write_text("raise SystemExit('the working tree')")
