@@ -240,7 +240,7 @@ class CellCheck:
         loss, count = self.step.results.loss, self.workload.batch.targets.numel()
         if loss is None or referred.loss is None or self.spec.accumulate > 1 or self.spec.is_alone:
             return 1
-        return count if abs(float(loss) / count - float(referred.loss)) < _ABOUT * float(referred.loss) else 1
+        return count if abs(float(loss.detach()) / count - float(referred.loss)) < _ABOUT * float(referred.loss) else 1
 
     def _forward(self, step: Step) -> None:
         """Run a forward as the cell does."""
