@@ -31,7 +31,9 @@ _SECRET = re.compile(
     r"|(?<=-secret )|(?<=-password )))[^\s'\"]+"
 )
 """Secrets by their form: tokens of known services, a login in a URL, the value of a variable that is named as one."""
-_PATH = re.compile(r"(?:(?<![\w./-])|(?<=\s-[A-Za-z]))(?:file://)?(?:~(?:[A-Za-z_][\w.-]*)?|\.\.?)?(?:/(?!/)[\w.@+=-]+)+/?")
+_PATH = re.compile(
+    r"(?:(?<![\w./-])|(?<=\s-[A-Za-z]))(?:file://)?(?:~(?:[A-Za-z_][\w.-]*)?|\.\.?)?(?:/(?!/)[\w.@+=-]+)+/?"
+)
 _MODEL_PATH = re.compile(r"(?<=--model-path[ =])(?:'[^']*'|[^\s']+)")
 _LOGIN = re.compile(r"(?<![\w.+-])(?<!//)[A-Za-z_][\w.+-]*@[\w-]+(?:\.[\w-]+)*(?::[\w./~-]+)?")
 _ADDRESS = re.compile(r"(?<![\w.-])(?<!==)\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)")
