@@ -211,20 +211,31 @@ class _Attributed:
         the next. The ranges are those on the thread of the profiler's steps."""
         top = np.full(len(self._span_name) + 1, -1, np.int64)  # the last one is that of no range
         phases = {-1: ""}
+        outermost: dict[int, dict[str, int]] = {-1: {"": -1}}
+        """Of each span those of the phases that enclose it, itself included."""
         for span, outer in enclosing.items():  # on each thread in the order of begins
             phase = self._phases(self.trace.names[int(self._span_name[span])])
-            is_new = phase not in ("", phases[outer])
-            phases[span], top[span] = (phase, span) if is_new else (phases[outer], top[outer])
+            around = outermost[outer]
+            outermost[span] = around if phase in around else {**around, phase: span}
+            phases[span] = phase or phases[outer]
+            top[span] = outermost[span][phases[span]]
         self.run = np.where(top[own] >= 0, top[own], top[on_main])
         if self._main is None:
             return
         place = self._user[self._main].place.tolist()
         names = [self.trace.names[int(self._span_name[span])] for span in place]
-        for pattern in (_STEP, _OWN_STEP):
-            alike = {span for span, name in zip(place, names, strict=True) if pattern.fullmatch(name.strip())}
-            if steps := [span for span in place if span in alike and enclosing[span] not in alike]:
-                break
         forwards = [span for span in place if top[span] == span and phases[span] == "forward"]
+        first = self._span_begin[forwards]
+        steps: list[int] = []
+        for pattern in (_STEP, _OWN_STEP):
+            for span, name in zip(place, names, strict=True):
+                begin, end = self._span_begin[span], self._span_end[span]
+                if not pattern.fullmatch(name.strip()) or (steps and begin < self._span_end[steps[-1]]):
+                    continue
+                if pattern is _STEP or not forwards or np.searchsorted(first, begin) < np.searchsorted(first, end):
+                    steps.append(span)
+            if steps:
+                break
         if not (begins := self._span_begin[steps or forwards]).size:
             return
         self.step_unit = "step" if steps else "forward"

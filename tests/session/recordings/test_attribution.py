@@ -136,6 +136,29 @@ def test_where_nothing_tells_steps_apart_figures_are_totals(tmp_path: Path) -> N
     assert any("nothing tells steps apart" in note for note in phase_table(report).footnotes)
 
 
+def test_an_optimizers_own_range_named_step_is_no_step(tmp_path: Path) -> None:
+    events: list[Any] = []
+    for at in (1_000, 2_000, 3_000, 4_000):
+        events += [user("forward", at, 300), user("backward", at + 300, 300), user("step", at + 600, 300)]
+        for place, (after, took) in enumerate(((10, 50), (100, 50), (310, 90), (610, 40))):
+            events += [launch(f"k{took}", at + place, at + after, at + after + 2, took)]
+    whole = profiled(report_of(tmp_path, trace_of(*events)))
+    assert (whole.times, whole.instances, whole.kernel_ns) == ("4 × forward", 4, 230_000)
+
+
+def test_nested_steps_and_forwards_with_others_between_count_once(tmp_path: Path) -> None:
+    """Also where the inner step encloses a forward; a forward within the loss of another one is of it."""
+    for marks, unit in ((("train_step", "epoch part", "step"), "step"), ((), "forward")):
+        events: list[Any] = []
+        for at in (100, 200, 300, 400):
+            around = (*marks, "forward", "loss", "forward")
+            events += [user(name, at + place, 80 - 2 * place) for place, name in enumerate(around)]
+            events += [launch("gemm", at, at + 10, at + 12, 50), launch("add", at + 1, at + 70, at + 72, 4)]
+        report = report_of(tmp_path, trace_of(*events))
+        assert (profiled(report).times, profiled(report).kernel_ns) == (f"4 × {unit}", 54_000)
+        assert profiled(report, "forward").times == "4 × forward"
+
+
 USUAL = ("## forward ##", "Forward", "phase/forward", "FWD", "forward pass")
 
 
