@@ -166,6 +166,8 @@ def steps_note(report: KernelReport) -> str:
     """The steps of a recording, or that nothing tells them apart."""
     if runs := report.runs.get("recording"):
         return f"steps that were told apart: {runs.text}"
+    if any(step.launches for step in kernels.by_step(report)):
+        return "steps not told apart by the version that opened the file: open the file again; figures are totals"
     return "nothing tells steps apart (a range round each, or forward): figures are totals of all that was recorded"
 
 

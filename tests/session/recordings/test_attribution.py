@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -134,6 +135,8 @@ def test_where_nothing_tells_steps_apart_figures_are_totals(tmp_path: Path) -> N
     whole = profiled(report)
     assert (report.runs, whole.times, whole.instances, whole.kernel_ns) == ({}, "", 16, 43_000)
     assert any("nothing tells steps apart" in note for note in phase_table(report).footnotes)
+    older = msgspec.structs.replace(report_of(tmp_path, _steps("ProfilerStep#{}")), runs={})
+    assert any("open the file again" in note for note in phase_table(older).footnotes)
 
 
 def test_an_optimizers_own_range_named_step_is_no_step(tmp_path: Path) -> None:
