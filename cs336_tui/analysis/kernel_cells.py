@@ -246,6 +246,7 @@ def profiled(report: KernelReport, phases: Phases = None) -> Profiled:
         float(sum(group.instances for group in groups)),
         runs_of(report, phases),
     )
+    groups = tuple(group for group in groups if not runs or group.stepped != 0)
     top = top_row(groups, runs)
     if runs:
         kernel_ns, instances = round(statistics.fmean(runs.total_ns)), statistics.fmean(runs.launches)

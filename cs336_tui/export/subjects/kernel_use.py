@@ -141,8 +141,8 @@ def profile_table(
 OF_RUNS = frozenset(("times", "std_ns", "span_std_ns", "kernel_std_ns"))
 """Columns of recordings whose steps can be told apart."""
 RUNS_NOTE = (
-    "times: time, from first to last, launches and the top kernel are of one of them, on average; ±: sample std "
-    "over them; without times: totals"
+    "times: time, from first to last, launches, the top kernel and shares of kernels are of one of them, on average; "
+    "±: sample std over them; without times: totals"
 )
 
 

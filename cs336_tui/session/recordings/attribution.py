@@ -248,8 +248,9 @@ class _Attributed:
     def runs(self, kernels: Ints, phase: str | None) -> Runs | None:
         """The times that these kernels, all of a phase, or None: of a step, ran; None if nothing tells them apart."""
         run, unit = (self.run[kernels], phase or "") if phase else (self.step[kernels], self.step_unit)
-        if phase and (run < 0).any() and self.step_unit:
-            run, unit = self.step[kernels], self.step_unit
+        steps = 0
+        if phase and (run < 0).any():
+            run, unit, steps = self.step[kernels], self.step_unit, len(np.unique(self.step[self.step >= 0]))
         inside = run >= 0
         if not inside.any():
             return None
@@ -260,6 +261,7 @@ class _Attributed:
         parts = [order[low:high] for low, high in pairwise(edges)]
         return Runs(
             unit=unit,
+            steps=steps,
             launches=tuple(map(len, parts)),
             total_ns=tuple(int(times[part].sum()) for part in parts),
             span_ns=tuple(extent(begins[part], ends[part]) for part in parts),
@@ -336,20 +338,19 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
 
 
 def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
-    """Kernels by name, operator and place, in the order of their first launch."""
+    """Kernels by name, operator, place, and in a step or not, in the order of their first launch."""
     names, kind_of = found.trace.names, operator_kind if found.of_host else kernel_kind
-    columns = (found.name[chosen], found.op[chosen], found.place[chosen], found.backward[chosen])
+    outside = (found.step[chosen] < 0) & bool(found.step_unit)
+    columns = (found.name[chosen], found.op[chosen], found.place[chosen], found.backward[chosen], outside)
     first, group = _different(*columns)
     order = np.argsort(group, kind="stable")
     ends = np.cumsum(np.bincount(group, minlength=len(first)))
     durations = found.duration[chosen[order]]
-    stepped = np.bincount(group, found.step[chosen] >= 0, len(first)) if found.step_unit else ()
     made: list[KernelGroup] = []
     for place in np.argsort(first, kind="stable").tolist():
-        name, op, where, backward = (int(column[first[place]]) for column in columns)
+        name, op, where, backward, is_outside = (int(column[first[place]]) for column in columns)
         at = found.places[where]
         taken = durations[ends[place - 1] if place else 0 : ends[place]].tolist()
-        within = int(stepped[place]) if len(stepped) else len(taken)
         made.append(
             KernelGroup(
                 name=names[name],
@@ -360,7 +361,7 @@ def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
                 durations_ns=tuple(taken),
                 op=names[op] if op >= 0 and not found.of_host else "",
                 path=at.path,
-                stepped=None if within == len(taken) else within,
+                stepped=0 if is_outside else None,
             )
         )
     return tuple(made)

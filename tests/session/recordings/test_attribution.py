@@ -162,6 +162,41 @@ def test_nested_steps_and_forwards_with_others_between_count_once(tmp_path: Path
         assert profiled(report, "forward").times == "4 × forward"
 
 
+def test_what_ran_outside_of_steps_is_in_no_figure_of_one(tmp_path: Path) -> None:
+    """Of six iterations the first two have no range; a forward and a backward have theirs in all of them."""
+    events: list[Any] = [launch("init", 99, 10, 12, 5_000)]
+    for number in range(6):
+        at = 1_000 * number + 10_000
+        events += [user(f"step {number}", at, 950)] if number > 1 else []
+        events += [user("forward", at, 300), user("backward", at + 300, 300)]
+        for place, (name, after, took) in enumerate((
+            ("gemm", 10, 50), ("gemm", 100, 50), ("gemm", 310, 90), ("adam", 660, 40)
+        )):  # fmt: skip
+            events += [launch(name, 10 * number + place, at + after, at + after + 2, took)]
+    report = report_of(tmp_path, trace_of(*events))
+    whole = profiled(report)
+    assert (whole.times, whole.instances, whole.kernel_ns) == ("4 × step", 4, 230_000)
+    assert whole.top is not None
+    assert (whole.top.name, whole.top.instances, whole.top.total_ns) == ("gemm", 3, 190_000)
+    assert whole.top.share == whole.matmul_share == pytest.approx(190 / 230)
+    assert kernels.launches_in_forward(report, "gemm") == 2
+    (both,) = kernels.rows(report, phase=("forward", "backward"))
+    assert (both.instances, both.per_run) == (18, 3)
+
+
+def test_a_phase_partly_without_ranges_runs_once_a_step_or_is_not_told_apart(tmp_path: Path) -> None:
+    for marks, times, kernel_ns in (("step {}", "2 × step (of 10)", 2_000), ("", "", 4_000)):
+        events: list[Any] = []
+        for number in range(10):
+            at = 100 * (number + 1)
+            events += [user(marks.format(number), at, 90)] if marks else []
+            events += [launch("gemm", number, at + 1, at + 2, 20)]
+        events += [op("autograd::engine::evaluate_function: A", 150, 5), launch("sum", 90, 151, 153, 2)]
+        events += [user("backward", 250, 20), launch("sum", 91, 251, 253, 2)]
+        backward = profiled(report_of(tmp_path, trace_of(*events)), "backward")
+        assert (backward.times, backward.kernel_ns) == (times, kernel_ns)
+
+
 USUAL = ("## forward ##", "Forward", "phase/forward", "FWD", "forward pass")
 
 
