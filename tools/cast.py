@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "demo.svg"
 COLUMNS, ROWS = 120, 36
 COMMAND = "cs336-tui --context 64 --pass train-step --attention naive,sdpa,flash --warmup 12 --steps 24"
-_EVERY_S, _MOST_S = 1.0, 100.0
+_EVERY_S, _MOST_S = 1.3, 100.0
 """Between two pictures of what runs, and for how long it may run."""
 _RUN_S, _LOOK_S, _READ_S, _KEY_S = 0.45, 1.8, 3.0, 0.06
 _CELL, _LINE = 8, 18
