@@ -76,7 +76,7 @@ gpu-check: $(GPU)/.installed
 gpu-sim:
 	$(PYTHON) -m tests.simgpu $(if $(filter command line,$(origin TORCH)),--torch $(TORCH)) $(SIM) $(PARTS)
 
-# docs/demo.cast and docs/demo.svg: the demo session in a real terminal, driven with keys.
+# docs/demo.cast and docs/demo.svg: a real run in a real terminal, driven with keys. On a quiet machine.
 cast: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.cast
 

@@ -254,6 +254,8 @@ def questions(log: Path) -> dict[str, list[str]]:
         "rename": ["rename", name, "a name"],
         "annotate": ["annotate", name, "a note"],
         "run-job": ["run-job", str(request if request.exists() else name)],
+        "bundle": ["bundle", name, "-o", str(log.with_suffix(".zip"))],
+        "verify": ["verify", str(log.with_suffix(".zip")), "--rerun"],
     }
 
 
@@ -263,6 +265,7 @@ def others(log: Path) -> dict[str, list[str]]:
     return {
         "bench": ["bench", *given, "--pass", "forward"],
         "ab": ["ab", "--a", "--precision fp32", "--b", "--precision bf16", "--rounds", "2", *given],
+        "gate": ["gate", "--help"],
         "comm": ["comm", "--size", "1MB", "--ranks", "2", "--device", "cpu", "--session-dir", str(log.parent)],
         "fit": ["fit", *SMALL, "--limit", "4"],
         **{kind: [kind, *given] for kind in ASKED_FOR},

@@ -67,7 +67,7 @@ def test_it_installs_and_runs_in_a_home_of_its_own(name: str, wheel: Path, tmp_p
     stand_ins, home = dist.make_stand_ins(tmp_path / "wheels"), tmp_path / "home"
     command = dist.INSTALLERS[name](wheel, stand_ins, home)
     assert dist.run([str(command), "--version"], home) == f"cs336-tui {__version__}\n"
-    listed = dist.run([str(command), "presets"], home)
+    listed = dist.run([str(command), "presets", "--all"], home)
     assert all(f"\n{preset.name} " in listed for preset in bundled())
     assert dist.data_files(command) >= DATA | {f"{man.FOLDER}/{page}" for page in man.pages()}
     terminal = Terminal([str(command), "--theme", "high-contrast"], env={"HOME": str(home)}, cwd=home)

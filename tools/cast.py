@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "demo.svg"
 COLUMNS, ROWS = 120, 36
 COMMAND = "cs336-tui --context 64 --pass train-step --attention naive,sdpa,flash --warmup 12 --steps 24"
-_EVERY_S = 0.4
-"""Between two pictures of what runs."""
+_EVERY_S, _MOST_S = 1.3, 100.0
+"""Between two pictures of what runs, and for how long it may run."""
 _RUN_S, _LOOK_S, _READ_S, _KEY_S = 0.45, 1.8, 3.0, 0.06
 _CELL, _LINE = 8, 18
 """Width and height of a character in the picture, in its own units."""
@@ -199,8 +199,9 @@ class Camera:
 
     def film(self, seen: str | Callable[[str], bool]) -> None:
         """Pictures of what runs, as it happens, until the screen shows the text or satisfies the predicate."""
-        wanted = (lambda text: seen in text) if isinstance(seen, str) else seen
+        wanted, ends_at = (lambda text: seen in text) if isinstance(seen, str) else seen, time.monotonic() + _MOST_S
         while not wanted(self.terminal.text()):
+            assert time.monotonic() < ends_at, f"{seen!r} did not appear; the screen was:\n{self.terminal.text()}"
             self.pictures.append(Picture(_EVERY_S, self.terminal.look(rows_of)))
             time.sleep(_EVERY_S)
 
@@ -248,13 +249,13 @@ def _play(camera: Camera) -> None:
     camera.type(COMMAND)
     camera.press("\r", "Configure", _LOOK_S)
     camera.terminal.send("r")
-    camera.film("3 of 3")
+    camera.film("100 % · 108/108 steps")
     camera.take(_READ_S)
     camera.terminal.send(TABS["memory"].key, "Memory")
-    camera.press("n", "running", _RUN_S)
-    camera.film("peak")
+    camera.terminal.send("n")
+    camera.film("live · ")
     camera.take(_READ_S)
-    camera.press("U", "Race", _LOOK_S)
+    camera.press("U", "Tune: race", _LOOK_S)
     camera.terminal.send("\t\t\x15")
     camera.type("40s")
     camera.terminal.send("\r")

@@ -124,8 +124,9 @@ _BY = ("size", "context", "batch", "pass", "precision", "device", "warmup")
 class Profiled(NamedTuple):
     """A part of a profiled step. `kernel_ns` is the sum of its kernels' times, `span_ns` from the first one's begin to
     the last one's end; None where several of a step's phases make the part, or if it is not known. Of a recording with
-    `runs` these, `instances` and those of `top` are the means over them. `softmax_share` is of attention's softmax: all
-    that runs in that named range, or kernels of this kind where nothing names it; None within a fused kernel."""
+    `runs` these, `instances` and those of `top` are the means over them, and shares are of their kernels.
+    `softmax_share` is of attention's softmax: all that runs in that named range, or kernels of this kind where nothing
+    names it; None within a fused kernel."""
 
     kernel_ns: int
     span_ns: int | None
@@ -246,6 +247,7 @@ def profiled(report: KernelReport, phases: Phases = None) -> Profiled:
         float(sum(group.instances for group in groups)),
         runs_of(report, phases),
     )
+    groups = tuple(group for group in groups if not runs or group.stepped != 0)
     top = top_row(groups, runs)
     if runs:
         kernel_ns, instances = round(statistics.fmean(runs.total_ns)), statistics.fmean(runs.launches)

@@ -115,7 +115,7 @@ def runs_of(report: KernelReport, phases: Phases) -> Runs | None:
         return None
     launches = tuple(map(sum, zip(*(runs.launches for runs in parts), strict=True)))
     totals = tuple(map(sum, zip(*(runs.total_ns for runs in parts), strict=True)))
-    return Runs(unit=parts[0].unit, launches=launches, total_ns=totals, span_ns=())
+    return Runs(unit=parts[0].unit, launches=launches, total_ns=totals, span_ns=(), steps=parts[0].steps)
 
 
 class RangeError(UserError, ValueError):
@@ -257,11 +257,18 @@ def has_totals_alone(report: KernelReport) -> bool:
 
 
 def in_phases(report: KernelReport, phase: Phases) -> tuple[KernelGroup, ...]:
-    """The launches of these phases."""
+    """The launches of these phases; of one whose `Runs` are its own ranges all count, in a step or not."""
     if phase is None:
         return report.groups
     wanted = (phase,) if isinstance(phase, str) else phase
-    return tuple(group for group in report.groups if group.phase in wanted)
+    groups = [group for group in report.groups if group.phase in wanted]
+    own = {
+        name
+        for name in wanted
+        if (runs := report.runs.get(name))
+        and sum(runs.launches) == _instances(group for group in groups if group.phase == name)
+    }
+    return tuple(msgspec.structs.replace(each, stepped=None) if each.phase in own else each for each in groups)
 
 
 def matmul_share(groups: Sequence[KernelGroup]) -> float:
@@ -281,8 +288,7 @@ def total_ns(groups: Iterable[KernelGroup]) -> int:
 
 def _per_run(groups: Sequence[KernelGroup], runs: Runs) -> float:
     """Launches in one of the times, on average."""
-    is_own = all(group.phase == runs.unit for group in groups)
-    launches = sum(group.instances if is_own or group.stepped is None else group.stepped for group in groups)
+    launches = sum(group.instances if group.stepped is None else group.stepped for group in groups)
     whole, rest = divmod(launches, len(runs.launches))
     return round(launches / len(runs.launches), 2) if rest else whole
 

@@ -384,17 +384,20 @@ def _autotuned(cell: CellState) -> Finding:
     for number, rank, end in runs:
         of_rank = f" rank {rank}" if len(end.autotuned) > 1 else ""
         step = f", a step {milliseconds(end.summary.mean_s)}" if end.summary and end.summary.mean_s else ""
+        names: dict[tuple[str, str, str], dict[str, str]] = {}  # several of inductor's kernels may have one name
         for each in end.autotuned[rank]:
             time_s = each.times_s.get(each.chosen)
             own = f" at {milliseconds(time_s)}" if time_s is not None else ""
-            choices = kernels.setdefault((each.by, each.kernel, each.key), {})
-            choices.setdefault(each.chosen, []).append(f"cell {number + 1}{of_rank}{own}{step}")
+            names.setdefault((each.by, each.kernel, each.key), {})[each.chosen] = own
+        for name, chosen in names.items():
+            where = f"cell {number + 1}{of_rank}{' and'.join(filter(None, chosen.values()))}{step}"
+            kernels.setdefault(name, {}).setdefault(" and ".join(sorted(chosen)), []).append(where)
     differ = {key: choices for key, choices in kernels.items() if len(choices) > 1}
     if not differ:
         alike = f"alike in {len(runs)} runs" if len(runs) > 1 else "in one run; --repeats 2 shows whether they stay"
         return Finding(False, f"{counted(len(kernels), 'choice')} of autotuners, {alike}")
     (by, kernel, _), choices = next(iter(differ.items()))
-    said = "; ".join(f"{chosen} ({', '.join(where)})" for chosen, where in choices.items())
+    said = "; ".join(f"{chosen} ({', '.join(places)})" for chosen, places in choices.items())
     more = f", and {len(differ) - 1} more" if len(differ) > 1 else ""
     advice = (
         "pin it: leave one triton.Config in the configs of its triton.autotune"

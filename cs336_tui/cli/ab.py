@@ -26,7 +26,7 @@ from cs336_tui.cli.flags import Parsed, choice_options, refuse, reword, timeout_
 from cs336_tui.cli.help import command, heading, option, option_under
 from cs336_tui.cli.progress import RunProgress, cut
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
-from cs336_tui.cli.streams import shown
+from cs336_tui.cli.streams import in_one_line, shown
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.choices import command_of, sweep_from
 from cs336_tui.config.counts import share_of, share_words
@@ -180,13 +180,21 @@ class _AbRun(HeadlessRun):
         """The exit code of a run, in which 1 says that A is slower, and nothing else, where `by` is asked."""
         try:
             code = carried_out()
-        except (UserError, OSError) as error:
-            if self.by is None or getattr(error, "exit_code", 1) == UserError.exit_code:
+        except Exception as error:
+            if self.by is None:
                 raise
-            click.echo(f"cs336-tui: cannot tell: {error}", err=True)
-            return EXIT_CODES["cannot tell"]
+            return _cannot_tell(error)
         is_lost = code == EXIT_CELL_FAILED and self.by is not None and self.passing != "slower"
         return EXIT_CODES["cannot tell"] if is_lost else code
+
+
+def _cannot_tell(error: Exception) -> int:
+    """Say why there is no answer; the exit code. Raises errors of usage again."""
+    if isinstance(error, click.Abort) or getattr(error, "exit_code", 1) == UserError.exit_code:
+        raise error
+    is_known = isinstance(error, UserError | OSError | click.ClickException)
+    click.echo(f"cs336-tui: cannot tell: {error if is_known else repr(error)}", err=True)
+    return EXIT_CODES["cannot tell"]
 
 
 def _said(results: Sequence[tuple[Result, Result]], number: int) -> str:
@@ -316,7 +324,7 @@ def _sweep_at(
     outside = [code for code in codes if not list(found_along(code.partition(":")[0], inside))[-1][1]]
     for code in outside:  # which may be installed
         found = importlib.util.find_spec(re.split("[.:]", code)[0])
-        places = (found.origin or "", *(found.submodule_search_locations or ())) if found else ("",)
+        places = filter(None, (found.origin, *(found.submodule_search_locations or ()))) if found else ("",)
         why = f"{code} is not in the commit; commit it, or give its folder with --model-path"
         refuse((any(map(repository.holds, places)), f"{name}: {why}"))
     what = f"{', '.join(outside)} is not of this repository" if outside else "no code of your own is named"
@@ -379,9 +387,14 @@ def gate(
             code = run.answered(lambda: carry_out(bench, run, work, outputs))
     except WorktreeError as error:
         raise click.UsageError(str(error)) from None
+    except Exception as error:
+        return _cannot_tell(error)
     if to.format == GITHUB and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
-        with Path(summary).open("a") as file:
-            file.write(_text(run.state, GITHUB, by, names))
+        try:
+            with Path(summary).open("a", encoding="utf-8") as file:
+                file.write(_text(run.state, GITHUB, by, names))
+        except OSError as error:
+            click.echo(f"note: the summary of GitHub is not written: {in_one_line(error)}", err=True)
     return code
 
 

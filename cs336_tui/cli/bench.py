@@ -111,6 +111,7 @@ def run_sweeps(
     dry_run, detach = given.pop("dry_run"), given.pop("detach")
     also = preset(preset_name).also if preset_name else ()
     sweep = sweep_from(preset_name=preset_name, of_another_too=given if also else (), **given)
+    _say_left_out(preset_name, sweep, given)
     if settings["in_process"]:
         refuse(
             (settings["timeout_s"], "--timeout cannot end a cell that runs --in-process; use one or the other"),
@@ -178,7 +179,16 @@ def _of_other_presets(names: Iterable[str], given: Mapping[str, Any]) -> Iterato
                 if not any(kept.pop(field, None) for field in fields):
                     raise
                 click.echo(f"note: {name}, which belongs to it, keeps its {error.field}: {error}", err=True)
+        _say_left_out(name, found, kept)
         yield found
+
+
+def _say_left_out(name: str | None, sweep: Sweep, given: Mapping[str, Any]) -> None:
+    """Say which groups of blocks of a preset its smallest model has too few blocks for."""
+    left_out = [blocks for blocks in preset(name).sweep.checkpoints if blocks not in sweep.checkpoints] if name else []
+    if left_out and not given.get("checkpoints"):
+        words = ",".join(map(str, left_out))
+        click.echo(f"note: --checkpoint {words} is left out: the smallest model has fewer blocks", err=True)
 
 
 @command("resume")

@@ -89,16 +89,22 @@ def verify(*, file: Path, rerun: bool, **given: Any) -> int:
 def _run_again(
     found: Verified, state: SessionState, *, to: Destination, session_dir: Path, trusted: bool, timeout_s: float | None
 ) -> int:
-    before = [each for each in measured(without_visits(results_of(state))) if not each.cell.in_turns]
+    every = measured(results_of(state))
+    before = [each for each in without_visits(every) if not each.cell.in_turns]
+    if not before:
+        why = "all were in turns or in a race" if every else "none was measured"
+        raise click.ClickException(f"no cell can be measured again: {why}")
+    if left_out := len(every) - len(before):
+        click.echo(f"note: {counted(left_out, 'cell')} in turns or in a race cannot be measured again", err=True)
     here = (str(Path.cwd()),)
     specs = [
         msgspec.structs.replace(each.spec, model_path=here) if each.spec.brings_own_code else each.spec
         for each in before
     ]
     say_imports(check_log(found.manifest.session, specs, trusted=trusted))
-    files = {**_own_files(), **files_of(specs)}
+    sums = set(map(sha256, {**_own_files(), **files_of(specs)}.values()))  # names may be redacted
     for name, known in found.files.items():
-        if sha256(files.get(name, b"")) != known:
+        if known not in sums:
             click.echo(f"note: {name} is not as it was when the bundle was made", err=True)
     run = HeadlessRun()
     bench = Bench(run.sink, session_dir=session_dir, timeout_s=timeout_s, explain_oom=False, ddof=state.ddof)

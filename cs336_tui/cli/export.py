@@ -194,9 +194,9 @@ def export(
     if drawn and figures is None:
         click.echo(f"{counted(len(drawn), 'figure')}: {WITHOUT_FILES}", err=True)
     if figures is not None:
-        asked = choice.pivot(results)
-        found = (heat_map(asked),) if asked else figures_of(states, results) if drawn is None else drawn
-        write_figures(found, figures, overwrite=to.overwrite)
+        maps = [heat_map(asked)] if (asked := choice.pivot(results)) else []
+        found = figures_of(states, results) if drawn is None else drawn
+        write_figures([*found, *maps], figures, overwrite=to.overwrite)
     if to.file is not None:
         written[to.file], text = text, ""
     for path, content in written.items():

@@ -165,7 +165,7 @@ def write_sections(formatter: click.HelpFormatter, sections: Iterable[tuple[str,
 
 def _show(context: click.Context, option: click.Parameter, value: bool) -> None:
     """Print help and end, as click does, with its colours."""
-    context.meta[_ALL] = option is _HELP_ALL
+    context.meta[_ALL] = "--help-all" in option.opts
     if value and not context.resilient_parsing:
         from cs336_tui.cli.streams import Styled
 
@@ -173,9 +173,13 @@ def _show(context: click.Context, option: click.Parameter, value: bool) -> None:
         context.exit()
 
 
-_HELP_ALL = click.Option(
-    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show, help="Show all options and exit."
-)
+_HELP_ALL, _ALIAS = (
+    click.Option(
+        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show, hidden=hidden,
+        help="Show all options and exit.",
+    )
+    for hidden in (False, True)
+)  # fmt: skip
 
 
 class Choice(click.Choice[str]):
@@ -202,7 +206,7 @@ class Command(click.Command):
         return sum(isinstance(each, click.Option) and not each.hidden for each in self.params) > _MOST
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return [*super().get_params(ctx), *([_HELP_ALL] if self.is_long else [])]
+        return [*super().get_params(ctx), _HELP_ALL if self.is_long else _ALIAS]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         left, is_whole = 0, ctx.meta.get(_ALL) or not self.is_long

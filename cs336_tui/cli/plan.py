@@ -16,7 +16,7 @@ from cs336_tui.analysis.scaling import PARTS, Device, Mesh, Part, accounts
 from cs336_tui.analysis.scaling import plan as planned
 from cs336_tui.analysis.targets import named_target
 from cs336_tui.cli.export import write_figures
-from cs336_tui.cli.files import Destination, file_options, json_text
+from cs336_tui.cli.files import Destination, file_options, is_given, json_text
 from cs336_tui.cli.flags import COUNT, DIRECTORY, Parsed, choices_of, gpu_option
 from cs336_tui.cli.help import Choice, command, heading, option, option_under
 from cs336_tui.cli.suggestions import sessions
@@ -42,7 +42,10 @@ def mesh_of(text: str) -> Mesh:
 
 def memory_of(text: str) -> int:
     """Bytes of ``80GB``. Raises ValueError."""
-    return round(bytes_per_s_of(f"{text.strip()}/s"))
+    try:
+        return round(bytes_per_s_of(f"{text.strip()}/s"))
+    except ValueError:
+        raise ValueError("expected a size such as 80GB") from None
 
 
 _BYTES: dict[Format, int] = {"bf16": 2, "tf32": 4, "fp32": 4}
@@ -145,9 +148,13 @@ def plan(
     results, names = results_of(*states), f"session {', '.join(sessions)}"
     if sessions and link_bytes_per_s is not None and (gpu or flops_per_s is not None):
         raise click.UsageError("--measured takes the place of --link and of --gpu or --flops; leave one of them out")
-    is_given = not sessions or link_bytes_per_s
-    link = _given_link(gpu, link_bytes_per_s) if is_given else _measured_link(results, names)
+    is_known = not sessions or link_bytes_per_s
+    link = _given_link(gpu, link_bytes_per_s) if is_known else _measured_link(results, names)
+    if mesh is None and memories:
+        raise click.UsageError("--memory is of --mesh; give --mesh, such as 16x4:2x1")
     if mesh is not None:
+        if ignored := [name for name in ("figures", "ranks", "part", "shared_link") if is_given(name)]:
+            raise click.UsageError(f"--mesh takes no --{ignored[0].replace('_', '-')}; leave one of them out")
         speed, _ = _given_speed(gpu, flops_per_s, precision)
         device = Device(speed, link.bytes_per_s, link.by_operation)
         tables = [account_table(each, device, accounts(each, device, mesh, memories)) for each in sweep.cells()]

@@ -26,7 +26,7 @@ from cs336_tui.cli.targets import Counter, predicting, settle
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.counts import Auto
 from cs336_tui.config.presets import Preset, PresetError, check_new, preset, save
-from cs336_tui.config.spec import PASSES, CellSpec, SpecError
+from cs336_tui.config.spec import ARGUMENTS, PASSES, CellSpec, SpecError
 from cs336_tui.config.tuned_sweep import USUAL_OVER, VISIT, Search, command_of_search, search_of, sweep_of_candidate
 from cs336_tui.config.tuning import GOALS, NOT_AFFORDED, Goal, budget_of, label, limit_of
 from cs336_tui.config.values import LANGUAGE_MODEL
@@ -156,7 +156,7 @@ def _out_words(gone: Sequence[Entry]) -> str:
     return f"out: {', '.join(named)}" + (f" and {more} more" if more else "")
 
 
-_OWN = ("model_path", "model_args")
+_OWN = ("model_path", *ARGUMENTS)
 """Choices of users' own code, which may be among the searched values alone."""
 
 

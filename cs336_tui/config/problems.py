@@ -135,11 +135,10 @@ _ATTENTION = (Answer("layout", "attention", where=_ALONE),)
 _AS_WRITTEN = (Answer("layout", "attention", where=(*_ALONE, ("attention", "naive"), ("compile", "off"))),)
 _COMPILED_ALONE = (Answer("layout", "attention", where=(*_ALONE, ("attention", "naive")), over="compile"),)
 _DO_BENCH_ALONE = (Answer("layout", "do_bench", where=_ALONE), *_ATTENTION)
-_PLACE = Answer("layout", "leaderboard")
 _JUDGED_ALONE: Pairs = (("timer", "do_bench"), ("pass", "forward+backward"), *_ALONE)
 _JUDGED: Pairs = (("timer", "do_bench"), ("pass", "train-step"), *_MODEL)
 _LEADERBOARD = (
-    _PLACE,
+    Answer("layout", "leaderboard", where=_JUDGED),
     Answer("layout", "do_bench", where=_JUDGED),
     Answer(
         "results",
@@ -312,7 +311,7 @@ LEADERBOARDS: tuple[Problem, ...] = (
         "forward and backward of attention, as do_bench times it",
         Part(
             "time of forward and backward together: 16 heads of width 64, 16,384 tokens",
-            (_PLACE, *(each._replace(where=_JUDGED_ALONE) for each in _DO_BENCH_ALONE)),
+            tuple(each._replace(where=_JUDGED_ALONE) for each in (Answer("layout", "leaderboard"), *_DO_BENCH_ALONE)),
             "your kernel is named with --attention package.module:function; its time is yours to submit",
         ),
     ),

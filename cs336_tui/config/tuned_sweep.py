@@ -201,11 +201,11 @@ def search_of(
     *,
     visit: tuple[int, int] = VISIT,
     model_path: tuple[str, ...] = (),
-    model_args: tuple[tuple[str, str], ...] = (),
+    **arguments: Pairs,
 ) -> Search:
     """The search of the choices that ``--over`` names; without any of those with several values in the sweep, or the
     usual ones. `limit` is `within_bytes` or `within_share`, `visit` the warm-up and measured steps of a visit;
-    `model_path` and `model_args` are of a user's own code among the values. Raises `SpecError`."""
+    `model_path` and `arguments`, by field, are of a user's own code among the values. Raises `SpecError`."""
     start = start_of(sweep, fields_of(texts) if texts else None)
     base = start.resolved_to("cpu").cells()[0]
     several = {axis.field: values for axis in searched_axes() if len(values := _tried(sweep, axis)) > 1}
@@ -217,6 +217,7 @@ def search_of(
             check_names(AXES[each.field], each.values, folders, here=True)
     counts = {field: AXES[field].default for field in _OF_VISIT}
     counts |= {"warmup_steps": visit[0], "measure_steps": visit[1]}
+    same: dict[str, Any] = {f: settings_of(arguments.get(f) or getattr(sweep, f))[0] for f in ARGUMENTS}
     asked = Tuning(
         base=msgspec.structs.replace(base, **counts),
         over=over,
@@ -224,7 +225,7 @@ def search_of(
         budget_s=budget_s,
         run=base,
         model_path=folders,
-        model_args=model_args or sweep.model_args,
+        **same,
         **limit,
     )
     return Search(start, _observable(asked))
@@ -268,8 +269,9 @@ def command_of_search(tuning: Tuning) -> str:
     if tuning.within_bytes is not None:
         words += ["--within", size_words(tuning.within_bytes)]
     words += ["--budget", duration_words(tuning.budget_s)]
+    for field in (field for field, code in ARGUMENTS.items() if not is_imported(getattr(base, code))):
+        words += [w for name, value in getattr(tuning, field) for w in (f"--{AXES[field].option}", f"{name}={value}")]
     if not base.brings_own_code:
-        words += [word for name, value in tuning.model_args for word in ("--model-arg", f"{name}={value}")]
         words += [word for folder in tuning.model_path for word in ("--model-path", folder)]
     return f"{command_of(start).replace(' bench ', ' tune ', 1)} {shlex.join(words)}"
 

@@ -85,8 +85,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The starting point as `cs336-tui bench` runs it, with more steps than a visit; None: as a visit."""
     model_path: tuple[str, ...] = ()
     """Folders of a user's own code among the values."""
-    model_args: tuple[tuple[str, str], ...] = ()
+    model_args: Pairs = ()
     """Arguments of a user's own models among the values."""
+    attention_args: Pairs = ()
+    optimizer_args: Pairs = ()
 
     @property
     def own_code(self) -> tuple[str, ...]:
@@ -188,12 +190,15 @@ def candidate(tuning: Tuning, chosen: Mapping[str, Value]) -> CellSpec:
         beside = ONLY_BESIDE.get(field)
         if beside and changes.get(beside.other, getattr(base, beside.other)) == beside.without:
             changes[field] = AXES[field].default
-    others = "model" in changes and "model_args" not in changes
-    own = {"model_args": arguments_for(str(changes["model"]), tuning.model_args)} if others else {}
-    spec = msgspec.structs.replace(base, **changes, **own)
+    for field, code in ARGUMENTS.items():
+        if {field, code} & {*chosen}:  # what is searched goes before what is the same for all
+            pairs = (*getattr(tuning, field), *chosen.get(field, ()))  # type: ignore[misc]
+            changes[field] = tuple(dict(arguments_for(str(chosen.get(code, getattr(base, code))), pairs)).items())
+    spec = msgspec.structs.replace(base, **changes)
     if spec.brings_own_code and not spec.model_path:
         spec = msgspec.structs.replace(spec, model_path=tuning.model_path)
-    idle = {f: getattr(base, f) for f in chosen if f not in ONLY_BESIDE and not AXES[f].counts_in(spec)}
+    plain = msgspec.structs.asdict(base) | dict.fromkeys(ARGUMENTS, ())
+    idle = {f: plain[f] for f in (*chosen, *ARGUMENTS) if f not in ONLY_BESIDE and not AXES[f].counts_in(spec)}
     spec = msgspec.structs.replace(spec, **idle) if idle else spec
     _check_sharing(base, spec)
     for refusal in itertools.chain.from_iterable(rule.refusals(spec) for rule in RULES if rule.in_logs):

@@ -86,6 +86,9 @@ def _nearest(asked: str, names: tuple[str, ...], several: bool) -> list[str]:
     for name in likeness if asked else ():
         for part in map(plain, (name, *re.split("[/ ]", name)) if not several else (name,)):
             within = 0.9 if len(asked) > 2 and asked in part else 0.0
+            rest = iter(part)  # an abbreviation has letters of the name in their order, as attn
+            if part[:1] == asked[:1] and len(asked) > 2 and all(letter in rest for letter in asked):
+                within = max(within, _LIKE)
             likeness[name] = max(likeness[name], within, SequenceMatcher(None, asked, part).ratio())
     least = max(_LIKE, max(likeness.values(), default=0.0) - _LIKER)
     near = sorted(likeness, key=lambda name: -likeness[name])
@@ -198,9 +201,11 @@ def values_in(text: str) -> tuple[str, ...]:
 
 def settings_of(pairs: Pairs) -> tuple[Pairs, ...]:
     """The product of the values of arguments: for each combination the arguments with one value each, up to more than
-    a sweep may have."""
-    several = [[(name, value) for value in values_in(text)] for name, text in pairs]
-    return tuple(itertools.islice(itertools.product(*several), _MOST_SETTINGS))
+    a sweep may have. An argument that is given twice has the values of both."""
+    several: dict[str, dict[tuple[str, str], None]] = {}
+    for name, text in pairs:
+        several.setdefault(name, {}).update({(name, value): None for value in values_in(text)})
+    return tuple(itertools.islice(itertools.product(*several.values()), _MOST_SETTINGS))
 
 
 def pairs_of(settings: Iterable[Pairs]) -> Pairs:

@@ -315,8 +315,8 @@ class CellFinished(CellEvent, frozen=True):
     """Of the batch before the first step; None in old logs, as the next."""
     weights_digest: str | None = None
     """Of the initial weights: of the first and last numbers of each parameter."""
-    losses: tuple[float, ...] = ()
-    """Of the measured steps, where they are timed one by one."""
+    losses: tuple[float | None, ...] = ()
+    """Of the measured steps, where they are timed one by one; None for one that is not finite."""
 
 
 class CellMeasured(CellEvent, frozen=True):

@@ -129,11 +129,14 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
     total_ns: tuple[int, ...]
     span_ns: tuple[int, ...]
     """Empty of several phases together."""
+    steps: int = 0
+    """Number of all steps, where these are those in which a phase ran; 0 of a phase's own ranges."""
 
     @property
     def text(self) -> str:
-        """``5 × step``."""
-        return f"{len(self.launches)} × {self.unit}"
+        """``5 × step``, ``5 × step (of 10)``."""
+        some = f" (of {self.steps})" if self.steps > len(self.launches) else ""
+        return f"{len(self.launches)} × {self.unit}{some}"
 
 
 class RankTraffic(msgspec.Struct, frozen=True, kw_only=True):

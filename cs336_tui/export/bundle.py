@@ -9,7 +9,6 @@ import io
 import itertools
 import math
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ from cs336_tui.export.writing.tables import Column, Source, Table, cell_record
 from cs336_tui.export.writing.texts import json_text
 from cs336_tui.export.writing.verdicts import cell_names, judgement_of, limits_of
 from cs336_tui.session.log import DAMAGE
-from cs336_tui.session.redaction import redacted
+from cs336_tui.session.redaction import redaction_of
 from cs336_tui.session.state import SessionState, fold
 from cs336_tui.stats.intervals import MeanInterval
 from cs336_tui.stats.quantities import UNKNOWN
@@ -88,12 +87,18 @@ def sha256(data: bytes) -> str:
 def make_bundle(events: Sequence[ev.Event], files: Mapping[str, bytes]) -> tuple[bytes, Manifest]:
     """The bundle of a session's events; `files` are those of the code that was timed, by name. Raises `BundleError`
     for a session that could not be verified: its summaries are not those of its steps."""
-    public = redacted(events)
+    redacted = redaction_of(events)
+    public = list(map(redacted, events))
     state = _from_steps(public)
     in_force = (cell.in_force.model_revision for cell in state.cells.values() if cell.in_force)
+    names = sorted((redacted(name), name) for name in files)  # several names may come to one
     code = {
         "written_by": state.started.app if state.started else "",
-        "sha256_of_files": {name: sha256(data) for name, data in sorted(files.items())},
+        "sha256_of_files": {
+            f"{name} ({number})" if number else name: sha256(files[own])
+            for _, same in itertools.groupby(names, lambda pair: pair[0])
+            for number, (name, own) in enumerate(same)
+        },
         "revisions_as_timed": sorted(set(filter(None, in_force))),
     }
     members = {LOG: b"".join(map(to_line, public)), CODE: json_text(code).encode(), **derived(state)}
@@ -107,11 +112,11 @@ def make_bundle(events: Sequence[ev.Event], files: Mapping[str, bytes]) -> tuple
 
 
 def packed(members: Mapping[str, bytes]) -> bytes:
-    """The members as a zip archive."""
+    """The members as a zip archive. They are stored, so that the archive is the same with every zlib."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         for name, content in sorted(members.items()):
-            archive.writestr(zipfile.ZipInfo(name, _AT), content, zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name, _AT), content)
     return data.getvalue()
 
 
@@ -121,17 +126,19 @@ def unpacked(data: bytes) -> tuple[dict[str, bytes], list[str]]:
     members: dict[str, bytes] = {}
     problems: list[str] = []
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if sum(each.file_size for each in archive.infolist()) > _LARGEST_BYTES:
-                raise BundleError(f"its members are larger than {_LARGEST_BYTES >> 30} GiB")
-            for each in archive.infolist():
-                problems += [f"{each.filename}: is there twice"] if each.filename in members else []
-                try:
-                    members[each.filename] = archive.read(each)
-                except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-                    problems.append(f"{each.filename}: cannot be unpacked: {error}")
-    except zipfile.BadZipFile as error:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except Exception as error:  # of a changed byte zipfile raises nearly anything
         raise BundleError(f"not a bundle, which is a zip archive: {error}") from None
+    if sum(each.file_size for each in archive.infolist()) > _LARGEST_BYTES:
+        raise BundleError(f"its members are larger than {_LARGEST_BYTES >> 30} GiB")
+    for each in archive.infolist():
+        problems += [f"{each.filename}: is there twice"] if each.filename in members else []
+        try:
+            members[each.filename] = archive.read(each)
+        except Exception as error:
+            problems.append(f"{each.filename}: cannot be unpacked: {error}")
+    if not problems and packed(members) != data:
+        problems.append("the archive: bytes beside its members are other ones")
     return members, problems
 
 
@@ -160,10 +167,11 @@ def verified(data: bytes) -> Verified:
         files = msgspec.json.decode(members[CODE], type=dict[str, Any])["sha256_of_files"]
         state = _from_steps(events)
         problems += _wrong_summaries(events, state)
-        again = derived(state)
-        problems += [f"{name}: the steps give none" for name in sorted(members.keys() - again.keys() - {LOG, CODE})]
-        for name, content in again.items():
-            places = _differences(name, members.get(name, b""), content, with_words=manifest.app == __version__)
+        again, is_ours = derived(state), manifest.app == __version__
+        more = sorted(members.keys() - again.keys() - {LOG, CODE}) if is_ours else ()
+        problems += [f"{name}: the steps give none" for name in more]
+        for name in (name for name in again if is_ours or name in members):
+            places = _differences(name, members.get(name, b""), again[name], with_words=is_ours)
             problems += [f"{name}: {place} by the steps" for place in itertools.islice(places, 1)]
     except Exception as error:  # a log that was changed may break what reads it anywhere
         return Verified(manifest, (*problems, f"{LOG} or {CODE}: damaged: {error or type(error).__name__}"))
@@ -211,8 +219,8 @@ def _no_peak(_: object) -> None:
 
 
 def _differences(name: str, there: bytes, expected: bytes, *, with_words: bool) -> Iterator[str]:
-    """The places in which a member is not as expected. Without `with_words` only numbers count, as the texts of another
-    version may differ."""
+    """The places in which a member is not as expected. Without `with_words` only numbers that both have count, as the
+    texts of another version may differ."""
     if name.endswith(".json"):
         data = (msgspec.json.decode(each) if each else None for each in (there, expected))
         yield from _unlike("", *data, with_words=with_words)
@@ -232,7 +240,9 @@ def _unlike(place: str, there: Any, expected: Any, *, with_words: bool) -> Itera
                 yield from _unlike(f"{place} {number}", *pair, with_words=with_words)
         case (int() | float(), int() | float()) if math.isclose(there, expected, rel_tol=_EXACT):
             return
-        case _ if there != expected and (with_words or not isinstance(there, str)):
+        case _ if there != expected and (
+            with_words or all(isinstance(each, int | float) for each in (there, expected))
+        ):
             yield f"{place.strip()} is {str(there)[:40]}, but {str(expected)[:40]}"
 
 

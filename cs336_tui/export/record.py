@@ -143,8 +143,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of the batch before the first step: two cells with the same digests began with the same tokens and weights."""
     weights_digest: str | None
     """Of the initial weights."""
-    losses: tuple[float, ...]
-    """Of the measured steps, where they are timed one by one."""
+    losses: tuple[float | None, ...]
+    """Of the measured steps, where they are timed one by one; None for one that is not finite."""
     before_backward_bytes: int | None
     """In use by tensors between forward and backward, of an operation alone."""
     cpu_wait_s: float | None

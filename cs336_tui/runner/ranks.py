@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 import time
@@ -329,6 +328,7 @@ class RankFold(_Fold[ev.CellFinished]):
         if nodes := Counter(self._nodes):
             counts = ", ".join(f"{node} ({n})" for node, n in nodes.items())
             remarks.insert(0, f"its ranks ran on {len(nodes)} nodes: {counts}")
+        choices = tuple(next(iter(end.autotuned), ()) for end in ends)
         known = {name: [found for each in ends if (found := getattr(each, name)) is not None] for name in _LARGEST}
         return msgspec.structs.replace(
             self._end(),
@@ -336,7 +336,7 @@ class RankFold(_Fold[ev.CellFinished]):
             **{name: max(values, default=None) for name, values in known.items()},
             recompilations=sum(each.recompilations for each in ends),
             audit=self._audit(ends),
-            autotuned=tuple(itertools.chain.from_iterable(each.autotuned for each in ends)),
+            autotuned=choices if any(choices) else (),
             remarks=tuple(dict.fromkeys(remarks)),
             rank_nodes=tuple(self._nodes),
             summary=summarize(self._measured_s),

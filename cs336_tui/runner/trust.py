@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import NamedTuple
@@ -89,17 +91,30 @@ def imports_of(specs: Iterable[CellSpec]) -> tuple[Import, ...]:
 
 
 def files_of(specs: Iterable[CellSpec]) -> dict[str, bytes]:
-    """The sources of the users' packages that these cells import, of a single module those beside it, by their paths
-    below the folder that has them. Imports nothing."""
-    found: dict[str, bytes] = {}
+    """The sources of the users' packages and modules that these cells import, and of those that these import from
+    beside them, by their paths below the folder that has them. Imports nothing."""
+    sources: dict[str, bytes] = {}
     for name, folders in dict.fromkeys((name, spec.model_path) for spec in specs for name in names_of(spec)):
-        for place in _chain(
-            name.partition(":")[0].partition(".")[0], [str(Path(folder).resolve()) for folder in folders]
-        ):
-            files = place.rglob("*.py") if place.is_dir() else place.parent.glob("*.py")
-            home = place.parent if place.is_dir() or place.stem != "__init__" else place.parent.parent
-            found |= {str(file.relative_to(home)): file.read_bytes() for file in files}
-    return found
+        roots, tops = [str(Path(folder).resolve()) for folder in folders], [re.split("[.:]", name)[0]]
+        for top in tops:
+            for place in _chain(top, roots):
+                home = place.parent if place.is_dir() or place.stem != "__init__" else place.parent.parent
+                for file in filter(Path.is_file, place.rglob("*.py") if place.is_dir() else [place]):
+                    with suppress(OSError):
+                        data = sources[str(file.relative_to(home))] = file.read_bytes()
+                        tops += {top for top in _imported(data) if not _installed(top)}.difference(tops)
+    return sources
+
+
+def _imported(source: bytes) -> Iterator[str]:
+    """The top-level modules that a module's text imports by their full names."""
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        for statement in ast.walk(ast.parse(source)):
+            match statement:
+                case ast.Import(names=names):
+                    yield from (each.name.partition(".")[0] for each in names)
+                case ast.ImportFrom(module=str(module), level=0):
+                    yield module.partition(".")[0]
 
 
 def check_log(session: str, specs: Iterable[CellSpec], *, trusted: bool) -> tuple[Import, ...]:

@@ -40,12 +40,13 @@ class Repository(NamedTuple):
         env["GIT_OPTIONAL_LOCKS"] = "0"
         command = ["git", "-c", f"core.hooksPath={os.devnull}", "-C", str(self.root), *words]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env)
+            done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, env=env)
         except OSError as error:
             raise WorktreeError(f"git cannot be run: {error.strerror}") from None
         if done.returncode:
-            raise WorktreeError(f"git {words[0]}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
-        return done.stdout.strip()
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            raise WorktreeError(f"git {words[0]}: {(lines or ['failed'])[-1]}")
+        return os.fsdecode(done.stdout).strip()
 
     def commit(self, asked: str) -> str:
         """The hash of a commit. Raises `WorktreeError` if there is no such commit."""
@@ -67,13 +68,21 @@ class Repository(NamedTuple):
     @contextlib.contextmanager
     def worktrees(self, *commits: str) -> Iterator[tuple[Path, ...]]:
         """While entered there is a worktree of each commit. Raises `WorktreeError`."""
-        parent = Path(tempfile.gettempdir()).resolve()
-        if self.holds(parent):
-            raise WorktreeError(f"temporary files go to {parent}, in the repository; set TMPDIR to another folder")
-        folder = Path(tempfile.mkdtemp(prefix="cs336-tui-gate-", dir=parent))
-        command = [sys.executable, "-I", "-S", __file__, str(self.root), str(folder), *commits]
         streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(command, text=True, start_new_session=True, **streams) as holder:
+        try:
+            parent = Path(tempfile.gettempdir()).resolve()
+            if self.holds(parent):
+                raise WorktreeError(f"temporary files go to {parent}, in the repository; set TMPDIR to another folder")
+            folder = Path(tempfile.mkdtemp(prefix="cs336-tui-gate-", dir=parent))
+            command = [sys.executable, "-I", "-S", __file__, str(self.root), str(folder), *commits]
+            try:
+                holder = subprocess.Popen(command, text=True, start_new_session=True, **streams)
+            except OSError:
+                folder.rmdir()
+                raise
+        except OSError as error:
+            raise WorktreeError(f"no worktree can be made: {error}") from None
+        with holder:
             if (said := holder.stdout.readline().strip() if holder.stdout else "") != _READY:
                 raise WorktreeError(said or "the process that holds the worktrees ended")
             yield tuple(folder / str(number) for number in range(len(commits)))
@@ -90,15 +99,16 @@ def hold(repository: Repository, folder: Path, commits: Sequence[str]) -> None:
         print(_READY, flush=True)
         sys.stdin.read()
     except (WorktreeError, OSError) as error:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UnicodeError):
             print(error, flush=True)
     for _ in range(_TRIES):  # while a process that is about to end still writes there
         for tree in trees:
             with contextlib.suppress(WorktreeError):
                 repository.git("worktree", "remove", "--force", "--force", tree)
         shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists() and str(folder) not in repository.git("worktree", "list", "--porcelain"):
-            return
+        with contextlib.suppress(WorktreeError):
+            if not folder.exists() and str(folder) not in repository.git("worktree", "list", "--porcelain"):
+                return
         time.sleep(0.1)
 
 

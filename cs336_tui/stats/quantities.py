@@ -83,7 +83,7 @@ def count(value: float | None) -> str:
     return f"{value:.{_decimals(value, significant=3)}f}T"
 
 
-def counted(number: int, what: str, grouping: str = "") -> str:
+def counted(number: float, what: str, grouping: str = "") -> str:
     """``1 sample``, ``2 samples``, ``3 launches``, ``2 retries``; ``1,200 events`` with a comma for the grouping."""
     ending = "es" if what.endswith(("s", "x", "ch", "sh")) else "s"
     several = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}{ending}"

@@ -131,3 +131,13 @@ def test_ranks_and_repeats_that_chose_alike_are_no_doubt() -> None:
     alike = judged_cells([((chose("A"),),), ((chose("A"),),)])
     assert evidence(alike[1], "autotuned-differently") == (False, "1 choice of autotuners, alike in 2 runs")
     assert "chosen by autotuners: attn_fwd (128): A" in alike[0].notes
+
+
+def test_two_kernels_of_one_name_in_a_run_are_compared_between_runs_alone() -> None:
+    forward, backward = (
+        ev.Autotuned(by="inductor", kernel="triton_poi_fused_add_0", chosen=chosen) for chosen in ("A", "B")
+    )
+    alike = judged_cells([((forward, backward),), ((backward, forward),)])
+    assert evidence(alike[0], "autotuned-differently") == (False, "1 choice of autotuners, alike in 2 runs")
+    differ = judged_cells([((forward, backward),), ((backward, backward),)])
+    assert "triton_poi_fused_add_0: A and B (cell 1" in evidence(differ[0], "autotuned-differently")[1]

@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cs336_tui.cli.bench import _say_left_out
+from cs336_tui.config.choices import sweep_from
 from cs336_tui.events.events import StepsTimed
 from cs336_tui.session.log import LogReader
 from tests.commands import DIMS, SMALL, bench, call, call_bench, once_measuring, running, stopped
@@ -52,6 +54,15 @@ def test_json_has_the_fields_that_scripts_rely_on(tmp_path: Path):
         assert result["tokens_per_s"] == pytest.approx(8 / result["summary"]["mean_s"])
     phases = {result["spec"]["pass"]: list(result["phase_times_s"]) for result in data["runs"]}
     assert phases == {"forward": ["forward"], "train-step": ["zero_grad", "forward", "loss", "backward", "optimizer"]}
+
+
+def test_groups_of_a_preset_that_do_not_fit_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "2026/gradient_checkpointing"
+    for given in ({"sizes": ("tiny", "small")}, {"sizes": ("tiny",), "checkpoints": (0, 4)}):
+        _say_left_out(name, sweep_from(preset_name=name, contexts=(64,), **given), given)
+    assert capsys.readouterr().err == "note: --checkpoint 8,16,32 is left out: the smallest model has fewer blocks\n"
+    _say_left_out(None, sweep_from(), {})
+    assert capsys.readouterr().err == ""
 
 
 def test_automatic_counts_end_by_themselves_and_say_why(tmp_path: Path):

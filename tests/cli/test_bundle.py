@@ -7,11 +7,14 @@ import re
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from cs336_tui.events import events as ev
+from cs336_tui.export.bundle import packed, unpacked
 from cs336_tui.session.log import LogReader
 from tests.commands import DIMS, call, call_bench
-from tests.samples import DEMO_LOG, write_log
+from tests.samples import DEMO_LOG, mixed_session, write_log
 
 MINE = """
 import getpass, platform
@@ -35,6 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a user's repository, with a session of its model."""
     folder = tmp_path_factory.mktemp("repository-of-somebody")
     (folder / "mine.py").write_text(MINE)
+    (folder / "diary.py").write_text("")
     (folder / "parts.py").write_text("def halves(width):\n    return width\n")
     words = [*DIMS, *"--context 8 --batch 1 --warmup 2 --steps 12 --device cpu --threads 1 --pass forward".split()]
     done = call_bench(*words, "--model", "mine:LM", cwd=folder)
@@ -56,6 +60,7 @@ def test_nothing_private_is_in_the_members(home: Path) -> None:
     assert b"SESSION_TOKEN=REDACTED PATH/mine.py user on host" in members["session.jsonl"]
     assert b'"mine.py": ' in members["code.json"]
     assert b'"parts.py": ' in members["code.json"]
+    assert b"diary" not in members["code.json"]
     assert b"cs336-tui bench" in members["commands.txt"]
 
 
@@ -87,10 +92,9 @@ def test_code_that_changed_is_named_and_foreign_code_is_not_run(home: Path, tmp_
 
 
 def test_what_differs_is_1_and_what_is_no_bundle_2(home: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(home / "run.zip") as archive, zipfile.ZipFile(tmp_path / "forged.zip", "w") as forged:
-        for name in archive.namelist():
-            content = archive.read(name)
-            forged.writestr(name, content.replace(b"forward", b"backward") if name == "tables/results.md" else content)
+    members, _ = unpacked((home / "run.zip").read_bytes())
+    members["tables/results.md"] = members["tables/results.md"].replace(b"forward", b"backward")
+    (tmp_path / "forged.zip").write_bytes(packed(members))
     done = call("verify", "forged.zip", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
@@ -109,3 +113,17 @@ def test_a_bundle_is_written_over_unless_that_is_refused(tmp_path: Path) -> None
     assert call("bundle", str(log), cwd=tmp_path).returncode == 0
     assert call("bundle", str(log), "--no-clobber", cwd=tmp_path).returncode == 2
     assert call("bundle", str(log), cwd=tmp_path).returncode == 0
+
+
+def test_cells_in_turns_cannot_be_measured_again(tmp_path: Path) -> None:
+    events = mixed_session()
+    turns = [
+        msgspec.structs.replace(each, in_turns=True) if isinstance(each, ev.CellsQueued) else each for each in events
+    ]
+    write_log(tmp_path / "ab.jsonl", turns)
+    assert call("bundle", "ab.jsonl", cwd=tmp_path).returncode == 0
+    assert call("verify", "ab.zip", cwd=tmp_path).returncode == 0
+    done = call("verify", "ab.zip", "--rerun", "--session-dir", "again", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "no cell can be measured again: all were in turns" in done.stderr
+    assert not (tmp_path / "again").exists()

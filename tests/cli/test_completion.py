@@ -65,7 +65,7 @@ def values(*words: str, shell: str = "zsh") -> Sequence[str]:
         ("export last --pivot size:pas", ["size:pass"]),
         ("export last --where precis", ["precision="]),
         ("export last --where precision=bf", ["precision=bf16-mixed", "precision=bf16"]),
-        ("tune --over att", ["attention", "attention-dropout"]),
+        ("tune --over att", ["attention", "attention-arg", "attention-dropout"]),
         ("tune --over attention,check", ["attention,checkpoint"]),
         ("tune --over attention=na", ["attention=naive"]),
         ("tune --over attention=naive,s", ["attention=naive,sdpa"]),

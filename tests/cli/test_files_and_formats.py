@@ -19,8 +19,10 @@ from cs336_tui.session import store
 from tests.cli.test_progress import Terminal
 from tests.samples import DEMO_LOG
 
-OF_A_FOLDER = {"summary"}
-"""Commands whose ``-o`` is a folder."""
+OF_A_FOLDER = {"summary", "bundle"}
+"""Commands whose ``-o`` is a folder or an archive."""
+OF_TURNS = {"ab", "gate"}
+"""Commands with a format for GitHub."""
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -43,15 +45,15 @@ def run(*words: str, folder: Path) -> Result:
 
 def test_every_command_that_writes_a_file_is_known() -> None:
     assert set(WRITERS) == {
-        "ab", "bench", "comm", "compare", "estimate", "export", "fit", "kernels", "memory", "open", "peak", "plan",
-        "precision", "problems", "reference", "resume", "selftest", "sessions", "show", "tune", "watch",
+        "ab", "bench", "comm", "compare", "estimate", "export", "fit", "gate", "kernels", "memory", "open", "peak",
+        "plan", "precision", "problems", "reference", "resume", "selftest", "sessions", "show", "tune", "verify", "watch",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_such_command_has_all_formats_under_one_spelling(name: str) -> None:
     (option,) = (each for each in WRITERS[name].params if each.name == "format_")
-    assert set(option.type.choices) == set(FORMATS)
+    assert set(option.type.choices) == {*FORMATS} | ({"github"} if name in OF_TURNS else set())
     spellings = {"md": "markdown", "tex": "latex", "LaTeX": "latex", "htm": "html", "txt": "table"}
     for spelling, meant in spellings.items():
         assert option.type.convert(spelling, option, None) == meant

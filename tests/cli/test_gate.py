@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -75,10 +76,21 @@ def test_a_commit_that_is_as_fast_exits_with_0_for_github(folder: Path) -> None:
     assert summary.read_text() == f"before\n{text}"
 
 
-def test_a_budget_that_is_too_short_exits_with_3(folder: Path) -> None:
-    done = gate(folder, "--base", "steady", "--budget", "0.5s")
+def test_a_budget_that_is_too_short_exits_with_3_also_where_the_summary_cannot_be_written(folder: Path) -> None:
+    words = ("--base", "steady", "--budget", "0.5s", "--format", "github")
+    done = gate(folder, *words, GITHUB_STEP_SUMMARY=str(folder / "nosuch" / "summary.md"))
     assert done.returncode == 3, done.stderr
     assert "cannot tell: " in done.stdout
+    assert "the summary of GitHub is not written: " in done.stderr
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no reason"), OSError("no room")])
+def test_an_error_of_any_kind_is_no_slower_commit(
+    folder: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cs336_tui.cli.ab.Bench", mock.Mock(side_effect=error))
+    done = gate(folder, "--base", "steady")
+    assert (done.returncode, "cannot tell: " in done.stderr, str(error) in done.stderr) == (3, True, True), done.stderr
 
 
 def test_a_side_that_fails_and_one_that_cheats_cannot_be_told(folder: Path) -> None:
@@ -111,6 +123,16 @@ def test_bad_input_exits_with_2(folder: Path, words: list[str], said: str) -> No
     done = gate(folder, *words)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert everything(folder) == before
+
+
+def test_an_installed_package_without_a_file_of_its_own_is_not_of_the_repository(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "installed" / "spaced").mkdir(parents=True)
+    (tmp_path / "installed" / "spaced" / "model.py").write_text("class LM: ...")
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    done = gate(folder, "--base", "base", "--model", "spaced.model:LM")
+    assert (done.returncode, "spaced.model:LM is not of this repository" in done.stderr) == (2, True), done.stderr
 
 
 def test_code_comes_from_the_worktrees_also_where_the_users_folder_is_on_the_path(folder: Path) -> None:

@@ -129,3 +129,19 @@ def test_the_accounting_of_a_mesh_is_that_of_the_handout() -> None:
     assert values["c", "whole batch, axes add up"] == pytest.approx(8 * alpha / (1 - 4 * alpha / 53248))
     assert "B >= X C / (W M_X)" in call(*words).stdout
     assert call(*"plan --size xl --gpu H100 --mesh 16:2".split()).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--mesh 16x4:2x1 --ranks 4", "--mesh takes no --ranks"),
+        ("--mesh 16x4:2x1 --part ffn", "--mesh takes no --part"),
+        ("--mesh 16x4:2x1 --shared-link", "--mesh takes no --shared-link"),
+        ("--mesh 16x4:2x1 --figures charts", "--mesh takes no --figures"),
+        ("--memory 80GB", "--memory is of --mesh"),
+        ("--mesh 16x4:2x1 --memory 0GB", "expected a size such as 80GB"),
+    ],
+)
+def test_options_that_a_mesh_or_a_plan_ignores_are_refused(words: str, said: str) -> None:
+    done = call(*"plan --size xl --gpu H100".split(), *words.split())
+    assert (done.returncode, said in done.stderr) == (2, True)

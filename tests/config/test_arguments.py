@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 
 from cs336_tui.cli.flags import choice_options
+from cs336_tui.cli.tune import asked_search
 from cs336_tui.config.choices import command_of, sweep_from, sweep_of
 from cs336_tui.config.spec import SpecError
 from cs336_tui.config.sweep import Sweep
@@ -43,9 +44,12 @@ def test_commas_separate_values_but_in_brackets_and_quotes(text: str, values: tu
 @given(pairs)
 def test_settings_are_the_product_and_come_back_as_its_arguments(given_pairs: tuple[tuple[str, str], ...]) -> None:
     settings = settings_of(given_pairs)
-    assert settings_of(pairs_of(settings)) == tuple(dict.fromkeys(settings)) or len(dict(given_pairs)) < len(
-        given_pairs
-    )
+    assert settings_of(pairs_of(settings)) == settings or len(dict(given_pairs)) < len(given_pairs)
+
+
+def test_an_argument_given_twice_has_the_values_of_both() -> None:
+    cells = swept(attentions=(OWN,), attention_args=(("BLOCK_M", "16"), ("BLOCK_M", "32"))).cells()
+    assert [cell.attention_args for cell in cells] == [(("BLOCK_M", "16"),), (("BLOCK_M", "32"),)]
 
 
 def test_each_combination_of_an_own_attention_is_a_cell_and_others_have_none() -> None:
@@ -133,6 +137,33 @@ def test_a_search_beside_other_attentions_leaves_their_arguments_alone() -> None
     assert [(each.attention, each.attention_args) for each in space.candidates] == [
         ("naive", ()), ("sdpa", ()), (OWN, (("BLOCK_M", "16"),)), (OWN, (("BLOCK_M", "32"),)),
     ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("mine")
+def test_an_argument_of_one_attention_is_searched_in_that_one_alone() -> None:
+    search = searched("attention=naive,mine:flash", "attention-arg.flash.BLOCK_M=16,32")
+    assert [(each.attention, each.attention_args) for each in space_of(search.asked).candidates] == [
+        (OWN, ()), ("naive", ()), (OWN, (("BLOCK_M", "16"),)), (OWN, (("BLOCK_M", "32"),)),
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("mine")
+def test_attentions_without_arguments_have_none_in_a_search() -> None:
+    search = searched("attention=naive,mine:flash", attention_args=(("BLOCK_M", "16"),))
+    assert [(each.attention, each.attention_args) for each in space_of(search.asked).candidates] == [
+        (OWN, (("BLOCK_M", "16"),)), ("naive", ()),
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("mine")
+def test_arguments_may_be_of_an_attention_among_the_searched_values_alone() -> None:
+    search = asked_search(
+        over=("attention=naive,mine:flash", "attention-arg.BLOCK_M=16,32"), goal="step", within=None, budget_s=60.0,
+        devices=("cpu",), attention_args=(("stages", "2"),),
+    )  # fmt: skip
+    found = [dict(each.attention_args) for each in space_of(search.asked).candidates if each.attention == OWN]
+    assert found == [{"stages": "2", "BLOCK_M": m} for m in ("16", "32")]
+    assert "--attention-arg stages=2" in command_of_search(search.asked)
 
 
 @pytest.mark.usefixtures("mine")

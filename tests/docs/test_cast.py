@@ -84,7 +84,7 @@ def test_the_demo_is_whole_small_and_shown_first() -> None:
     assert pictures == len(shown) - 1 >= 20
     assert all(len(rows) == ROWS and len(rows[0]) == COLUMNS for _, rows in shown)
     seen = "\n".join("\n".join(rows) for _, rows in shown)
-    for wanted in ("cs336-tui --replay", "Configure", "─ Cell ", "─ Export ", "─ Help ", "--pivot"):
+    for wanted in ("cs336-tui --context 64", "warm-up", "measuring", "peak", "starting point", "Save as preset"):
         assert wanted in seen
     assert str(Path.home()) not in seen
     for page, name in (("README.md", "docs/demo.svg"), ("docs/index.md", "demo.svg")):

@@ -59,7 +59,7 @@ def commands_of(page: str) -> list[str]:
     return found
 
 
-class Reached(Exception):
+class Reached(BaseException):
     """All is resolved, and processes would start."""
 
 
@@ -241,6 +241,10 @@ OWN_CODE = (
 
 TransformerLM = GPT = BasicsTransformerLM = Model
 attn, rmsnorm, get_naive, naive_on_after_backward = attend, norm, get_ddp, ddp_on_after_backward
+
+
+def flash(q, k, v, is_causal=False, BLOCK_M=16, BLOCK_N=16):
+    return attend(q, k, v, is_causal)
 """
 )
 """A module that has all the code of one's own that commands name."""
@@ -280,7 +284,7 @@ def outcome(
     for name in ("cs336-basics", "FOLDER"):
         (cwd / name).mkdir()
     for home, module in itertools.product((cwd, cwd / "FOLDER", cwd.parent / "cs336-basics"), CODE.findall(line)):
-        file = home.joinpath(*module.split(".")).with_suffix(".py")
+        file = home.joinpath(*module.removesuffix(".py").split(".")).with_suffix(".py")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(OWN_CODE)
     if words[0] == "gate":

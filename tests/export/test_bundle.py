@@ -1,5 +1,6 @@
 """A bundle is the same everywhere, and every change of it is found."""
 
+import contextlib
 import json
 import random
 import re
@@ -44,6 +45,14 @@ def test_a_bundle_is_as_it_was_made() -> None:
 def test_a_bundle_of_ranks_and_of_a_session_that_was_stopped_is_as_it_was_made() -> None:
     assert verified(make_bundle(ranks_session(), {})[0]).problems == ()
     assert verified(make_bundle(list(LogReader(DEMO_LOG))[:60], {})[0]).problems == ()
+
+
+def test_names_of_files_are_without_what_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "alice")
+    files = {"alice/model.py": b"1", "user/model.py": b"2", "alice_notes.py": b"3"}
+    found = verified(make_bundle(list(LogReader(DEMO_LOG)), files)[0]).files
+    assert sorted(found) == ["user/model.py", "user/model.py (1)", "user_notes.py"]
+    assert {*found.values()} == {bundle.sha256(data) for data in files.values()}
 
 
 @pytest.mark.parametrize("time_zone", ["Asia/Tokyo", "America/Los_Angeles"])
@@ -166,6 +175,24 @@ def test_texts_of_another_version_may_differ_and_numbers_may_not(monkeypatch: py
     assert verified(sealed(members)).problems
 
 
+@pytest.mark.parametrize(
+    ("there", "differs"),
+    [({"a": [1.0, 2.0]}, False), ({"a": "1.5"}, False), ({"a": None}, False), ({"b": 1}, False), ({"a": 1.6}, True)],
+)
+def test_another_version_may_leave_out_add_and_write_otherwise(there: Any, differs: bool) -> None:
+    expected = {"a": [1.0] if isinstance(there.get("a"), list) else 1.5}
+    assert bool([*bundle._unlike("", there, expected, with_words=False)]) == differs
+    assert [*bundle._unlike("", there, expected, with_words=True)]
+
+
+def test_another_version_may_have_other_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    members, _ = unpacked(demo())
+    members["tables/more.json"] = members.pop("tables/results.json")
+    assert verified(sealed(members)).problems
+    monkeypatch.setattr(bundle, "__version__", "9.9.9")
+    assert verified(sealed(members)).problems == ()
+
+
 @pytest.mark.parametrize("data", [b"", b"no zip", demo()[:-40], packed({"a.txt": b"x"})], ids=range(4))
 def test_what_is_no_bundle_is_refused(data: bytes) -> None:
     with pytest.raises(BundleError, match="not a bundle"):
@@ -177,3 +204,14 @@ def test_damaged_archives_are_found() -> None:
     data = bytearray(demo())
     data[len(data) // 3] ^= 0xFF
     assert any("cannot be unpacked" in problem for problem in verified(bytes(data)).problems)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_changed_byte_beside_the_members_is_found(bit: int) -> None:
+    """Of the first header and of the directory at the end, as of all of a small archive."""
+    small = packed({MANIFEST: b"{}", LOG: b"x"})
+    for place in range(len(small)):
+        data = bytearray(small)
+        data[place] ^= 1 << bit
+        with contextlib.suppress(BundleError):
+            assert unpacked(bytes(data))[1], place

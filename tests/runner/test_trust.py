@@ -11,7 +11,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import lacking_code
-from cs336_tui.runner.trust import Trust, Untrusted, check_log, imports_of
+from cs336_tui.runner.trust import Trust, Untrusted, check_log, files_of, imports_of
 from tests.samples import session_start, write_log
 from tests.watching import small_spec
 
@@ -205,3 +205,10 @@ def test_a_module_or_a_name_that_is_not_there_is_named(folder: str, name: str, l
 
 def test_a_folder_that_is_not_there_is_named(folder: str) -> None:
     assert list(lacking_code(["own.model:Net"], [folder, "/nowhere"])) == ["the folder /nowhere is not there"]
+
+
+def test_the_files_of_a_module_are_its_own_and_those_that_it_imports_from_beside_it(here: Path) -> None:
+    (here / "package" / "gone.py").symlink_to("nowhere")
+    assert {*files_of([spec_of("mine:Net", here)])} == {"mine.py", "helpers.py"}
+    assert {*files_of([spec_of("package:Deep", here)])} == {"package/__init__.py", "package/inner.py"}
+    assert {*files_of([spec_of("broken:Net", here)])} == {"broken.py"}

@@ -1,11 +1,13 @@
 """Worktrees of commits are outside of the repository, and gone however the process ends that asked for them."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -59,6 +61,29 @@ def test_each_commit_has_its_files_and_all_else_stays(repository: Repository) ->
     assert not base.parent.exists()
 
 
+def test_a_folder_whose_name_is_not_utf_8_is_a_repository_as_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(tmp_path / os.fsdecode(b"caf\xe9"))
+    monkeypatch.chdir(folder)
+    assert Repository.here().root == folder
+    with Repository.here().worktrees("HEAD") as (tree,):
+        assert (tree / "my" / "model.py").exists()
+    with pytest.raises(WorktreeError, match=r"git worktree: .*caf"):
+        Repository.here().git("worktree", "remove", str(folder))
+
+
+def test_a_list_of_worktrees_that_fails_is_asked_for_again(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    git = mock.Mock(side_effect=[WorktreeError("busy"), ""])
+    monkeypatch.setattr(Repository, "git", git)
+    module.hold(repository, tmp_path / "trees", [])
+    assert git.call_count == 2
+
+
 def test_the_variables_of_a_hook_lead_to_no_other_index(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +116,20 @@ def test_a_commit_that_cannot_be_checked_out_leaves_nothing(repository: Reposito
     with pytest.raises(WorktreeError, match="git worktree: "), repository.worktrees(repository.commit("base"), lost):
         pass
     assert everything(repository.root) == before
+
+
+def test_without_a_process_that_holds_them_nothing_is_left(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    with pytest.raises(WorktreeError, match="temporary"), repository.worktrees():
+        pass
+    temporary.mkdir()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nosuch"))
+    with pytest.raises(WorktreeError, match="nosuch"), repository.worktrees():
+        pass
+    assert not list(temporary.iterdir())
 
 
 @pytest.mark.parametrize("asked", ["nosuch", "--all", "", "HEAD:my/model.py"])

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cs336_tui.events.codec import to_line
-from cs336_tui.events.events import SCHEMA, CellsQueued, Event, Notice, SessionStarted
+from cs336_tui.events.events import SCHEMA, CellFinished, CellsQueued, Event, Notice, SessionStarted
 from cs336_tui.session import log as session_log
 from cs336_tui.session.log import LogError, LogLost, LogReader, SessionLog, SessionRecorder
 from tests.samples import HEADER, a_spec, mixed_session
@@ -97,6 +97,13 @@ def test_damage_is_named_and_what_is_before_it_given_also_after_lines_that_were_
     assert [type(next(events)) for _ in range(6)] == [SessionStarted, *[Notice] * 5]
     with pytest.raises(LogError, match=r"log, line 7: damaged .* 6 lines before it intact"):
         next(events)
+
+
+def test_a_log_opens_whose_losses_were_not_finite(tmp_path: Path) -> None:
+    end = CellFinished(at=1.0, cell=0, status="ok", losses=(1.5, float("nan"), float("inf")))
+    _, read = written(tmp_path / "log", to_line(HEADER), to_line(end))
+    assert isinstance(read, CellFinished)
+    assert read.losses == (1.5, None, None)
 
 
 HEAD, NOTICE = to_line(HEADER), to_line(Notice(at=1.0, text="a"))

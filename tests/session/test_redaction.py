@@ -37,6 +37,16 @@ def said(text: str) -> str:
         ("Bearer abcdefghij and hf_abcdefghijkl", "Bearer REDACTED and REDACTED"),
         ("MY_TOKEN=xyz --batch 4", "MY_TOKEN=REDACTED --batch 4"),
         ("https://me:word@example.org/a/b", "https://REDACTED@example.org/a/b"),
+        ("bob@gpu7.lab.edu, bob@n1; --mail-user=bob@x.edu", "user@host, user@host; --mail-user=user@host"),
+        ("from git@github.com:bob/repo at 10.3.4.5:29500.", "from user@host at host:29500."),
+        ("~bob/work/x.py ../bobproj/secretdir/mine.py ./a/b.py", "PATH/x.py PATH/mine.py PATH/b.py"),
+        ("--password hunter22 api_key=abcdefgh", "--password REDACTED api_key=REDACTED"),
+        (
+            "--model-path /a/bob --model-path='b c/bob' --model-path /a/bob",
+            "--model-path PATH --model-path=PATH-2 --model-path PATH",
+        ),
+        ("GPU-12345678-aaaa-bbbb-cccc-0123456789ab", "GPU-uuid-1"),
+        ("cudnn==9.1.0.70 mine:f:25MB ... x @ y ~3/4", "cudnn==9.1.0.70 mine:f:25MB ... x @ y ~3/4"),
         ("1,024 tokens/s, 3 of 4 and/or more; blocks.0/attn", "1,024 tokens/s, 3 of 4 and/or more; blocks.0/attn"),
         ("https://github.com/pytorch/pytorch/issues/1", "https://github.com/pytorch/pytorch/issues/1"),
         ("key=value, tokens: 512", "key=value, tokens: 512"),
@@ -52,7 +62,7 @@ def test_the_home_and_the_current_folder_go_as_they_are_named(
     monkeypatch.chdir(str(tmp_path))
     monkeypatch.setenv("HOME", "/srv/people of here/ada")
     assert said(f"in {tmp_path}/sub/train.py") == "in PATH/train.py"
-    assert said("--model-path '/srv/people of here/ada/code'") == "--model-path 'PATH/code'"
+    assert said("--model '/srv/people of here/ada/code'") == "--model 'PATH/code'"
 
 
 @pytest.mark.parametrize("user", ["small", "forward", "cuda", "me", "step"])
@@ -65,11 +75,19 @@ def test_a_user_with_a_name_of_the_vocabulary_changes_no_choice(user: str, monke
     assert [type(each) for each in found] == [type(each) for each in events]
 
 
+@pytest.mark.parametrize("user", ["cs336", "tui", "model", "d", "mall", "small", "bench"])
+def test_a_user_with_a_name_of_a_command_changes_no_command(user: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", user)
+    command = "cs336-tui bench --size small --d-model 16 --warmup 2"
+    assert said(f"{command} # {user}-laptop") in (f"{command} # user-laptop", f"{command} # {user}-laptop")
+    assert said("mallard's") == ("userard's" if user == "mall" else "mallard's")
+
+
 def test_code_of_ones_own_keeps_its_name_and_loses_its_folder() -> None:
     spec = a_spec(model="lm.model:LM", model_path=("/home/grace/repository",))
     (event,) = redacted([ev.CellsQueued(at=0.0, first=0, specs=(spec,), command="cs336-tui bench")])
     assert isinstance(event, ev.CellsQueued)
-    assert event.specs == (msgspec.structs.replace(spec, model_path=("PATH/repository",)),)
+    assert event.specs == (msgspec.structs.replace(spec, model_path=("PATH",)),)
 
 
 def test_machines_are_told_apart_everywhere() -> None:

@@ -24,7 +24,7 @@ from cs336_tui.tui.tabs.kernels import VIEWS, KernelsPane
 from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.columns import Laid, middle
 from cs336_tui.tui.widgets.lines import width_of
-from tests.analysis.test_kernel_cells import TRAIN, a_session, report, timed, train_state
+from tests.analysis.test_kernel_cells import TRAIN, a_session, parts_of, report, timed, train_state
 from tests.made_kernels import ADD, GEMM, SOFTMAX, STEP, a_group, a_kernel_report, a_prediction_for, an_operator_report
 from tests.made_ranks import a_traffic_report
 from tests.samples import a_spec, report_events, state_of
@@ -373,6 +373,12 @@ async def test_enter_opens_all_figures_with_the_kernel_in_full() -> None:
         assert rows["kernels µs"] == "836"
         assert rows["matmul %"] == "71.9"
         assert rows["launches or calls"] == "39"
+
+
+def test_a_top_kernel_that_ran_once_ran_one_time() -> None:
+    once = a_kernel_report(groups=(a_group(GEMM, "matrix multiply", "forward", "head", (6.0,)),))
+    (part, *_) = parts_of(a_session(*report(once)))
+    assert text(kernel_sheets.cell_detail(part, 99)).endswith("100.0 %, 1 time")
 
 
 async def test_a_new_profile_is_taken_up_and_another_session_is_another_table() -> None:

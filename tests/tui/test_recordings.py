@@ -57,7 +57,7 @@ async def test_a_dropped_file_opens_and_fills_every_pane(app: Cs336App, tmp_path
         assert "swiglu-rope" not in text
         assert "tokens a step" not in text
         text = await press(pilot, "escape", "9", seen="gemm_forward")
-        assert "5 launches · 44.12 µs of 79.00 µs span · idle 42.9 %" in text, text
+        assert "5 launches in 1 × step · 44.12 µs of 79.00 µs span · idle 42.9 %" in text, text
         assert len(folder_sessions(tmp_path / "sessions")) == 1
 
 
@@ -167,7 +167,7 @@ async def test_kernels_within_a_range(app: Cs336App, tmp_path: Path) -> None:
         assert "gemm_forward" in text
         assert "gemm_backward" not in text
         await press(pilot, "escape", seen="whole recording · 5 kernels")
-        for _ in range(4):
+        for _ in range(5):
             await pilot.press("v")
         assert "add_backward" in await until(pilot, "in 4 gaps between kernels, copies and fills")
 

@@ -141,8 +141,8 @@ def profile_table(
 OF_RUNS = frozenset(("times", "std_ns", "span_std_ns", "kernel_std_ns"))
 """Columns of recordings whose steps can be told apart."""
 RUNS_NOTE = (
-    "times: time, from first to last, launches and the top kernel are of one of them, on average; ±: sample std "
-    "over them; without times: totals"
+    "times: time, from first to last, launches, the top kernel and shares of kernels are of one of them, on average; "
+    "±: sample std over them; without times: totals"
 )
 
 
@@ -166,6 +166,8 @@ def steps_note(report: KernelReport) -> str:
     """The steps of a recording, or that nothing tells them apart."""
     if runs := report.runs.get("recording"):
         return f"steps that were told apart: {runs.text}"
+    if any(step.launches for step in kernels.by_step(report)):
+        return "steps not told apart by the version that opened the file: open the file again; figures are totals"
     return "nothing tells steps apart (a range round each, or forward): figures are totals of all that was recorded"
 
 

@@ -61,7 +61,7 @@ def in_force_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[
         yield f"{visits} of {counted(len(cells), 'cell')} {are} of a race, few steps each; report race compares them"
     if in_turns := sum(cell.in_turns for cell in cells):
         pids = [cell.pid for cell in state.cells.values() if cell.in_turns and cell.pid is not None]
-        is_apart = len(set(pids)) == len(pids)
+        is_apart = len(set(pids)) == len(pids) > 1
         by, of = "gate" if is_apart else "tune" if state.tuning else "ab", counted(len(cells), "cell")
         where = "each in a process of its own" if is_apart else "in one process"
         yield f"{in_turns} of {of} ran in turns with another cell, {where} (cs336-tui {by})"

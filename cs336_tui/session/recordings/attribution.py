@@ -211,20 +211,31 @@ class _Attributed:
         the next. The ranges are those on the thread of the profiler's steps."""
         top = np.full(len(self._span_name) + 1, -1, np.int64)  # the last one is that of no range
         phases = {-1: ""}
+        outermost: dict[int, dict[str, int]] = {-1: {"": -1}}
+        """Of each span those of the phases that enclose it, itself included."""
         for span, outer in enclosing.items():  # on each thread in the order of begins
             phase = self._phases(self.trace.names[int(self._span_name[span])])
-            is_new = phase not in ("", phases[outer])
-            phases[span], top[span] = (phase, span) if is_new else (phases[outer], top[outer])
+            around = outermost[outer]
+            outermost[span] = around if phase in around else {**around, phase: span}
+            phases[span] = phase or phases[outer]
+            top[span] = outermost[span][phases[span]]
         self.run = np.where(top[own] >= 0, top[own], top[on_main])
         if self._main is None:
             return
         place = self._user[self._main].place.tolist()
         names = [self.trace.names[int(self._span_name[span])] for span in place]
-        for pattern in (_STEP, _OWN_STEP):
-            alike = {span for span, name in zip(place, names, strict=True) if pattern.fullmatch(name.strip())}
-            if steps := [span for span in place if span in alike and enclosing[span] not in alike]:
-                break
         forwards = [span for span in place if top[span] == span and phases[span] == "forward"]
+        first = self._span_begin[forwards]
+        steps: list[int] = []
+        for pattern in (_STEP, _OWN_STEP):
+            for span, name in zip(place, names, strict=True):
+                begin, end = self._span_begin[span], self._span_end[span]
+                if not pattern.fullmatch(name.strip()) or (steps and begin < self._span_end[steps[-1]]):
+                    continue
+                if pattern is _STEP or not forwards or np.searchsorted(first, begin) < np.searchsorted(first, end):
+                    steps.append(span)
+            if steps:
+                break
         if not (begins := self._span_begin[steps or forwards]).size:
             return
         self.step_unit = "step" if steps else "forward"
@@ -237,8 +248,9 @@ class _Attributed:
     def runs(self, kernels: Ints, phase: str | None) -> Runs | None:
         """The times that these kernels, all of a phase, or None: of a step, ran; None if nothing tells them apart."""
         run, unit = (self.run[kernels], phase or "") if phase else (self.step[kernels], self.step_unit)
-        if phase and (run < 0).any() and self.step_unit:
-            run, unit = self.step[kernels], self.step_unit
+        steps = 0
+        if phase and (run < 0).any():
+            run, unit, steps = self.step[kernels], self.step_unit, len(np.unique(self.step[self.step >= 0]))
         inside = run >= 0
         if not inside.any():
             return None
@@ -249,6 +261,7 @@ class _Attributed:
         parts = [order[low:high] for low, high in pairwise(edges)]
         return Runs(
             unit=unit,
+            steps=steps,
             launches=tuple(map(len, parts)),
             total_ns=tuple(int(times[part].sum()) for part in parts),
             span_ns=tuple(extent(begins[part], ends[part]) for part in parts),
@@ -325,20 +338,19 @@ def _recorded(found: _Attributed, name: str, path: str, device: int) -> Recorded
 
 
 def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
-    """Kernels by name, operator and place, in the order of their first launch."""
+    """Kernels by name, operator, place, and in a step or not, in the order of their first launch."""
     names, kind_of = found.trace.names, operator_kind if found.of_host else kernel_kind
-    columns = (found.name[chosen], found.op[chosen], found.place[chosen], found.backward[chosen])
+    outside = (found.step[chosen] < 0) & bool(found.step_unit)
+    columns = (found.name[chosen], found.op[chosen], found.place[chosen], found.backward[chosen], outside)
     first, group = _different(*columns)
     order = np.argsort(group, kind="stable")
     ends = np.cumsum(np.bincount(group, minlength=len(first)))
     durations = found.duration[chosen[order]]
-    stepped = np.bincount(group, found.step[chosen] >= 0, len(first)) if found.step_unit else ()
     made: list[KernelGroup] = []
     for place in np.argsort(first, kind="stable").tolist():
-        name, op, where, backward = (int(column[first[place]]) for column in columns)
+        name, op, where, backward, is_outside = (int(column[first[place]]) for column in columns)
         at = found.places[where]
         taken = durations[ends[place - 1] if place else 0 : ends[place]].tolist()
-        within = int(stepped[place]) if len(stepped) else len(taken)
         made.append(
             KernelGroup(
                 name=names[name],
@@ -349,7 +361,7 @@ def _groups(found: _Attributed, chosen: Ints) -> tuple[KernelGroup, ...]:
                 durations_ns=tuple(taken),
                 op=names[op] if op >= 0 and not found.of_host else "",
                 path=at.path,
-                stepped=None if within == len(taken) else within,
+                stepped=0 if is_outside else None,
             )
         )
     return tuple(made)

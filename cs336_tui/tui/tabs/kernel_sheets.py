@@ -343,7 +343,7 @@ def cell_detail(part: CellPart, width: int) -> list[Line]:
         facts["launches or calls"] = str(part.profiled.instances)
     lines += _labelled_facts(facts, width)
     if part.profiled and (top := part.profiled.top):
-        time = f"{time_text(top.total_ns)}, {tenth_percent(top.share)}, {top.instances} times"
+        time = f"{time_text(top.total_ns)}, {tenth_percent(top.share)}, {counted(top.instances, 'time')}"
         lines += [(), line(("Top kernel", "title")), *wrapped(top.name, width, "strong", "  "), line(time)]
     return lines
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
+from cs336_tui.config.processes import USERS_CACHE_FOLDER
 from cs336_tui.events.events import Autotuned
 
 _OTHERS = ("torch", "triton", "cs336_tui")
@@ -27,14 +28,16 @@ def autotuned() -> tuple[Autotuned, ...]:
     return tuple(found)
 
 
-def kernels() -> Iterator[Any]:
-    """Triton's kernels among the names of loaded modules, with their autotuners and heuristics. None is looked for
-    where Triton is not loaded."""
+def kernels(is_searched: Callable[[str], bool] = bool) -> Iterator[Any]:
+    """Triton's kernels among the names of loaded modules, of those whose file is searched, with their autotuners and
+    heuristics. None is looked for where Triton is not loaded."""
     if "triton.runtime.jit" not in sys.modules:
         return
-    modules = [each for name, each in sys.modules.copy().items() if name.partition(".")[0] not in _OTHERS]
+    others = [each for name, each in sys.modules.copy().items() if name.partition(".")[0] not in _OTHERS]
+    named = [vars(each).copy() for each in others if isinstance(each, ModuleType)]
+    modules = [names for names in named if (file := names.get("__file__")) and is_searched(file)]
     seen: set[int] = set()
-    for each in (value for module in modules if isinstance(module, ModuleType) for value in [*vars(module).values()]):
+    for each in (value for names in modules for value in names.values()):
         while str(type(each).__module__).startswith("triton.runtime.") and id(each) not in seen:
             seen.add(id(each))
             yield each
@@ -64,10 +67,11 @@ def _of_generated() -> Iterator[Autotuned]:
 
 
 def _of_products() -> Iterator[Autotuned]:
-    """Products for which inductor tried several kernels: those in the file of its cache."""
+    """Products for which inductor tried several kernels: those in the file of its cache. None where the user keeps the
+    cache, whose file has the choices of other cells too."""
     cache = getattr(sys.modules.get("torch._inductor.codecache"), "CacheBase", None)
     path = cache and cache.get_local_cache_path()
-    if path is None or not path.is_file():
+    if path is None or USERS_CACHE_FOLDER is not None or not path.is_file():
         return
     for operator, by_inputs in json.loads(path.read_text())["cache"].items():
         for inputs, by_precision in by_inputs.items():

@@ -267,7 +267,7 @@ def prepare(
     each stage, `go_on` between runs; both may raise. `settled` and `compiled` are those of `compile_ahead`.
     `Step.check` checks the first run. Raises `CompileError` or ValueError, in one line, for what cannot be compiled or
     captured."""
-    own_kernels = spec.brings_own_code and any(kernels())  # which are compiled when they first run
+    own_kernels = spec.brings_own_code and any(kernels(is_users_file))  # which are compiled when they first run
     if spec.compile == spec.cuda_graph == "off" and not own_kernels:
         return step, None
     ready: ReadyStep = step

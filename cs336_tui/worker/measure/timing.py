@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from math import fsum, sqrt
+from math import fsum, isfinite, sqrt
 from statistics import fmean, median, pstdev
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, Self
@@ -182,7 +182,7 @@ class StepTimer:
         self.last: Tensor | None = None
         """Some logits of the last step, if the timer `keeps_logits`: the last of the first sequence."""
         self.keeps_logits = False
-        self.losses: list[float] = []
+        self.losses: list[float | None] = []
         """Of each step, where it has one."""
 
     @property
@@ -215,7 +215,8 @@ class StepTimer:
             self.last = some_logits(step.results.logits)
         loss = step.results.loss
         if loss is not None and loss.numel() == 1:
-            self.losses.append(float(loss.detach()))
+            value = float(loss.detach())
+            self.losses.append(value if isfinite(value) else None)
         step.clear()
         self.between_s.append(before_s + perf_counter() - ended)
         return timed

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -134,6 +135,66 @@ def test_where_nothing_tells_steps_apart_figures_are_totals(tmp_path: Path) -> N
     whole = profiled(report)
     assert (report.runs, whole.times, whole.instances, whole.kernel_ns) == ({}, "", 16, 43_000)
     assert any("nothing tells steps apart" in note for note in phase_table(report).footnotes)
+    older = msgspec.structs.replace(report_of(tmp_path, _steps("ProfilerStep#{}")), runs={})
+    assert any("open the file again" in note for note in phase_table(older).footnotes)
+
+
+def test_an_optimizers_own_range_named_step_is_no_step(tmp_path: Path) -> None:
+    events: list[Any] = []
+    for at in (1_000, 2_000, 3_000, 4_000):
+        events += [user("forward", at, 300), user("backward", at + 300, 300), user("step", at + 600, 300)]
+        for place, (after, took) in enumerate(((10, 50), (100, 50), (310, 90), (610, 40))):
+            events += [launch(f"k{took}", at + place, at + after, at + after + 2, took)]
+    whole = profiled(report_of(tmp_path, trace_of(*events)))
+    assert (whole.times, whole.instances, whole.kernel_ns) == ("4 × forward", 4, 230_000)
+
+
+def test_nested_steps_and_forwards_with_others_between_count_once(tmp_path: Path) -> None:
+    """Also where the inner step encloses a forward; a forward within the loss of another one is of it."""
+    for marks, unit in ((("train_step", "epoch part", "step"), "step"), ((), "forward")):
+        events: list[Any] = []
+        for at in (100, 200, 300, 400):
+            around = (*marks, "forward", "loss", "forward")
+            events += [user(name, at + place, 80 - 2 * place) for place, name in enumerate(around)]
+            events += [launch("gemm", at, at + 10, at + 12, 50), launch("add", at + 1, at + 70, at + 72, 4)]
+        report = report_of(tmp_path, trace_of(*events))
+        assert (profiled(report).times, profiled(report).kernel_ns) == (f"4 × {unit}", 54_000)
+        assert profiled(report, "forward").times == "4 × forward"
+
+
+def test_what_ran_outside_of_steps_is_in_no_figure_of_one(tmp_path: Path) -> None:
+    """Of six iterations the first two have no range; a forward and a backward have theirs in all of them."""
+    events: list[Any] = [launch("init", 99, 10, 12, 5_000)]
+    for number in range(6):
+        at = 1_000 * number + 10_000
+        events += [user(f"step {number}", at, 950)] if number > 1 else []
+        events += [user("forward", at, 300), user("backward", at + 300, 300)]
+        for place, (name, after, took) in enumerate((
+            ("gemm", 10, 50), ("gemm", 100, 50), ("gemm", 310, 90), ("adam", 660, 40)
+        )):  # fmt: skip
+            events += [launch(name, 10 * number + place, at + after, at + after + 2, took)]
+    report = report_of(tmp_path, trace_of(*events))
+    whole = profiled(report)
+    assert (whole.times, whole.instances, whole.kernel_ns) == ("4 × step", 4, 230_000)
+    assert whole.top is not None
+    assert (whole.top.name, whole.top.instances, whole.top.total_ns) == ("gemm", 3, 190_000)
+    assert whole.top.share == whole.matmul_share == pytest.approx(190 / 230)
+    assert kernels.launches_in_forward(report, "gemm") == 2
+    (both,) = kernels.rows(report, phase=("forward", "backward"))
+    assert (both.instances, both.per_run) == (18, 3)
+
+
+def test_a_phase_partly_without_ranges_runs_once_a_step_or_is_not_told_apart(tmp_path: Path) -> None:
+    for marks, times, kernel_ns in (("step {}", "2 × step (of 10)", 2_000), ("", "", 4_000)):
+        events: list[Any] = []
+        for number in range(10):
+            at = 100 * (number + 1)
+            events += [user(marks.format(number), at, 90)] if marks else []
+            events += [launch("gemm", number, at + 1, at + 2, 20)]
+        events += [op("autograd::engine::evaluate_function: A", 150, 5), launch("sum", 90, 151, 153, 2)]
+        events += [user("backward", 250, 20), launch("sum", 91, 251, 253, 2)]
+        backward = profiled(report_of(tmp_path, trace_of(*events)), "backward")
+        assert (backward.times, backward.kernel_ns) == (times, kernel_ns)
 
 
 USUAL = ("## forward ##", "Forward", "phase/forward", "FWD", "forward pass")

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable
+from pathlib import Path
 from statistics import median
 
 import msgspec
@@ -13,7 +14,7 @@ from cs336_tui.config.values import PHASES
 from cs336_tui.events.events import Notice, StageChanged
 from cs336_tui.worker.measure.timing import StepTime, StepTimer
 from cs336_tui.worker.workload.building import build
-from tests.worker.measure.cells import Report, run, run_step, small_spec
+from tests.worker.measure.cells import Report, UsersFolder, run, run_step, small_spec
 
 CPU_PRECISIONS = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
 
@@ -216,3 +217,19 @@ def test_digests_and_losses_show_that_two_cells_measured_the_same() -> None:
     assert (forward.weights_digest, forward.losses) == (one.weights_digest, ())
     recomputed = run(small_spec(pass_="train-step", seed=1, checkpoint=1)).finished
     assert recomputed.weights_digest == one.weights_digest
+
+
+def test_a_loss_that_is_not_finite_is_none(folder: Path) -> None:
+    source = """
+steps = []
+def diverging(logits, targets):
+    steps.append(logits)
+    return logits.mean() * (float("nan") if len(steps) > 6 else 1.0)
+"""
+    users = UsersFolder(folder)
+    own = f"{users.write(source)}:diverging"
+    spec = small_spec(pass_="train-step", loss=own, model_path=users.paths, check="off", measure_steps=10)
+    end = run(spec).finished
+    assert end.status == "ok", end.error
+    assert end.losses[0] is not None
+    assert end.losses[-1] is None

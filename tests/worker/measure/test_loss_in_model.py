@@ -39,6 +39,11 @@ class Wrong(Fused):
     factor = 1.5
 
 
+class Summed(Fused):
+    def forward(self, tokens, targets):
+        return super().forward(tokens, targets) * targets.numel()
+
+
 class Vector(Logits):
     def forward(self, tokens, targets):
         return super().forward(tokens).sum(dim=-1)
@@ -72,16 +77,25 @@ def results(end: CellFinished) -> Results:
 def test_loss_and_gradients_are_those_of_the_model_with_logits(changes: dict[str, Any], tmp_path: Path) -> None:
     found = results(ended(tmp_path, "Fused", **changes))
     assert found.unchecked == ""
-    compared = {each.of: each.worst_error for each in found.differences}
+    compared = {each.quantity: each.worst_error for each in found.differences}
     assert {"gradients", *(() if "accumulate" in changes else ("loss",))} <= compared.keys()
     assert "logits" not in compared
     assert max(compared.values()) < 1e-3
 
 
 def test_another_loss_is_found(tmp_path: Path) -> None:
-    compared = {each.of: each.worst_error for each in results(ended(tmp_path, "Wrong")).differences}
+    compared = {each.quantity: each.worst_error for each in results(ended(tmp_path, "Wrong")).differences}
     assert compared["loss"] == pytest.approx(0.5, rel=1e-3)
     assert compared["gradients"] == pytest.approx(0.5, rel=1e-2)
+
+
+@pytest.mark.parametrize("timer", ["step", "do_bench"])
+def test_a_summed_loss_is_compared_as_a_sum(timer: str, tmp_path: Path) -> None:
+    found = results(ended(tmp_path, "Summed", batch_size=2, timer=timer))
+    compared = {each.quantity: each.worst_error for each in found.differences}
+    assert {"gradients", "loss", "moves"} <= compared.keys()
+    assert max(compared.values()) < 1e-3
+    assert found.reference.endswith(", its loss summed")
 
 
 def test_without_a_model_to_compare_with_the_reference_model_has_to_have_the_same_parameters(tmp_path: Path) -> None:

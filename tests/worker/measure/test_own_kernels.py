@@ -21,7 +21,7 @@ from cs336_tui.runner.ranks import RankFold
 from cs336_tui.worker.measure.autotuned import autotuned, kernels
 from cs336_tui.worker.measure.cell import run_cell
 from cs336_tui.worker.measure.referee.kernels import LENGTHS, attention_checks
-from cs336_tui.worker.workload.import_problems import in_one_line
+from cs336_tui.worker.workload.import_problems import in_one_line, is_users_file, remember
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for
 from tests.analysis.judging import ON_CPU, a_cell
 from tests.worker.measure.cells import UsersFolder, small_spec
@@ -199,6 +199,18 @@ def test_own_kernels_are_compiled_before_the_first_step_and_their_choices_record
     assert end.summary.mean_s < 0.2
 
 
+@pytest.mark.usefixtures("triton")
+def test_kernels_of_an_installed_package_are_no_own_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    installed = ModuleType("own_installed")
+    installed.kernel = JITFunction(0.0)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, installed.__name__, installed)
+    remember(str(tmp_path), named=True)
+    for place, is_own in (("site-packages", False), ("mine", True)):
+        installed.__file__ = str(tmp_path / place / "library.py")
+        assert any(kernels(is_users_file)) is is_own
+        assert any(kernels())
+
+
 def test_without_triton_nothing_is_looked_for() -> None:
     assert not any(kernels())
     assert autotuned() == ()
@@ -222,14 +234,16 @@ def test_inductors_choices_are_read_from_what_it_keeps(
     assert generated == ev.Autotuned(by="inductor", kernel="triton_poi_0", chosen="XBLOCK: 8")
     times_s = {"triton_mm-1": 0.0015, "extern-mm": 0.002}
     assert product == ev.Autotuned(by="inductor", kernel="mm", key="(8, 8)", chosen="triton_mm-1", times_s=times_s)
+    monkeypatch.setattr("cs336_tui.worker.measure.autotuned.USERS_CACHE_FOLDER", str(file.parent))
+    assert autotuned() == (generated,)  # the file may be of other cells
 
 
 def test_a_cell_of_several_ranks_has_the_choices_of_each() -> None:
-    fold = RankFold(0, 2)
+    fold = RankFold(0, 3)
     choices = [(ev.Autotuned(by="triton", kernel="k", chosen=chosen),) for chosen in ("A", "B")]
-    for rank, choice in enumerate(choices):
-        list(fold.add(rank, ev.CellFinished(at=1.0, cell=0, status="ok", autotuned=(choice,))))
-    assert fold.end().autotuned == tuple(choices)
+    for rank, choice in enumerate([(), *choices]):
+        list(fold.add(rank, ev.CellFinished(at=1.0, cell=0, status="ok", autotuned=(choice,) if choice else ())))
+    assert fold.end().autotuned == ((), *choices)
 
 
 class CompilationError(Exception):

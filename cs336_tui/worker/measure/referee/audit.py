@@ -55,6 +55,8 @@ _AGAIN, _AGAIN_S = 4, 1.0
 _APART, _MOVED, _SMALL, _LAST = 5, 0.05, 1e-4, "the last measured step"
 """From so many times the difference between two later forwards on, and of a training step from the second difference
 on, of others from the third, the last measured step was another one."""
+_ABOUT = 0.1
+"""The share of the reference's loss by which a sum may differ from it, over the number of targets."""
 _DRAWS = "its step draws random numbers"
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -155,7 +157,8 @@ class CellCheck:
         referred = self._referred(reference, backward=backward)
         self._reference_s, self._batch_flops = referred.took_s if backward else None, referred.flops
         ranks = self.place.ranks if self._shares else 1
-        gradients = partial(gradient_parts, self.workload, referred, ranks)
+        summed = partial(self._summed, referred)
+        gradients = partial(gradient_parts, self.workload, referred, ranks, summed)
         own = is_imported(self.spec.optimizer)
         moves = Moves(self.workload, gradients if own else None) if self.workload.training else None
         before = _generators(self._device)
@@ -173,9 +176,10 @@ class CellCheck:
             unmoved, left_out = moved.unmoved, ", ".join(filter(None, (left_out, moved.left_out)))
             found += [*differences("moves", moved.moves), *differences("moments", moved.moments)]
             unequal = unequal_parameters(self.workload) if self._shares else ()
+        words = f"{reference.words}, its loss summed" if summed() > 1 else reference.words
         self.step.clear()
         results = Results(
-            reference=reference.words, differences=tuple(found), unmoved=unmoved, unequal=unequal, left_out=left_out
+            reference=words, differences=tuple(found), unmoved=unmoved, unequal=unequal, left_out=left_out
         )
         return results, draws, step_s
 
@@ -228,8 +232,15 @@ class CellCheck:
         loss = self.step.results.loss
         whole = self.spec.accumulate == 1 and not self.spec.is_alone  # whose loss is a sum that may be next to 0
         if loss is not None and referred.loss is not None and whole:
-            found += differences("loss", [part_of("loss", loss.detach(), referred.loss)])
+            found += differences("loss", [part_of("loss", loss.detach(), referred.loss * self._summed(referred))])
         return found
+
+    def _summed(self, referred: Referred) -> int:
+        """The number of targets of a step whose loss is about their sum; 1 of a mean."""
+        loss, count = self.step.results.loss, self.workload.batch.targets.numel()
+        if loss is None or referred.loss is None or self.spec.accumulate > 1 or self.spec.is_alone:
+            return 1
+        return count if abs(float(loss.detach()) / count - float(referred.loss)) < _ABOUT * float(referred.loss) else 1
 
     def _forward(self, step: Step) -> None:
         """Run a forward as the cell does."""

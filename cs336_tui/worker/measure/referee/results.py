@@ -75,9 +75,10 @@ def logits_parts(own: Tensor, referred: Referred) -> Iterator[Part]:
 
 
 @torch.no_grad()
-def gradient_parts(workload: Workload, referred: Referred, ranks: int) -> Iterator[Part]:
-    """Of each parameter of which either has a gradient; of ranks that share a step the reference's is their mean."""
-    shares = ranks > 1
+def gradient_parts(workload: Workload, referred: Referred, ranks: int, summed: Callable[[], int]) -> Iterator[Part]:
+    """Of each parameter of which either has a gradient; of ranks that share a step the reference's is their mean. Of a
+    loss that is a sum, `summed` is the number of its targets."""
+    shares, factor = ranks > 1, summed()
     for name, parameter in named_parameters(workload.model):
         expected = referred.gradients.get(name)
         if expected is None and parameter.grad is None and not shares:
@@ -88,7 +89,7 @@ def gradient_parts(workload: Workload, referred: Referred, ranks: int) -> Iterat
             dist.all_reduce(expected)
             expected /= ranks
         own = torch.zeros_like(expected) if parameter.grad is None else whole(parameter.grad)
-        yield part_of(name, own, expected)
+        yield part_of(name, own, expected * factor)
 
 
 @torch.no_grad()

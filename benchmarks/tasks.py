@@ -1,4 +1,5 @@
-"""Ten things that people do with the app: the keys that each takes after the first screen, and the time, at 80x24.
+"""Things that people do with the tool: the keys that each takes after the first screen, or the commands, and the time,
+at 80x24.
 
 Each key is pressed when the screen has been still for a moment, as by one who reads it. A task is done when its result
 is on the screen, in a file or in the terminal's clipboard.
@@ -12,6 +13,7 @@ import re
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -21,16 +23,18 @@ from pathlib import Path
 import click
 
 from benchmarks.reporting import app, publish, table
+from cs336_tui.stats.quantities import counted
 from tests.terminal import Terminal
 
 COMMAND = app()
 MARK = 8
+TRACE = Path(__file__).parents[1] / "tests" / "data" / "v100-training.trace.json"
 STILL_S = 0.15
 DAY_S = 86_400
 SMALL = "--d-model 64 --d-ff 128 --num-layers 2 --num-heads 2 --vocab-size 500 --batch 2 --device cpu --threads 1"
 PRESSED = {
     "Enter": "\r", "Space": " ", "Tab": "\t", "Esc": "\x1b", "Down": "\x1b[B", "Up": "\x1b[A", "Right": "\x1b[C",
-    "Left": "\x1b[D", "Home": "\x1b[H",
+    "Left": "\x1b[D", "Home": "\x1b[H", "Ctrl+U": "\x15",
 }  # fmt: skip
 
 
@@ -58,7 +62,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Task:
-    """A task with the keys that do it. `begins_with` are options, and `first` keys, of what is there before it."""
+    """A task with the keys that do it, or the commands between ``&&``. `begins_with` are options, and `first` keys, of
+    what is there before it; `later` are keys for when `between` is on the screen."""
 
     name: str
     keys: str
@@ -67,6 +72,9 @@ class Task:
     first: str = ""
     when: str = "Configure"
     """On the screen before the first counted key."""
+    later: str = ""
+    between: str = ""
+    is_command: bool = False
 
 
 def prepare(home: Path) -> None:
@@ -123,9 +131,9 @@ TASKS: Sequence[Task] = (
     Task(
         "read the slowest cell's verdict",
         "7 Enter o Home Enter",
-        lambda place: place.shows(r"train-step(.*\n)+.*verdict +\w"),
+        lambda place: place.shows(r"train-step(.*\n)+.*95 % interval"),
     ),
-    Task("compare two sessions", "7 m Down m 8 v", lambda place: place.shows(r"A / B")),
+    Task("compare two sessions", "7 m Down m 8", lambda place: place.shows(r"A / B|ratio")),
     Task("the top kernel", "7 Enter 9", lambda place: place.shows(r"Name.*\n +\d+\.\d .* mm ")),
     Task(
         "the largest batch that fits an A100",
@@ -139,30 +147,64 @@ TASKS: Sequence[Task] = (
         lambda place: any("\ntheme" in path.read_text() for path in place.home.rglob("config.toml")),
     ),
     Task("paste a table into a write-up", "7 Enter c", lambda place: place.copied().startswith("|")),
+    Task(
+        "time attention of one's own",
+        f"cs336-tui example attention > mine.py && cs336-tui bench {SMALL} --context 16 --attention naive,mine:attend",
+        lambda place: place.shows(r"session log") and b"mine:attend" in place.terminal.raw,
+        is_command=True,
+    ),
+    Task(
+        "DDP against FSDP, with exposed communication",
+        f"cs336-tui bench {SMALL} --context 16 --pass train-step --ranks 2 --parallel none,ddp,fsdp2 --repeats 3 && "
+        "cs336-tui export last --layout data-parallel",
+        lambda place: bool(re.search(rb"exposed.*fsdp2", bytes(place.terminal.raw), re.DOTALL)),
+        is_command=True,
+    ),
+    Task(
+        "tune in a minute and keep the winner",
+        "U Up Ctrl+U 1 m Enter",
+        lambda place: any(place.home.rglob("presets/*.toml")),
+        begins_with=f"{SMALL} --context 16 --pass train-step --attention naive,sdpa,flash",
+        when="torch",
+        between="Save the best",
+        later="w Enter",
+    ),
+    Task("open a trace", "7 O . / v Tab Enter", lambda place: place.shows(r"v100.trace.json.*recorded")),
+    Task("a handout's problem", ": g r a d Enter", lambda place: place.shows(r"2026/gradient_checkpointing")),
 )
-"""Of each, the keys on the first screen of an app that finds two sessions, of yesterday and of today."""
+"""Of each, the keys on the first screen of an app that finds two sessions, of yesterday and of today, and a trace; of a
+command the commands."""
 
 
 def do(task: Task, home: Path) -> tuple[int, float]:
-    """Do a task in a new app; returns the number of keys and the seconds from the first to the result."""
+    """Do a task in a new app or shell; returns the number of keys or commands and the seconds from the first of them to
+    the result."""
     with tempfile.TemporaryDirectory() as work:
         environment = {
             "XDG_DATA_HOME": str(home),
             "XDG_CONFIG_HOME": str(home / "config"),
             "XDG_STATE_HOME": str(home / "state"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         os.chdir(work)
-        terminal = Terminal([*COMMAND, *task.begins_with.split()], columns=80, rows=24, env=environment)
-        place = Place(home, Path(work), terminal)
+        shutil.copyfile(TRACE, "v100.trace.json")
+        command = ["bash", "-c", f"{task.keys}; cat"] if task.is_command else [*COMMAND, *task.begins_with.split()]
+        terminal = Terminal(command, columns=80, rows=24, env=environment)
+        place, began = Place(home, Path(work), terminal), time.perf_counter()
         try:
-            terminal.until("Configure")
-            _press(terminal, task.first)
-            terminal.until(lambda text: bool(re.search(task.when, text)))
-            _until_still(terminal)
-            began = time.perf_counter()
-            keys = _press(terminal, task.keys)
+            count = task.keys.count(" && ") + 1
+            if not task.is_command:
+                terminal.until("Configure")
+                _press(terminal, task.first)
+                terminal.until(lambda text: bool(re.search(task.when, text)))
+                _until_still(terminal)
+                began = time.perf_counter()
+                count = _press(terminal, task.keys)
+                if task.later:
+                    terminal.until(task.between, timeout_s=90)
+                    count += _press(terminal, task.later)
             _until(lambda: task.done(place), task, terminal)
-            return keys, time.perf_counter() - began
+            return count, time.perf_counter() - began
         finally:
             terminal.close()
 
@@ -192,26 +234,26 @@ def _until(true: Callable[[], bool], task: Task, terminal: Terminal) -> None:
 
 @click.command()
 @click.option("--rounds", default=3, show_default=True)
+@click.option("--only", default="", help="Only tasks with this in their name.")
 @click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
-def main(rounds: int, output: Path | None) -> None:
+def main(rounds: int, only: str, output: Path | None) -> None:
     rows = []
     made = Path(tempfile.mkdtemp())
     prepare(made)
-    for task in TASKS:
+    for task in (task for task in TASKS if only in task.name):
         times = []
         for _ in range(rounds):
             with tempfile.TemporaryDirectory() as folder:
                 home = Path(folder, "home")
                 shutil.copytree(made, home)
-                keys, taken_s = do(task, home)
+                count, taken_s = do(task, home)
             times.append(taken_s)
-        rows.append([task.name, f"`{task.keys}`", str(keys), f"{statistics.median(times):.1f}"])
+        number = counted(count, "command") if task.is_command else str(count)
+        rows.append([task.name, f"`{task.keys} {task.later}`", number, f"{statistics.median(times):.1f}"])
     shutil.rmtree(made)
-    most = max(int(row[2]) for row in rows)
+    most = max((int(row[2]) for row in rows if row[2].isdigit()), default=0)
     body = table(["task", "keys after the first screen", "number", "seconds"], rows)
-    publish(
-        "Ten tasks", f"python -m benchmarks.ten_tasks --rounds {rounds}", f"{body}\n\nMost: {most}, mark {MARK}", output
-    )
+    publish("Tasks", f"python -m benchmarks.tasks --rounds {rounds}", f"{body}\n\nMost: {most}, mark {MARK}", output)
 
 
 if __name__ == "__main__":
