@@ -46,7 +46,8 @@ def run(*words: str, folder: Path) -> Result:
 def test_every_command_that_writes_a_file_is_known() -> None:
     assert set(WRITERS) == {
         "ab", "bench", "comm", "compare", "estimate", "export", "fit", "gate", "kernels", "memory", "open", "peak",
-        "plan", "precision", "problems", "reference", "resume", "selftest", "sessions", "show", "tune", "verify", "watch",
+        "plan", "precision", "problems", "reference", "resume", "selftest", "sessions", "show", "tune",
+        "verify", "watch",
     }  # fmt: skip
 
 
