@@ -150,7 +150,9 @@ class Host(SteadyApp):
         elif self._opened is not None and self._opened.state.tuning is not None:
             self.open_soon("race")
         elif self._opened is not None:
-            self.open_soon("results")
+            state = self._opened.state
+            report = next(iter(state.reports.values()), None) if state.is_recorded and len(state.cells) == 1 else None
+            self.open_soon(report.kind if report else "results")
         self.refresh_bindings()
         self.refresh_panes()
 

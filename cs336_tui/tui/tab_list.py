@@ -73,7 +73,7 @@ APP_KEYS = (
     bind("stop", "stop_cells", "Stop", "app.stop"),
     bind("resume", "resume", "Resume", "app.resume"),
     bind("back", "leave_opened", "Back", "app.back"),
-    bind("tune", "tune", "Tune", "app.tune"),
+    bind("tune", "tune", "Race", "app.tune"),
     bind("demo", "watch_demo", "Watch a made-up run", "app.demo", show=False),
     bind("next-cell", "follow_next(1)", "Next cell", "app.follow_next", shown_as="[ ]"),
     bind("cell-before", "follow_next(-1)", "Previous cell", "app.follow_before", show=False),

@@ -74,8 +74,9 @@ def repeats(kind: Sequence[str], times: int) -> bool:
 
 def windows_of(made: Bench, run: dict[str, Any]) -> list[Window]:
     """The windows with measured steps. A step's work is that of the window most often seen; of a backward there are two
-    such windows, for its forward is awaited, too."""
-    found = [window for window in made.windows[run["cell"]] if window.work]
+    such windows, for its forward is awaited, too. A copy alone is a step's loss, which is read after its time."""
+    windows = made.windows[run["cell"]]
+    found = [window for window in windows if any(not name.startswith("Memcpy") for name in names(window.work))]
     spec = run["spec"]
     if spec["sync"] == "pipelined" or spec["timer"] == "do_bench":
         return [window for window in found if repeats(names(window.work), len(run["step_times_s"]))][-1:]

@@ -101,7 +101,7 @@ async def test_a_preset_with_variants_fills_the_folded_entries_and_the_fold_tell
 @pytest.mark.parametrize(
     ("sweep", "said"),
     [
-        (Sweep(), "model, compile, ranks…"),
+        (Sweep(), "attention, model, ranks…"),
         (Sweep(attentions=("naive", "sdpa"), compiles=("default",)), "variants: naive/sdpa, compiled"),
         (Sweep(checkpoints=(0, 2), cuda_graphs=("step",)), "variants: checkpoint 0/2, CUDA graph"),
         (Sweep(workload="attention", causal=False), "variants: attention alone, not causal"),

@@ -142,7 +142,7 @@ def fold_label(entries: Entries) -> str:
         else:
             title = f"{axis.title} " if not axis.own else ""
             found.append(title + ("/".join(map(short, values)) or "none"))
-    return f"variants: {', '.join(found)}" if found else "model, compile, ranks…"
+    return f"variants: {', '.join(found)}" if found else "attention, model, ranks…"
 
 
 def about(focused: Widget | None, edition: str, environment: Environment | None) -> str:

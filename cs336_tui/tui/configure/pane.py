@@ -264,7 +264,7 @@ class ConfigurePane(Vertical):
         """Fill the entries with a preset of the list, and tell which belong to it."""
         self.load(preset, LEFT_OUT)
         if also := ", ".join(preset.also):
-            text = f"{also} belongs to it: choose that next and press Add."
+            text = f"{also} belongs to it: choose and run that, too."
             self.app.notify(text, title=preset.name, timeout=_READ_S, markup=False)
 
     async def on_fold_turned(self, event: Fold.Turned) -> None:

@@ -154,7 +154,8 @@ class ReportPane(WideRows):
             ended = [*wrapped(f"The report {_ENDINGS.get(latest.status, 'failed')}{error}.", width, "caution"), ()]
         when = "It is made after the running cell, never while one is timed." if subject.running else ""
         how = (f"Press {key_name('report.make')} to make it. {when}", "strong") if subject.can_ask else _NONE
-        return [*ended, *wrapped(self.about, width), (), *wrapped(how[0], width, how[1])]
+        own = f"{key_name('app.open_sessions', 'sessions.open_file')} opens what another program recorded."
+        return [*ended, *wrapped(self.about, width), (), *wrapped(how[0], width, how[1]), *wrapped(own, width, "muted")]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return (action != "make" or self._can_make) and super().check_action(action, parameters)

@@ -48,13 +48,13 @@ class SessionsPane(TableRows):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bind_keys("enter", "ask('open')", "Open", "sessions.open"),
+        bind("open-file", "open_file", "Open file", "sessions.open_file"),
         bind("stop", "stop_opening", "Stop reading", "sessions.stop_opening"),
         bind("mark", "mark", "Mark to compare", "sessions.mark", also="space"),
         bind("resume", "ask('resume')", "Resume", "sessions.resume"),
         bind("name", "ask('rename')", "Name", "sessions.rename"),
         bind("note", "ask('annotate')", "Note", "sessions.annotate"),
         bind("delete", "ask('delete')", "Delete", "sessions.delete"),
-        bind("open-file", "open_file", "Open file", "sessions.open_file"),
         bind("search", "search", "Filter", "sessions.search"),
     ]
 

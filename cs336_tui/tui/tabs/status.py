@@ -4,7 +4,7 @@ run side by side: their lanes, jobs and nodes, what a cell waits for, and how ma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -107,15 +107,15 @@ OUTCOMES: dict[Outcome, Span] = {
 
 
 VERDICT_ROOM = 16
-"""The width of one verdict and the number of others: ``too-few-steps +1``."""
+"""The width of one verdict and the number of other doubts: ``too-few-steps +1``."""
 _INDENT = "  "
 _MORE_FROM = 40
 """Width from which the line of verdicts ends in the key that opens all of them."""
 
 
 def trust(cell: CellState, found: Assessment | None, width: int, mean: str = "", end: str = "") -> list[Line]:
-    """The first verdict, which is the cause of others, with the number of others, the mean if it is given, the evidence
-    and what to do, and this at its `end`; nothing without a verdict."""
+    """The first verdict, which is the cause of others, with the number of other doubts, the mean if it is given, the
+    evidence and what to do, and this at its `end`; nothing without a verdict."""
     if cell.status != "ok" or not cell.running.n:
         return []
     if found is None:
@@ -124,7 +124,7 @@ def trust(cell: CellState, found: Assessment | None, width: int, mean: str = "",
         return wrapped(f"! this cell could not be judged: {found.problem}", width, "bad")
     if found.judgement is None or not (checks := found.judgement.doubts_first):
         return []
-    return _verdict(checks[0], width, f" +{len(checks) - 1}{mean}" if checks[1:] else mean, end, " ")
+    return _verdict(checks[0], width, _more(checks) + mean, end, " ")
 
 
 def trust_lines(cell: CellState, found: Assessment | None, width: int, rows: int) -> list[Line]:
@@ -172,7 +172,7 @@ def energy_words(energy: Energy) -> Iterator[str]:
 
 
 def verdict(cell: CellState, found: Assessment | None) -> Span:
-    """The first verdict and the number of others, as ``drifting +1``, in `VERDICT_ROOM` columns.
+    """The first verdict and the number of other doubts, as ``drifting +1``, in `VERDICT_ROOM` columns.
     ``…`` while the cell is judged; ``–`` if it has no verdict. The colour says whether its number is in doubt."""
     if found is None:
         return Span("…" if cell.is_over else "–", "muted")
@@ -181,10 +181,15 @@ def verdict(cell: CellState, found: Assessment | None) -> Span:
     judgement = found.judgement
     if judgement is None:
         return Span("–", "muted")
-    names = [check.name for check in judgement.doubts_first]
-    more = f" +{len(names) - 1}" if names[1:] else ""
-    text = ellipsis("".join(names[:1]), VERDICT_ROOM - len(more)) + more
+    checks = judgement.doubts_first
+    text = ellipsis(checks[0].name if checks else "", VERDICT_ROOM - len(_more(checks))) + _more(checks)
     return Span(text, "caution" if judgement.is_doubted else "good")
+
+
+def _more(checks: Sequence[Check]) -> str:
+    """The number of doubts beside the first verdict; empty if there are none."""
+    others = sum(not check.describes for check in checks[1:])
+    return f" +{others}" if others else ""
 
 
 def by_lane(state: SessionState) -> tuple[CellState, ...]:
