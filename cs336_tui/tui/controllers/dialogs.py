@@ -141,7 +141,8 @@ def _has_results(app: Host) -> bool:
     if app.shown is app.live and app.run_in_progress:
         how = "they come with the end of the first cell."
     elif app.shown is app.live and not app.replaying:
-        how = f"run cells ({key_name('app.run')}), or open an earlier session: {tab_name('sessions')}, Enter."
+        opens = key_name("app.open_sessions", "sessions.open")
+        how = f"run cells ({key_name('app.run')}), or open an earlier session ({opens})."
     else:
         how = f"no cell of this session is over. {tab_name('sessions')} opens another one."
     app.notify(f"There are no results yet: {how}", severity="warning", markup=False)
