@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import msgspec
 
+from benchmarks.referee import load
 from benchmarks.reporting import publish, spread, table, verdict
 
 COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
@@ -101,18 +101,6 @@ def row(name: str, answers: Sequence[Answer], least: float, most: float) -> list
         spread([answer.rounds for answer in answers], 0),
         spread([answer.took_s for answer in answers], 0),
     ]
-
-
-@contextlib.contextmanager
-def load(processes: int) -> Iterator[None]:
-    """While entered so many processes compute without a pause."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for each in busy:
-            each.kill()
-            each.wait()
 
 
 @click.command()

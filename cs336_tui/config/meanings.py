@@ -23,8 +23,8 @@ def examples() -> dict[str, dict[str, str]]:
 
 
 def own_code(field: str) -> str:
-    """What one's own code takes and returns in a text entry of a choice, and the command of a file to start from; empty
-    where the entry takes no code."""
+    """Parameters and result of one's own code in a text entry of a choice, and the command of a file to start from;
+    empty where the entry takes no code."""
     axis = next((a for a in AXES.values() if a.own and field == (a.others or a.field)), None)
     for name, example in examples().items() if axis else ():
         option, code = example["call"].split()

@@ -22,7 +22,7 @@ from cs336_tui.events.codec import to_line
 from cs336_tui.events.reports import REPORTS
 
 USER, HOST, FOLDER, SECRET = "user", "host", "PATH", "REDACTED"
-"""What stands in place of each, of several with a number. ``PATH/model.py`` has lost the folders that it lay in."""
+"""The word in place of each, of several with a number. ``PATH/model.py`` has lost the folders that it lay in."""
 _NAMES_A_SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|KEY|AUTH|COOKIE", re.IGNORECASE)
 _LEAST_SECRET = 6
 _SECRET = re.compile(

@@ -321,7 +321,7 @@ class Cs336App(Host):
 
     @property
     def _played(self) -> ReplaySource | None:
-        """What plays the log on the screen, if something does."""
+        """The player of the log on the screen, if there is one."""
         return self._replay or self._sessions.played
 
     def action_pause(self) -> None:

@@ -68,7 +68,7 @@ def reach(*_: object, **__: object) -> NoReturn:
 
 
 def stand_ins() -> Mapping[str, Callable[..., Any]]:
-    """What takes the place of machines, predictions and processes."""
+    """Stand-ins for machines, predictions and processes."""
     predictor = MadePredictor()
 
     def probed(*_: object) -> Environment:
@@ -117,7 +117,7 @@ MOST_CELLS = 2
 
 
 def small(spec: CellSpec) -> CellSpec:
-    """What the cell is, without its size, on the CPU."""
+    """The choices of the cell, without its size, on the CPU."""
     changes = {**SMALL, **OF_WORKLOAD.get(spec.workload, {"size": "custom"} | OF_MODEL), "ranks": min(spec.ranks, 2)}
     if spec.attention in AXES["attention"].values:
         changes["attention"] = "naive"

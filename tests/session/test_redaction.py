@@ -1,4 +1,4 @@
-"""What is private leaves no trace in a session's events; what tables need stays."""
+"""Redaction: private text leaves no trace in a session's events; what tables need stays."""
 
 import msgspec
 import pytest
@@ -39,7 +39,7 @@ def said(text: str) -> str:
         ("https://me:word@example.org/a/b", "https://REDACTED@example.org/a/b"),
         ("bob@gpu7.lab.edu, bob@n1; --mail-user=bob@x.edu", "user@host, user@host; --mail-user=user@host"),
         ("from git@github.com:bob/repo at 10.3.4.5:29500.", "from user@host at host:29500."),
-        ("~bob/work/x.py ../bobproj/secretdir/mine.py ./a/b.py", "PATH/x.py PATH/mine.py PATH/b.py"),
+        ("~bob/code/x.py ../bobproj/secretdir/mine.py ./a/b.py", "PATH/x.py PATH/mine.py PATH/b.py"),
         ("--password hunter22 api_key=abcdefgh", "--password REDACTED api_key=REDACTED"),
         (
             "--model-path /a/bob --model-path='b c/bob' --model-path /a/bob",
